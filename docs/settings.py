@@ -69,7 +69,7 @@ PRODUCER = [
                 cost("a higher value adds its own length to the latency; a lower value adds requests and CPU."),
             ],
             "aggregation": [
-                off("if a reader cannot open aggregates, or treats each Kinesis record as one item of work."),
+                off("if a reader cannot unpack aggregates, or treats each Kinesis record as one item of work."),
                 cost("without aggregation a shard takes 1,000 records per second, and a record costs 50 % more CPU."),
             ],
             "packing": [

@@ -1,6 +1,6 @@
 """Runs a handler on the records of a Kinesis event source, in an AWS Lambda function.
 
-Lambda reads the stream and keeps the progress. This module opens the aggregates, calls the handler in order, applies
+Lambda reads the stream and keeps the progress. This module unpacks the aggregates, calls the handler in order, applies
 the failure policy of a consumer, and says from which record Lambda has to retry. ``core/consumer/lambda_invocation``
 decides all of that.
 
@@ -37,7 +37,7 @@ from shardline.aio.loop.process_loop import (
 )
 from shardline.codec.lambda_events import State, Window, read_event, replace_state
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.failure_policy import DeadLetter, FailurePolicy
+from shardline.core.consumer.failure_policy import DeadLetter, FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_checks import check_handler, check_policy, is_async_callable
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.lambda_invocation import (
@@ -46,7 +46,6 @@ from shardline.core.consumer.lambda_invocation import (
     HandleEach,
     InvocationStep,
     LambdaInvocation,
-    WriteDeadLetter,
 )
 from shardline.core.setting_checks import check_number
 from shardline.errors import HandlerFailed, ShardlineError, UsageError, WaitTimeout

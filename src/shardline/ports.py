@@ -36,7 +36,7 @@ Body: TypeAlias = bytes | bytearray
 
 
 @final
-class HttpAnswer(NamedTuple):
+class HttpResponse(NamedTuple):
     """A complete HTTP response. Header names are in lower case."""
 
     status: int
@@ -63,7 +63,7 @@ class HttpStream(Protocol):
 class HttpTransport(Protocol):
     """Sends POST requests over pooled connections. It knows nothing about AWS."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpAnswer | Failure: ...
+    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpResponse | Failure: ...
     def stream(
         self, url: str, headers: Mapping[str, str], body: Body
     ) -> AbstractAsyncContextManager[HttpStream | Failure]: ...

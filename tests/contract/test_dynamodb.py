@@ -37,7 +37,7 @@ from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST, at_sequence_number
 from shardline.model.sequence import SequenceNumber
-from shardline.ports import HttpAnswer
+from shardline.ports import HttpResponse
 from shardline.testing import lease_store_contract
 
 pytestmark = pytest.mark.anyio
@@ -315,7 +315,7 @@ class Scripted:
 
 
 def told(body, status=200):
-    return HttpAnswer(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
+    return HttpResponse(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
 def error(code, status=400, **members):

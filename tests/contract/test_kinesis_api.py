@@ -40,7 +40,7 @@ from shardline.model.credentials import Credentials
 from shardline.model.position import TRIM_HORIZON
 from shardline.model.record import Entry
 from shardline.model.stream import parse_stream
-from shardline.ports import HttpAnswer
+from shardline.ports import HttpResponse
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 
@@ -59,7 +59,7 @@ class Scripted:
     @asynccontextmanager
     async def stream(self, *_):
         self.sent += 1
-        yield Arriving(self.answer) if isinstance(self.answer, HttpAnswer) else self.answer
+        yield Arriving(self.answer) if isinstance(self.answer, HttpResponse) else self.answer
 
     async def close(self):
         pass
@@ -99,7 +99,7 @@ class HttpHarness:
         self.answers_raw(self._write(members), status, headers)
 
     def answers_raw(self, body, status=200, headers=None):
-        self._transport.answer = HttpAnswer(status, headers or {}, body)
+        self._transport.answer = HttpResponse(status, headers or {}, body)
 
     def breaks(self, failure):
         self._transport.answer = failure

@@ -13,7 +13,7 @@ from verdict import LEASE, finish, open_shards, require_parents_first
 
 def chaos(directory, store, *, full, seed=None):
     """Whatever comes next, at random: kill, stop, pause, start, split, merge, a store that goes away."""
-    chance = random.Random(seed if seed is not None else int(os.environ.get("DRILL_SEED", "1")))
+    rng = random.Random(seed if seed is not None else int(os.environ.get("DRILL_SEED", "1")))
     done = Counter()
     with running_fleet(directory, store, shards=3, lease_duration=LEASE) as fleet:
         numbers = itertools.count(1)
@@ -24,7 +24,7 @@ def chaos(directory, store, *, full, seed=None):
             living.append(fleet.start(f"w{next(numbers):02}", mode=next(modes)))
 
         def someone():
-            return living.pop(chance.randrange(len(living)))
+            return living.pop(rng.randrange(len(living)))
 
         def kill():
             worker = someone()
@@ -37,25 +37,25 @@ def chaos(directory, store, *, full, seed=None):
             worker.end(15)
 
         def stop_and_go():
-            worker = chance.choice(living)
+            worker = rng.choice(living)
             worker.signal(signal.SIGSTOP)
-            time.sleep(chance.choice([0.5, LEASE + 1.0]))
+            time.sleep(rng.choice([0.5, LEASE + 1.0]))
             worker.signal(signal.SIGCONT)
 
         def split():
             shards = open_shards(fleet)
             if len(shards) < 8:
-                fleet.call("split_shard", STREAM, chance.choice(shards), wait=True)
+                fleet.call("split_shard", STREAM, rng.choice(shards), wait=True)
 
         def merge():
             shards = open_shards(fleet)
             if len(shards) > 2:
-                at = chance.randrange(len(shards) - 1)
+                at = rng.randrange(len(shards) - 1)
                 fleet.call("merge_shards", STREAM, *shards[at : at + 2], wait=True)
 
         def cut():
             with fleet.store.down():
-                time.sleep(chance.choice([0.5, LEASE + 1.0]))
+                time.sleep(rng.choice([0.5, LEASE + 1.0]))
 
         start()
         load = fleet.load(rate=200)
@@ -63,12 +63,12 @@ def chaos(directory, store, *, full, seed=None):
         while time.monotonic() < ends_at:
             while len(living) < 2:
                 start()
-            act = chance.choice([start, kill, leave, stop_and_go, split, split, merge, merge, cut])
+            act = rng.choice([start, kill, leave, stop_and_go, split, split, merge, merge, cut])
             if act is start and len(living) > 4:
                 continue
             done[act.__name__] += 1
             act()
-            time.sleep(chance.uniform(0.0, 1.5))
+            time.sleep(rng.uniform(0.0, 1.5))
         tally = finish(fleet, load)
         require_parents_first(fleet, tally)
         return {"acts": dict(done), "shards": len(fleet.parents()), "tally": tally}

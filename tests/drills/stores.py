@@ -47,7 +47,7 @@ class Relay:
         self._is_cut = False
         self._delay = 0.0
         self._throttled = 0.0  # the share of requests that is refused
-        self._chance = random.Random(1)
+        self._rng = random.Random(1)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.refused = 0
@@ -82,7 +82,7 @@ class Relay:
 
     def _refuses(self, chunk):
         """Only a request that came whole is refused: else its rest would be taken for the next one."""
-        if not self._throttled or self._chance.random() >= self._throttled:
+        if not self._throttled or self._rng.random() >= self._throttled:
             return False
         head, _, body = chunk.partition(b"\r\n\r\n")
         length = next(

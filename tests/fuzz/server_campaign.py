@@ -107,34 +107,34 @@ BOUNDARIES = [-1, 0, 1, 24, 50, 51, 100, 1024, 8760, 10_000, 10_001, 10_240, 1 <
 ODD = [None, True, "", "x" * 300, [], {}, 1.5, -1e300, *BOUNDARIES]
 
 
-def members_of(chance, operation):
+def members_of(rng, operation):
     """What a client may send with it: most of what the operation knows, with other numbers, and now and then an oddity."""
     known = msgspec.structs.fields(INPUTS[operation])
-    names = [one.encode_name for one in known if chance.random() < (0.95 if one.required else 0.5)]
-    if chance.random() < 0.2:
-        names += chance.sample(sorted(MEMBERS), 2)
-    return {name: varied(chance, MEMBERS[name]) for name in names}
+    names = [one.encode_name for one in known if rng.random() < (0.95 if one.required else 0.5)]
+    if rng.random() < 0.2:
+        names += rng.sample(sorted(MEMBERS), 2)
+    return {name: varied(rng, MEMBERS[name]) for name in names}
 
 
-def varied(chance, value):
-    if type(value) is int and chance.random() < 0.7:
-        return chance.choice([chance.randint(0, 20), chance.choice(BOUNDARIES)])
-    return chance.choice(ODD) if chance.random() < 0.03 else value
+def varied(rng, value):
+    if type(value) is int and rng.random() < 0.7:
+        return rng.choice([rng.randint(0, 20), rng.choice(BOUNDARIES)])
+    return rng.choice(ODD) if rng.random() < 0.03 else value
 
 
-def whole_request(chance):
-    operation = chance.choice(sorted(INPUTS))
-    body = json.dumps(members_of(chance, operation)).encode()
-    if chance.random() < 0.2:  # what is no JSON, in a frame that is whole
-        body = mutated(chance, body)
-    method, path = chance.choice(METHODS), chance.choice(PATHS)
+def whole_request(rng):
+    operation = rng.choice(sorted(INPUTS))
+    body = json.dumps(members_of(rng, operation)).encode()
+    if rng.random() < 0.2:  # what is no JSON, in a frame that is whole
+        body = mutated(rng, body)
+    method, path = rng.choice(METHODS), rng.choice(PATHS)
     content_type = b"application/x-amz-json-1.1" if path == b"/" else b"application/json"
     head = b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: %b\r\n" % (method, path, content_type)
     head += b"X-Amz-Target: Kinesis_20131202.%b\r\nContent-Length: %d\r\n\r\n" % (operation.encode(), len(body))
     return head + body
 
 
-def exchange(chance, address, data, *, finish=False, patience=PATIENCE):
+def exchange(rng, address, data, *, finish=False, patience=PATIENCE):
     """Send it in one of many ways; what came back, as far as anything did.
 
     With ``finish`` we are gone after it, one way or another, and most often nobody answers.
@@ -143,9 +143,9 @@ def exchange(chance, address, data, *, finish=False, patience=PATIENCE):
         one.settimeout(patience)
         answer = b""
         with contextlib.suppress(OSError):
-            for piece in (data[: len(data) // 2], data[len(data) // 2 :]) if chance.random() < 0.3 else (data,):
+            for piece in (data[: len(data) // 2], data[len(data) // 2 :]) if rng.random() < 0.3 else (data,):
                 one.sendall(piece)
-            if finish and chance.random() < 0.2:
+            if finish and rng.random() < 0.2:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return b""
             if finish:
@@ -169,14 +169,14 @@ def works(address):
     assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
 
 
-def one_exchange(chance, address):
+def one_exchange(rng, address):
     """A few requests on one connection, the last of which ends it."""
-    requests = [whole_request(chance) for _ in range(chance.choice([1, 1, 1, 3]))]
+    requests = [whole_request(rng) for _ in range(rng.choice([1, 1, 1, 3]))]
     requests[-1] = requests[-1].replace(b"Host: localhost\r\n", b"Host: localhost\r\nConnection: close\r\n", 1)
-    data, is_broken = b"".join(requests), chance.random() < 0.3
+    data, is_broken = b"".join(requests), rng.random() < 0.3
     if is_broken:
-        data = mutated(chance, data)
-    check(exchange(chance, address, data, finish=chance.random() < (0.5 if is_broken else 0.1)), data)
+        data = mutated(rng, data)
+    check(exchange(rng, address, data, finish=rng.random() < (0.5 if is_broken else 0.1)), data)
 
 
 def look(kinesis, address):
@@ -193,15 +193,15 @@ def most_memory():
 
 def campaign(seconds, seed):
     """How many exchanges there were."""
-    chance = Random(seed)
+    rng = Random(seed)
     with LocalKinesis(shards=2, stream="s", limits=LIMITS) as kinesis:
         kinesis.create_stream("alive", shards=1)
         address = ("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2].strip("/")))
         for _ in range(WARM_UP):
-            one_exchange(chance, address)
+            one_exchange(rng, address)
         count, before, end = WARM_UP, most_memory(), time.monotonic() + seconds
         while time.monotonic() < end:
-            one_exchange(chance, address)
+            one_exchange(rng, address)
             count += 1
             if count % LOOK_EVERY == 0:
                 look(kinesis, address)

@@ -177,7 +177,7 @@ def event_stream(data):
 
 def http_answer(data):
     step, content = pick(data, [1, 7, 100, 1 << 20])
-    reader = http1.AnswerReader(of_connect=bool(step == 7))
+    reader = http1.ResponseReader(of_connect=bool(step == 7))
     body = b""
     with suppress(http1.HttpError):
         for at in range(0, len(content), step):

@@ -18,20 +18,20 @@ CPU_SECONDS = 2.0
 VARIATIONS = 40
 
 
-def mutated(chance, data):
+def mutated(rng, data):
     """The same with a few bytes changed, cut or repeated."""
     changed = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(changed) + 1)
-        match chance.randrange(4):
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(changed) + 1)
+        match rng.randrange(4):
             case 0:
-                changed[at : at + 1] = chance.randbytes(chance.randint(0, 3))
+                changed[at : at + 1] = rng.randbytes(rng.randint(0, 3))
             case 1:
-                del changed[at : at + chance.randint(1, 8)]
+                del changed[at : at + rng.randint(1, 8)]
             case 2:
-                changed[at:at] = changed[at : at + chance.randint(1, 40)]
+                changed[at:at] = changed[at : at + rng.randint(1, 40)]
             case _:
-                changed[at:at] = chance.choice(
+                changed[at:at] = rng.choice(
                     [b"\x00", b"\xff" * 8, b"\x7f", b'"', b"[", b"{", b"\r\n", b"-1", b"9" * 20]
                 )
     return bytes(changed)
@@ -54,12 +54,12 @@ def test_what_was_interesting_once_does_no_harm(path):
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_neither_does_anything_like_it(name):
-    chance = Random(name)
+    rng = Random(name)
     inputs = [path for path in INPUTS if path.parent.name == name]
     assert inputs, "every target has a corpus"
     for path in inputs:
         for _ in range(VARIATIONS):
-            data = mutated(chance, path.read_bytes())
+            data = mutated(rng, path.read_bytes())
             try:
                 TARGETS[name](data)
             except BaseException as error:

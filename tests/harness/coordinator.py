@@ -132,7 +132,7 @@ def coordinator(name="w", *, start=TRIM_HORIZON, incarnation="one", latest_at=LA
         scan_interval=0.5,
         checkpoint_interval=1.0,
         latest_at=latest_at,
-        chance=Random(name),
+        rng=Random(name),
         now=clock(),
         clock=clock,
         kcl_failover=kcl_failover,

@@ -22,7 +22,7 @@ SAME = "same"  # the continuation number is that of the last record
 class FanOutShell:
     """One reader. Each request is made as soon as the reader wants it."""
 
-    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, chance=None, lease=None):
+    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, rng=None, lease=None):
         self.now = 100.0
         self.budget = budget or PrefetchBudget(MIB)
         self.trims = TrimWatch()
@@ -34,7 +34,7 @@ class FanOutShell:
             budget=self.budget,
             deaggregator=Deaggregator("s", "a", done=done),
             trims=self.trims,
-            chance=chance or Random(0),
+            rng=rng or Random(0),
             now=self.now,
             lease=lease,
         )

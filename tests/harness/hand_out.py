@@ -120,7 +120,7 @@ class Desk:
 
     def run(self, policy, **limits):
         self.numbers += 1
-        run = Run(self.hand_out, self.numbers, policy=policy, chance=Random(0), **limits)
+        run = Run(self.hand_out, self.numbers, policy=policy, rng=Random(0), **limits)
         self.hand_out.begin(run, self.now)
         return run
 

@@ -30,10 +30,10 @@ def stream_summary(*, auto=False, **told):
 class ProducerShell:
     """One machine, and the time."""
 
-    def __init__(self, config, now, chance=None, stream="s"):
+    def __init__(self, config, now, rng=None, stream="s"):
         self.config = config
         self.now = now
-        self.machine = ProducerMachine(StreamRef(stream), config, chance or Random(0), now)
+        self.machine = ProducerMachine(StreamRef(stream), config, rng or Random(0), now)
 
     @property
     def intake(self):

@@ -17,13 +17,13 @@ from shardline.model.stream import StreamRef
 STREAM = StreamRef("s")
 
 
-def polling_reader(start, now, *, shard_id="a", budget, idle=10.0, done=None, trims=None, chance=None, **settings):
+def polling_reader(start, now, *, shard_id="a", budget, idle=10.0, done=None, trims=None, rng=None, **settings):
     return PollingReader(
         STREAM,
         shard_id,
         start,
         budget=budget,
-        pace=ReadPace(5.0, 2.0 * MIB, idle, chance or Random(0), now),
+        pace=ReadPace(5.0, 2.0 * MIB, idle, rng or Random(0), now),
         deaggregator=Deaggregator("s", shard_id, done=done),
         trims=trims or TrimWatch(),
         **settings,

@@ -14,8 +14,8 @@ from tests.harness.hand_out import Desk
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
 from shardline.core.consumer.cursor import SLICE
-from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.consumer.handler_task import Attempt, Bury, Handle, Outcome, Stop
+from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
+from shardline.core.consumer.handler_task import Attempt, Handle, Outcome, Stop
 from shardline.core.consumer.handling_lag import HandlingState
 from shardline.core.consumer.handout import CancelHandler, HandOut, Iteration, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.reader import ReaderState
@@ -58,10 +58,10 @@ def test_a_cursor_says_since_when_user_code_is_at_work_and_what_it_has(whole):
     shard = desk.gain()
     records = desk.bring(3)
     taker = desk.iterate(limit=3, whole=whole)
-    assert desk.hand_out.look(shard) == HandlingState()
+    assert desk.hand_out.handling_state(shard) == HandlingState()
     assert desk.ask(taker)
     cursor = taker.cursor
-    assert desk.hand_out.look(shard) == HandlingState(records[0], 0, 3, None)
+    assert desk.hand_out.handling_state(shard) == HandlingState(records[0], 0, 3, None)
     assert (cursor.is_open, cursor.slice_end < desk.now, taker.has_records) == (True, True, False)
     desk.poll()
     desk.poll(5.0)
@@ -73,7 +73,7 @@ def test_a_cursor_says_since_when_user_code_is_at_work_and_what_it_has(whole):
         assert cursor.take(desk.now) is records[0]
     since = desk.now
     assert (cursor.is_open, cursor.slice_end, taker.has_records) == (not whole, since + SLICE, True)
-    assert desk.hand_out.look(shard) == HandlingState(records[0], 3 if whole else 1, 0 if whole else 2, since)
+    assert desk.hand_out.handling_state(shard) == HandlingState(records[0], 3 if whole else 1, 0 if whole else 2, since)
     desk.poll(3.9)
     assert desk.hand_out.take_events() == []
     assert desk.hand_out.next_deadline() <= since + 4.0
@@ -96,13 +96,15 @@ def test_with_manual_acknowledgements_the_oldest_record_that_is_not_acknowledged
     desk, taker, records = opened(ack="manual", stuck_after=4.0)
     shard = desk.shards["a"]
     taker.cursor.take(desk.now)
-    assert desk.hand_out.look(shard) == HandlingState(records[0], 1, 2, desk.now)
+    assert desk.hand_out.handling_state(shard) == HandlingState(records[0], 1, 2, desk.now)
     taker.cursor.take(desk.now)
     desk.poll()
-    assert desk.hand_out.look(shard) == HandlingState(records[2], 1, 1, desk.now), "the tracker has the others"
+    assert desk.hand_out.handling_state(shard) == HandlingState(records[2], 1, 1, desk.now), (
+        "the tracker has the others"
+    )
     taker.cursor.take(desk.now)
     desk.poll()
-    assert desk.hand_out.look(shard) == HandlingState(None, 1, 0, desk.now)
+    assert desk.hand_out.handling_state(shard) == HandlingState(None, 1, 0, desk.now)
     desk.poll(4.0)
     (stuck,) = desk.hand_out.take_events()
     assert (stuck.sequence_number, stuck.records) == (records[0].sequence_number, 3)
@@ -872,7 +874,7 @@ def test_a_batch_that_fails_is_tried_again_in_halves_and_a_record_that_always_fa
     assert (task.step, task.is_at_work) == (Attempt([first, second]), True)
     assert handle(desk, task, "broken") == [first]
     task.cursor.taken_at = desk.now
-    assert desk.hand_out.look(shard).records == 1
+    assert desk.hand_out.handling_state(shard).records == 1
     if ack == "manual":
         desk.hand_out.ack(first, desk.now)
     assert handle(desk, task) == [second]
@@ -880,10 +882,10 @@ def test_a_batch_that_fails_is_tried_again_in_halves_and_a_record_that_always_fa
     assert handle(desk, task, "broken") is None
     desk.poll(1.0)
     assert handle(desk, task, "broken") == [second]
-    assert isinstance(task.step, Bury)
+    assert isinstance(task.step, WriteDeadLetter)
     assert handle(desk, task, "no room") is None
     desk.poll(1.0)
-    assert (type(task.step), desk.watermark()) == (Bury, 1)
+    assert (type(task.step), desk.watermark()) == (WriteDeadLetter, 1)
     assert handle(desk, task) == [third]
     assert (task.step, desk.watermark()) == (Attempt([third]), 2)
     counts = desk.hand_out.counts

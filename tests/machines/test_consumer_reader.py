@@ -49,7 +49,7 @@ class Reading(RuleBasedStateMachine):
         """A new reader, from the checkpoint."""
         self.budget = PrefetchBudget(self.room)
         start = TRIM_HORIZON if self.checkpoint is None else at_sequence_number(self.checkpoint)
-        settings = {"done": self.checkpoint, "page_max_records": self.limit, "idle": 1.0, "chance": Random(1)}
+        settings = {"done": self.checkpoint, "page_max_records": self.limit, "idle": 1.0, "rng": Random(1)}
         self.reader = polling_reader(start, self.now, shard_id=SHARD, budget=self.budget, **settings)
         self.request = None
 

@@ -34,9 +34,9 @@ class World(ProducerShell):
         self.isolated_at = []
         self.put_at, self.ended_at = {}, {}
         self.good, self.bad = [], []
-        chance = Random(2)
+        rng = Random(2)
         self._start()
-        puts = deque((number / RATE, chance.random() < share) for number in range(int(seconds * RATE)))
+        puts = deque((number / RATE, rng.random() < share) for number in range(int(seconds * RATE)))
         while puts or self.machine.intake.outstanding:
             self._step(puts)
 

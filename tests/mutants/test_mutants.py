@@ -39,7 +39,7 @@ mutants = [
     Mutant("to-be-found", file, right, wrong, "all", killer),
     Mutant("the-same", file, right, "self.failures = self.failures + 1", "nothing", killer),
     Mutant("outgrown", file, "text that is not there", "", "nothing", killer),
-    Mutant("not-in-a-function", file, '"_longest", "failures")', '"_longest")', "all", killer),
+    Mutant("not-in-a-function", file, '"_rng", "failures")', '"_rng")', "all", killer),
     Mutant("never-ends", file, right, right + chr(10) + "        while True: pass", "all", killer),
 ]
 with tempfile.TemporaryDirectory() as directory:

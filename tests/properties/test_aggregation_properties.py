@@ -136,9 +136,9 @@ class TestAgainstProtobuf:
         assert build(whole) == frame(protobuf_message(whole).SerializeToString())
 
     def test_also_for_many_keys_and_long_data(self):
-        chance = random.Random(7)
+        rng = random.Random(7)
         many = [
-            (f"key-{chance.randrange(3_000)}", chance.randbytes(chance.randrange(300)), str(chance.randrange(2_000)))
+            (f"key-{rng.randrange(3_000)}", rng.randbytes(rng.randrange(300)), str(rng.randrange(2_000)))
             for _ in range(4_000)
         ]
         blob = build(many)
@@ -294,13 +294,13 @@ class TestAnyBytes:
 
     def test_the_edits_reach_both_verdicts(self):
         """A fuzzer that only ever makes garbage proves little: count what one made with a fixed seed comes to."""
-        chance = random.Random(1)
+        rng = random.Random(1)
         message = build([("a", b"x", "7"), ("b", b"y", None), ("a", b"z" * 130, None)])[4:-16]
         verdicts = {True: 0, False: 0}
         for _ in range(3_000):
             changed = bytearray(message)
-            for _ in range(chance.randrange(1, 3)):
-                changed[chance.randrange(len(changed))] = chance.choice(b"\x00\x01\x08\x0a\x10\x12\x1a\x22\x7f\x80\xff")
+            for _ in range(rng.randrange(1, 3)):
+                changed[rng.randrange(len(changed))] = rng.choice(b"\x00\x01\x08\x0a\x10\x12\x1a\x22\x7f\x80\xff")
             verdicts[self.check(frame(bytes(changed))) is not None] += 1
         assert min(verdicts.values()) > 300
 

@@ -4,7 +4,7 @@ import h11
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardline.codec.http1 import AnswerReader, HttpError
+from shardline.codec.http1 import HttpError, ResponseReader
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,12}", fullmatch=True).filter(
     lambda name: name.lower() not in {"content-length", "transfer-encoding", "connection"}
@@ -37,7 +37,7 @@ def cut(data, places):
 @given(answers(), st.lists(st.integers(0, 2000), max_size=12))
 def test_any_pieces_give_the_same_answer_as_h11(answer, places):
     data, status, body = answer
-    reader = AnswerReader()
+    reader = ResponseReader()
     taken = b""
     for piece in cut(data, places):
         reader.feed(piece)
@@ -63,7 +63,7 @@ def test_garbage_is_an_answer_or_an_http_error(data, draw):
     for _ in range(draw.draw(st.integers(0, 4))):
         if changed:
             changed[draw.draw(st.integers(0, len(changed) - 1))] = draw.draw(st.integers(0, 255))
-    reader = AnswerReader()
+    reader = ResponseReader()
     try:
         for piece in cut(bytes(changed), draw.draw(st.lists(st.integers(0, 400), max_size=3))):
             reader.feed(piece)

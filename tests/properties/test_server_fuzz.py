@@ -257,30 +257,30 @@ def test_any_bytes(fuzzed, operation, body, content_type):
     fuzzed.send(operation, body, content_type)
 
 
-def mutate(chance, body):
+def mutate(rng, body):
     """Change, cut, repeat or swap some of the bytes."""
     body = bytearray(body)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(body) + 1)
-        match chance.randrange(4):
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(body) + 1)
+        match rng.randrange(4):
             case 0:
-                body[at : at + 1] = chance.randbytes(chance.randint(0, 3))
+                body[at : at + 1] = rng.randbytes(rng.randint(0, 3))
             case 1:
-                del body[at : at + chance.randint(1, 9)]
+                del body[at : at + rng.randint(1, 9)]
             case 2:
-                body[at:at] = body[max(0, at - chance.randint(1, 30)) : at]
+                body[at:at] = body[max(0, at - rng.randint(1, 30)) : at]
             case _:
-                body[at:at] = chance.choice([b"null", b"{}", b"[]", b'"', b"9" * 30, b"\\u0000", b"-", b"\xff", b"e9"])
+                body[at:at] = rng.choice([b"null", b"{}", b"[]", b'"', b"9" * 30, b"\\u0000", b"-", b"\xff", b"e9"])
     return bytes(body)
 
 
 @pytest.mark.parametrize("content_type", [bodies.JSON, bodies.CBOR])
 def test_mutated_requests(content_type, fuzzed):
-    chance = random.Random(11)
+    rng = random.Random(11)
     encode = cbor.encode if content_type == bodies.CBOR else lambda members: json.dumps(members).encode()
     for _ in range(6_000):
-        operation = chance.choice(sorted(INPUTS))
-        fuzzed.send(operation, mutate(chance, encode(good_members(operation))), content_type)
+        operation = rng.choice(sorted(INPUTS))
+        fuzzed.send(operation, mutate(rng, encode(good_members(operation))), content_type)
         fuzzed.renew()
     fuzzed.works()
 
@@ -443,12 +443,12 @@ def test_a_body_without_end_is_refused_while_it_comes(kinesis):
 
 
 def test_mutated_http(kinesis):
-    chance = random.Random(5)
+    rng = random.Random(5)
     whole = request(
         "PutRecord", b'{"StreamName":"s","Data":"eA==","PartitionKey":"k"}', headers=b"Connection: close\r\n"
     )
     for _ in range(300):
-        answer = exchange(kinesis, mutate(chance, whole))
+        answer = exchange(kinesis, mutate(rng, whole))
         assert not answer.startswith(b"HTTP/1.1 5"), answer
     works(kinesis)
 
@@ -484,12 +484,12 @@ def test_a_client_may_vanish_while_a_large_answer_comes(kinesis):
 
 
 def test_memory_does_not_grow_with_garbage(kinesis):
-    chance = random.Random(3)
+    rng = random.Random(3)
 
     def batch():
         for _ in range(60):
-            exchange(kinesis, request(body=chance.randbytes(200_000)), finish=True)
-            exchange(kinesis, chance.randbytes(20_000), finish=True)
+            exchange(kinesis, request(body=rng.randbytes(200_000)), finish=True)
+            exchange(kinesis, rng.randbytes(20_000), finish=True)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     batch()

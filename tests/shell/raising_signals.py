@@ -1,6 +1,6 @@
 """The half of a program in which a signal handler raises while the event loop's thread is in a host of ours.
 
-``play(chance, main)`` runs ``main`` and rings once, wherever the host is then; it returns whether the handler raised, and
+``play(rng, main)`` runs ``main`` and rings once, wherever the host is then; it returns whether the handler raised, and
 what came out of the run.
 """
 
@@ -50,7 +50,7 @@ def is_in_user_code(frame):
     return False
 
 
-def play(chance, main, within):
+def play(rng, main, within):
     rang, over = [], []
 
     def ring(_, frame):
@@ -58,7 +58,7 @@ def play(chance, main, within):
             return
         if loop_kind != "trio" and is_in_user_code(frame) and len(rang) < 200:  # the user would catch it: a little later
             rang.append("later")
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.002))
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.002))
             return
         rang.append("raised")
         if loop_kind == "trio":  # it defers its own handler's, and no other's
@@ -67,7 +67,7 @@ def play(chance, main, within):
 
     faulthandler.dump_traceback_later(30, exit=True)
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.02, within))
+    signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.02, within))
     try:
         try:
             run(lambda: main(rang))

@@ -319,7 +319,7 @@ async def test_signatures_are_checked_and_a_skewed_clock_expires_them():
         await client.put_record("s", b"z", "k")
         assert local.stored == [b"x", b"y", b"z"]
         status, answer = await local.ask("GET", "/_shardline/streams")
-        assert (status, answer["streams"][0]["records"]) == (200, 3), "the control path is not signed"
+        assert (status, answer["streams"][0]["records"]) == (200, 3), "the control API is not signed"
 
 
 async def test_an_unsigned_request_is_refused_before_its_members_are_looked_at():
@@ -331,7 +331,7 @@ async def test_an_unsigned_request_is_refused_before_its_members_are_looked_at()
         )
 
 
-# ---- the control path
+# ---- the control API
 
 
 async def test_faults_clock_and_requests_over_http():
@@ -349,7 +349,7 @@ async def test_faults_clock_and_requests_over_http():
         status, answer = await local.ask("POST", "/_shardline/clock", b'{"freeze": true, "advance": 60}')
         assert (status, answer["frozen"], local.clock.is_frozen) == (200, True, True)
         assert (await local.ask("GET", "/_shardline/nothing"))[0] == 404
-        assert local.requests.count() == 2, "the control path is not recorded"
+        assert local.requests.count() == 2, "the control API is not recorded"
 
 
 async def test_faults_of_all_kinds_at_once_never_stop_the_server(caplog):

@@ -16,7 +16,8 @@ from producer_world import START
 
 from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
 from shardline.core.consumer.cursor import SLICE
-from shardline.core.consumer.handler_task import Attempt, Bury, Stop
+from shardline.core.consumer.failure_policy import WriteDeadLetter
+from shardline.core.consumer.handler_task import Attempt, Stop
 from shardline.core.consumer.lease_phases import Phase
 
 SLACK = 1e-6
@@ -119,8 +120,8 @@ class Books:
         """Each failure is reported once; that of a handler may wait for its dead letter."""
         self.see_told(self.handled.pop(taker, ()))
         untold, step = self.untold.setdefault(taker, 0), taker.step
-        most = 1 if step is None or isinstance(step, Bury | Stop) else 0
-        assert isinstance(step, Bury) <= untold <= most, f"{untold} failures are not reported: {step}"
+        most = 1 if step is None or isinstance(step, WriteDeadLetter | Stop) else 0
+        assert isinstance(step, WriteDeadLetter) <= untold <= most, f"{untold} failures are not reported: {step}"
 
     def see_outcome(self, taker):
         """A step is over, and its outcome is on its way."""

@@ -24,7 +24,7 @@ class Clock:
 class Process:
     """What runs in it goes through ``run`` and ``at_local``."""
 
-    chance = None
+    rng = None
 
     def __init__(self, world, name, clock):
         self.world = world
@@ -69,6 +69,6 @@ class Process:
         self.is_paused, self.was_paused = False, True
         backlog, self._backlog = self._backlog, []
         if self.world.fleet.shuffles:
-            self.chance.shuffle(backlog)
+            self.rng.shuffle(backlog)
         for action, arguments in backlog:
             self.run(action, *arguments)

@@ -44,7 +44,7 @@ class ShardReading:
     def _make_reader(self, *place, **settings):
         config, worker = self.worker.config, self.worker
         pace = ReadPace(
-            config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, worker.chance, worker.now
+            config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, worker.rng, worker.now
         )
         return PollingReader(*place, pace=pace, page_max_records=config.page_max_records, **settings)
 
@@ -127,7 +127,7 @@ class FanOutReading(ShardReading):
     def _make_reader(self, *place, **settings):
         worker = self.worker
         arn = worker.world.service.consumer_arn
-        return FanOutReader(*place, consumer_arn=arn, chance=worker.chance, now=worker.now, **settings)
+        return FanOutReader(*place, consumer_arn=arn, rng=worker.rng, now=worker.now, **settings)
 
     def stop(self):
         self._close()

@@ -206,41 +206,41 @@ class Fleet:
 
 def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
     """The world of a seed. ``polls_only``: as it was before there were subscriptions."""
-    chance = Random(f"fleet {seed}")
-    duration = chance.choice([6.0, 12.0, 20.0])
-    lease = chance.choice([1.0, 2.0, 4.0])
-    store = chance.choice(STORES)
-    retention = chance.choice([3.0, 8.0]) if chance.random() < 0.12 else None
-    recreated_at = chance.uniform(0.3, 0.8) * duration if retention is None and chance.random() < 0.08 else None
+    rng = Random(f"fleet {seed}")
+    duration = rng.choice([6.0, 12.0, 20.0])
+    lease = rng.choice([1.0, 2.0, 4.0])
+    store = rng.choice(STORES)
+    retention = rng.choice([3.0, 8.0]) if rng.random() < 0.12 else None
+    recreated_at = rng.uniform(0.3, 0.8) * duration if retention is None and rng.random() < 0.08 else None
     missing_for = Random(f"missing {seed}").choice([1.0, 3.0, 8.0])
     fleet = Fleet(
         seed=seed,
-        producing=_draw_producing(chance, seed, duration, recreated_at, missing_for),
+        producing=_draw_producing(rng, seed, duration, recreated_at, missing_for),
         store=store,
-        store_faults=_some(chance, STORE_FAULTS, chance.choice([0, 0, 1, 2, 3]), (0.03, 0.15, 0.5)),
-        store_windows=_windows(chance, duration),
-        outages=_outages(chance, duration, lease),
-        config=_draw_config(chance, store, lease, recreated_at),
-        start=chance.choice(["TRIM_HORIZON"] * 4 + ["LATEST", "AT_TIMESTAMP"]),
-        start_back=chance.choice([0.0, 1.0, duration / 2]),
-        user=_draw_user(chance, lease),
-        workers=_draw_workers(chance, duration, lease),
-        read_faults=_some(chance, READ_FAULTS, chance.choice([0, 0, 1, 2]), (0.05, 0.3, 0.8)),
-        read_windows=_windows(chance, duration),
-        listing_faults=_some(chance, LISTING_FAULTS, chance.choice([0, 0, 0, 1, 2]), (0.2, 0.6)),
-        summary_faults=_some(chance, SUMMARY_FAULTS, chance.choice([0, 0, 0, 1]), (0.3, 1.0)),
-        iterator_life=chance.choice([300.0, 300.0, 1.5]),
-        empty_page_chance=chance.choice([0.0, 0.0, 0.3]),
-        update_delay=chance.choice([0.0, 0.0, 0.5]),
+        store_faults=_some(rng, STORE_FAULTS, rng.choice([0, 0, 1, 2, 3]), (0.03, 0.15, 0.5)),
+        store_windows=_windows(rng, duration),
+        outages=_outages(rng, duration, lease),
+        config=_draw_config(rng, store, lease, recreated_at),
+        start=rng.choice(["TRIM_HORIZON"] * 4 + ["LATEST", "AT_TIMESTAMP"]),
+        start_back=rng.choice([0.0, 1.0, duration / 2]),
+        user=_draw_user(rng, lease),
+        workers=_draw_workers(rng, duration, lease),
+        read_faults=_some(rng, READ_FAULTS, rng.choice([0, 0, 1, 2]), (0.05, 0.3, 0.8)),
+        read_windows=_windows(rng, duration),
+        listing_faults=_some(rng, LISTING_FAULTS, rng.choice([0, 0, 0, 1, 2]), (0.2, 0.6)),
+        summary_faults=_some(rng, SUMMARY_FAULTS, rng.choice([0, 0, 0, 1]), (0.3, 1.0)),
+        iterator_life=rng.choice([300.0, 300.0, 1.5]),
+        empty_page_chance=rng.choice([0.0, 0.0, 0.3]),
+        update_delay=rng.choice([0.0, 0.0, 0.5]),
         retention=retention,
         retention_changes=_draw_retention_changes(Random(f"retention {seed}"), retention, duration),
         recreated_at=recreated_at,
         missing_for=missing_for,
-        repaired_at=duration * chance.choice([0.0, 0.5, 1.0]),
+        repaired_at=duration * rng.choice([0.0, 0.5, 1.0]),
         slice_records=Random(f"slice {seed}").choice([10_000, 1, 4]),
-        delete_after=chance.choice([30, 30, 6]),
-        to_wire=chance.choice([0.0, 0.0, 0.02]),
-        shuffles=chance.random() < 0.5,
+        delete_after=rng.choice([30, 30, 6]),
+        to_wire=rng.choice([0.0, 0.0, 0.02]),
+        shuffles=rng.random() < 0.5,
         duration=duration,
     )
     if fleet.start == "LATEST" and fleet.recreated_at is None:
@@ -261,173 +261,173 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
     return fleet
 
 
-def _stress_beginning(chance, fleet):
+def _stress_beginning(rng, fleet):
     """At LATEST it matters who begins the group, and with which shards: the stream changes and the store fails then."""
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         reshards = fleet.producing.reshards
-        fleet.producing.reshards = sorted([*reshards, (chance.uniform(0.02, 3.0), "split")])
-        fleet.store_faults = fleet.store_faults | {chance.choice(["broken", "lost", "unsent"]): 0.5}
+        fleet.producing.reshards = sorted([*reshards, (rng.uniform(0.02, 3.0), "split")])
+        fleet.store_faults = fleet.store_faults | {rng.choice(["broken", "lost", "unsent"]): 0.5}
         fleet.store_windows = [(0.0, 4.0)]
 
 
-def _die_beginning(chance, fleet):
+def _die_beginning(rng, fleet):
     """Or who begins the group dies with its first row, and leaves the other shards to those who come later."""
-    if chance.random() < 0.4 and fleet.producing.shards > 1:
-        fleet.dies_beginning = chance.uniform(1.0, 4.0)
+    if rng.random() < 0.4 and fleet.producing.shards > 1:
+        fleet.dies_beginning = rng.uniform(1.0, 4.0)
         fleet.to_wire = 0.02
         for plan in fleet.workers[1:]:
-            plan.starts_at = max(plan.starts_at, chance.uniform(1.0, 4.0))
+            plan.starts_at = max(plan.starts_at, rng.uniform(1.0, 4.0))
 
 
-def _draw_readers(chance, fleet):
+def _draw_readers(rng, fleet):
     """Workers poll, or subscribe, or both in one group. With the stream, its registered consumers are deleted."""
-    kind = chance.choice(["polling", "polling", "fan-out", "both"])
+    kind = rng.choice(["polling", "polling", "fan-out", "both"])
     if fleet.recreated_at is not None or kind == "polling":
         return
     for plan in fleet.workers:
-        plan.fan_out = kind == "fan-out" or chance.random() < 0.5
-    fleet.push_faults = _some(chance, PUSH_FAULTS, chance.choice([0, 1, 2, 3]), (0.02, 0.1, 0.3))
-    fleet.subscription_life = chance.choice([300.0, 2.5, 6.0])
+        plan.fan_out = kind == "fan-out" or rng.random() < 0.5
+    fleet.push_faults = _some(rng, PUSH_FAULTS, rng.choice([0, 1, 2, 3]), (0.02, 0.1, 0.3))
+    fleet.subscription_life = rng.choice([300.0, 2.5, 6.0])
 
 
-def _draw_retention_changes(chance, retention, duration):
+def _draw_retention_changes(rng, retention, duration):
     """An operator shortens the retention under readers that lag, or raises it, or both."""
-    if retention is None or chance.random() < 0.3:
+    if retention is None or rng.random() < 0.3:
         return []
-    moments = sorted(chance.uniform(0.1, 1.0) * duration for _ in range(chance.choice([1, 1, 2, 3])))
-    return [(moment, chance.choice([1.5, 3.0, 8.0, 30.0])) for moment in moments]
+    moments = sorted(rng.uniform(0.1, 1.0) * duration for _ in range(rng.choice([1, 1, 2, 3])))
+    return [(moment, rng.choice([1.5, 3.0, 8.0, 30.0])) for moment in moments]
 
 
-def _draw_identities(chance, fleet):
+def _draw_identities(rng, fleet):
     """Workers keep their names when they are restarted, and some share one."""
-    if chance.random() < 0.25:
+    if rng.random() < 0.25:
         for number, plan in enumerate(fleet.workers):
             plan.name = f"worker-{number}"
-        if len(fleet.workers) > 1 and chance.random() < 0.5:
+        if len(fleet.workers) > 1 and rng.random() < 0.5:
             fleet.workers[1].name = fleet.workers[0].name
 
 
-def _draw_durations(chance, fleet, lease):
+def _draw_durations(rng, fleet, lease):
     """As during a roll-out that changes the setting."""
-    if chance.random() < 0.2:
+    if rng.random() < 0.2:
         for plan in fleet.workers:
-            plan.lease_duration = max(1.0, lease * chance.choice([0.5, 1.0, 3.0]))
+            plan.lease_duration = max(1.0, lease * rng.choice([0.5, 1.0, 3.0]))
 
 
-def _draw_set_back(chance, fleet):
+def _draw_set_back(rng, fleet):
     """The rows of a group tell where it began, if at LATEST; retention and re-created streams are trouble enough."""
-    if chance.random() > 0.15 or fleet.start == "LATEST" or fleet.retention or fleet.recreated_at is not None:
+    if rng.random() > 0.15 or fleet.start == "LATEST" or fleet.retention or fleet.recreated_at is not None:
         return
-    at = chance.uniform(0.3, 1.0) * fleet.duration
-    to = chance.choice([None, max(0.1, at - chance.choice([0.5, 2.0, 5.0]))])
-    fleet.set_back = SetBack(at, at + chance.uniform(1.5, 3.0), to)
+    at = rng.uniform(0.3, 1.0) * fleet.duration
+    to = rng.choice([None, max(0.1, at - rng.choice([0.5, 2.0, 5.0]))])
+    fleet.set_back = SetBack(at, at + rng.uniform(1.5, 3.0), to)
     fleet.outages = [*fleet.outages, (at, fleet.set_back.until)]
-    fleet.store_clocks = (chance.choice([0.0, -0.5]), chance.choice([0.0, -3_600.0]))
+    fleet.store_clocks = (rng.choice([0.0, -0.5]), rng.choice([0.0, -3_600.0]))
 
 
-def _draw_takers(chance, fleet):
+def _draw_takers(rng, fleet):
     """How the user's code gets its records, beside what ``_draw_user`` draws."""
     user = fleet.user
-    user.mixes = chance.random() < 0.4
-    user.one_at_a_time = user.one_at_a_time and chance.random() < 0.8
-    user.max_wait = chance.choice([0.0, 0.05, 1.0])
-    user.threaded = user.threaded or chance.random() < 0.3
-    user.shield_chance = chance.choice([0.0, 0.5, 1.0])
-    user.slow_chance = max(user.slow_chance, chance.choice([0.0, 0.0, 0.1]))
-    user.slow = (user.slow[0], user.slow[1] * chance.choice([1.0, 1.0, 4.0]))
-    user.fail_chance = max(user.fail_chance, chance.choice([0.0, 0.0, 0.3]))
-    user.sink_fail_chance = max(user.sink_fail_chance, chance.choice([0.0, 0.0, 0.3]))
-    user.interrupt_chance = chance.choice([0.0, 0.0, 0.02, 0.2])
-    user.replace_chance = chance.choice([0.0, 0.0, 0.02, 0.2])
-    user.through_chance = chance.choice([0.0, 0.2, 0.5])
-    user.to_host = chance.choice([0.0, 0.0, 0.02])
-    user.closing_time = chance.choice([0.0, 0.3, 2.0]) * fleet.config.lease_duration
-    fleet.config = replace(fleet.config, max_unacknowledged=chance.choice([100_000, 100_000, 20]))
+    user.mixes = rng.random() < 0.4
+    user.one_at_a_time = user.one_at_a_time and rng.random() < 0.8
+    user.max_wait = rng.choice([0.0, 0.05, 1.0])
+    user.threaded = user.threaded or rng.random() < 0.3
+    user.shield_chance = rng.choice([0.0, 0.5, 1.0])
+    user.slow_chance = max(user.slow_chance, rng.choice([0.0, 0.0, 0.1]))
+    user.slow = (user.slow[0], user.slow[1] * rng.choice([1.0, 1.0, 4.0]))
+    user.fail_chance = max(user.fail_chance, rng.choice([0.0, 0.0, 0.3]))
+    user.sink_fail_chance = max(user.sink_fail_chance, rng.choice([0.0, 0.0, 0.3]))
+    user.interrupt_chance = rng.choice([0.0, 0.0, 0.02, 0.2])
+    user.replace_chance = rng.choice([0.0, 0.0, 0.02, 0.2])
+    user.through_chance = rng.choice([0.0, 0.2, 0.5])
+    user.to_host = rng.choice([0.0, 0.0, 0.02])
+    user.closing_time = rng.choice([0.0, 0.3, 2.0]) * fleet.config.lease_duration
+    fleet.config = replace(fleet.config, max_unacknowledged=rng.choice([100_000, 100_000, 20]))
     for plan in fleet.workers:
-        plan.until_latest = chance.random() < 0.1
-        plan.idle_timeout = chance.choice([0.2, 2.0]) if chance.random() < 0.15 else None
-    if chance.random() < 0.3 and fleet.start != "LATEST":
-        fleet.commit_trouble = chance.choice([0.02, 0.1])
+        plan.until_latest = rng.random() < 0.1
+        plan.idle_timeout = rng.choice([0.2, 2.0]) if rng.random() < 0.15 else None
+    if rng.random() < 0.3 and fleet.start != "LATEST":
+        fleet.commit_trouble = rng.choice([0.02, 0.1])
         fleet.to_wire = 0.02
 
 
-def _some(chance, kinds, count, chances):
-    return {kind: chance.choice(chances) for kind in chance.sample(sorted(kinds), count)}
+def _some(rng, kinds, count, chances):
+    return {kind: rng.choice(chances) for kind in rng.sample(sorted(kinds), count)}
 
 
-def _windows(chance, duration):
-    if chance.random() < 0.4:
+def _windows(rng, duration):
+    if rng.random() < 0.4:
         return [(0.0, duration)]
-    starts = [chance.uniform(0, duration) for _ in range(2)]
-    return [(start, min(duration, start + chance.uniform(0.3, duration / 2))) for start in starts]
+    starts = [rng.uniform(0, duration) for _ in range(2)]
+    return [(start, min(duration, start + rng.uniform(0.3, duration / 2))) for start in starts]
 
 
-def _outages(chance, duration, lease):
-    if chance.random() < 0.75:
+def _outages(rng, duration, lease):
+    if rng.random() < 0.75:
         return []
-    start = chance.uniform(0.2, duration)
-    return [(start, start + lease * chance.choice([0.3, 0.9, 1.5, 3.0]))]
+    start = rng.uniform(0.2, duration)
+    return [(start, start + lease * rng.choice([0.3, 0.9, 1.5, 3.0]))]
 
 
 # ---- the fleet
 
 
-def _draw_config(chance, store, lease, recreated_at):
+def _draw_config(rng, store, lease, recreated_at):
     return ConsumerConfig(
         lease_duration=lease,
-        checkpoint_interval=chance.choice([None, 0.0, 0.3, 1.0]),
-        scan_interval=chance.choice([None, None, 0.2]) if store.scan_interval < 1 else chance.choice([None, 0.5]),
-        hand_over_timeout=chance.choice([0.0, 0.5, 3.0]),
-        list_interval=chance.choice([3.0, 10.0, 60.0]),
-        prefetch_max_bytes=chance.choice([64 * 1024, 1 << 26, 1 << 26]),
-        page_max_records=chance.choice([3, 20, 10_000]),
-        idle_poll_interval=chance.choice([0.5, 1.0]),
-        ack="manual" if chance.random() < 0.3 else "auto",
-        out_of_range="drop" if chance.random() < 0.3 else "deliver",
-        if_recreated="stop" if recreated_at is None or chance.random() < 0.3 else "restart",
+        checkpoint_interval=rng.choice([None, 0.0, 0.3, 1.0]),
+        scan_interval=rng.choice([None, None, 0.2]) if store.scan_interval < 1 else rng.choice([None, 0.5]),
+        hand_over_timeout=rng.choice([0.0, 0.5, 3.0]),
+        list_interval=rng.choice([3.0, 10.0, 60.0]),
+        prefetch_max_bytes=rng.choice([64 * 1024, 1 << 26, 1 << 26]),
+        page_max_records=rng.choice([3, 20, 10_000]),
+        idle_poll_interval=rng.choice([0.5, 1.0]),
+        ack="manual" if rng.random() < 0.3 else "auto",
+        out_of_range="drop" if rng.random() < 0.3 else "deliver",
+        if_recreated="stop" if recreated_at is None or rng.random() < 0.3 else "restart",
     )
 
 
-def _draw_user(chance, lease):
-    finally_ = "stop" if chance.random() < 0.3 else "dead-letter"
+def _draw_user(rng, lease):
+    finally_ = "stop" if rng.random() < 0.3 else "dead-letter"
     return UserPlan(
-        batch=chance.choice([None, None, 2, 7, 100]),
-        one_at_a_time=chance.random() < 0.3,
-        threaded=chance.random() < 0.3,
-        duration=chance.choice([(0.0, 0.0), (0.0, 0.01), (0.01, 0.1)]),
-        slow_chance=chance.choice([0.0, 0.0, 0.02, 0.1]),
-        slow=(0.5 * lease, chance.choice([1.0, 2.5]) * lease),
-        fail_chance=chance.choice([0.0, 0.0, 0.05]),
+        batch=rng.choice([None, None, 2, 7, 100]),
+        one_at_a_time=rng.random() < 0.3,
+        threaded=rng.random() < 0.3,
+        duration=rng.choice([(0.0, 0.0), (0.0, 0.01), (0.01, 0.1)]),
+        slow_chance=rng.choice([0.0, 0.0, 0.02, 0.1]),
+        slow=(0.5 * lease, rng.choice([1.0, 2.5]) * lease),
+        fail_chance=rng.choice([0.0, 0.0, 0.05]),
         policy=FailurePolicy(
-            attempts=chance.choice([1, 2, 4]),
+            attempts=rng.choice([1, 2, 4]),
             backoff=0.05,
-            backoff_max=chance.choice([0.1, 1.0]),
-            bisect=chance.random() < 0.8,
+            backoff_max=rng.choice([0.1, 1.0]),
+            bisect=rng.random() < 0.8,
             finally_=finally_,
         ),
-        sink_fail_chance=chance.choice([0.0, 0.0, 0.3]),
-        ack_delay=chance.choice([(0.0, 0.0), (0.0, 0.3), (0.0, 2.0)]),
-        forget_chance=chance.choice([0.0, 0.0, 0.02]),
+        sink_fail_chance=rng.choice([0.0, 0.0, 0.3]),
+        ack_delay=rng.choice([(0.0, 0.0), (0.0, 0.3), (0.0, 2.0)]),
+        forget_chance=rng.choice([0.0, 0.0, 0.02]),
     )
 
 
-def _draw_workers(chance, duration, lease):
-    count = chance.choice([1, 2, 2, 3, 4, 5])
-    together = chance.random() < 0.5
-    drift = chance.choice([0.0, 0.0, 1e-5, 3e-4])
+def _draw_workers(rng, duration, lease):
+    count = rng.choice([1, 2, 2, 3, 4, 5])
+    together = rng.random() < 0.5
+    drift = rng.choice([0.0, 0.0, 1e-5, 3e-4])
     plans = []
     for number in range(count):
-        starts_at = 0.0 if together or number == 0 else chance.uniform(0, duration * 0.7)
+        starts_at = 0.0 if together or number == 0 else rng.uniform(0, duration * 0.7)
         plan = WorkerPlan(
             starts_at=starts_at,
-            drift=chance.choice([0.0, drift, -drift]),
-            wall_skew=chance.choice([0.0, 0.0, 0.4, -3_600.0, 3_600.0]),
-            max_leases=chance.choice([None] * 9 + [1, 3]),
+            drift=rng.choice([0.0, drift, -drift]),
+            wall_skew=rng.choice([0.0, 0.0, 0.4, -3_600.0, 3_600.0]),
+            max_leases=rng.choice([None] * 9 + [1, 3]),
         )
-        for _ in range(chance.choice([0, 0, 1, 1, 2])):
-            kind = chance.choice(["crash", "crash", "close", "pause", "pause"])
-            length = lease * chance.choice([0.3, 0.9, 1.3, 2.5]) if kind == "pause" else chance.uniform(0.05, 2 * lease)
-            plan.trouble.append((chance.uniform(starts_at, duration), kind, length))
+        for _ in range(rng.choice([0, 0, 1, 1, 2])):
+            kind = rng.choice(["crash", "crash", "close", "pause", "pause"])
+            length = lease * rng.choice([0.3, 0.9, 1.3, 2.5]) if kind == "pause" else rng.uniform(0.05, 2 * lease)
+            plan.trouble.append((rng.uniform(starts_at, duration), kind, length))
         plan.trouble.sort()
         plans.append(plan)
     if all(plan.max_leases is not None for plan in plans):
@@ -438,74 +438,74 @@ def _draw_workers(chance, duration, lease):
 # ---- the producers
 
 
-def _draw_producing(chance, seed, duration, recreated_at, missing_for):
+def _draw_producing(rng, seed, duration, recreated_at, missing_for):
     """The producers' part: the form that ``producer_world.Shell`` and the producers' oracles know."""
-    moments = [chance.uniform(0, duration) for _ in range(chance.choice([0, 0, 1, 2, 4, 6]))]
+    moments = [rng.uniform(0, duration) for _ in range(rng.choice([0, 0, 1, 2, 4, 6]))]
     if recreated_at is not None:
         moments = [moment for moment in moments if moment < recreated_at - 1.0]
     kinds = ["split", "split", "merge", "merge", "double", "halve", "update"]
     scenario = Scenario(
         seed=seed,
-        shards=chance.choice([1, 1, 2, 3, 5]),
+        shards=rng.choice([1, 1, 2, 3, 5]),
         on_demand=False,
         auto_at_first=False,
-        record_rate=chance.choice([20.0, 1000.0, 1000.0, 1000.0]),
+        record_rate=rng.choice([20.0, 1000.0, 1000.0, 1000.0]),
         byte_rate=1024.0 * 1024,
-        latency=chance.choice([(0.0, 0.0), (0.001, 0.01), (0.01, 0.1)]),
-        slow_chance=chance.choice([0.0, 0.0, 0.02]),
-        page_size=chance.choice([1000, 1000, 2]),
+        latency=rng.choice([(0.0, 0.0), (0.001, 0.01), (0.01, 0.1)]),
+        slow_chance=rng.choice([0.0, 0.0, 0.02]),
+        page_size=rng.choice([1000, 1000, 2]),
         duration=duration,
-        faults=_some(chance, _PUT_FAULTS, chance.choice([0, 0, 1, 2]), (0.02, 0.2, 0.5)),
+        faults=_some(rng, _PUT_FAULTS, rng.choice([0, 0, 1, 2]), (0.02, 0.2, 0.5)),
         listing_faults={},
         summary_faults={},
-        fault_windows=_windows(chance, duration),
-        reshards=sorted((moment, chance.choice(kinds)) for moment in moments),
+        fault_windows=_windows(rng, duration),
+        reshards=sorted((moment, rng.choice(kinds)) for moment in moments),
         toggles=[],
     )
     lasts = [(0.0, duration)]
     if recreated_at is not None:
         back_at = recreated_at + missing_for + 1.0
         lasts = [(0.0, recreated_at - 0.5), (back_at, back_at + duration / 2)]
-    elif chance.random() < 0.3:
+    elif rng.random() < 0.3:
         lasts = lasts * 2
-    scenario.loads = [_draw_load(chance, number, *last) for number, last in enumerate(lasts)]
+    scenario.loads = [_draw_load(rng, number, *last) for number, last in enumerate(lasts)]
     return scenario
 
 
-def _draw_load(chance, number, begin, end):
-    kind = chance.choice(["keyed", "keyed", "keyless", "ordered", "ordered"])
-    count = chance.choice([5, 30, 80, 150])
-    unhandled = chance.choice([0.0, 0.0, 0.0, 0.02, 0.1])
-    poison = chance.choice([0.0, 0.0, 0.0, 0.02])
-    framed = chance.choice([0.0, 0.0, 0.05])
+def _draw_load(rng, number, begin, end):
+    kind = rng.choice(["keyed", "keyed", "keyless", "ordered", "ordered"])
+    count = rng.choice([5, 30, 80, 150])
+    unhandled = rng.choice([0.0, 0.0, 0.0, 0.02, 0.1])
+    poison = rng.choice([0.0, 0.0, 0.0, 0.02])
+    framed = rng.choice([0.0, 0.0, 0.05])
     puts = []
-    for place, moment in enumerate(_moments(chance, begin, end, count)):
+    for place, moment in enumerate(_moments(rng, begin, end, count)):
         key = None
         if kind != "keyless":
-            key = f"{number}-key-{chance.randint(0, chance.choice([2, 9]))}"
-        data = b"%d.%d:" % (number, place) + bytes(chance.choice([0, 3, 40]))
-        data += UNHANDLED if chance.random() < unhandled else b""
-        data += POISON if chance.random() < poison else b""
-        if chance.random() < framed:
+            key = f"{number}-key-{rng.randint(0, rng.choice([2, 9]))}"
+        data = b"%d.%d:" % (number, place) + bytes(rng.choice([0, 3, 40]))
+        data += UNHANDLED if rng.random() < unhandled else b""
+        data += POISON if rng.random() < poison else b""
+        if rng.random() < framed:
             data = encode_aggregate(["inside"], [data], {})
         puts.append((moment, key, None, data))
     config = ProducerConfig(
-        linger=chance.choice([0.0, 0.02, 0.1, 0.3]),
-        record_ttl=chance.choice([2.0, 8.0, 8.0]),
-        aggregation=chance.random() < 0.8,
-        aggregate_max_bytes=chance.choice([200, 1_000, 51_200]),
-        request_max_entries=chance.choice([2, 500, 500]),
-        max_in_flight=chance.choice([1, 24]),
+        linger=rng.choice([0.0, 0.02, 0.1, 0.3]),
+        record_ttl=rng.choice([2.0, 8.0, 8.0]),
+        aggregation=rng.random() < 0.8,
+        aggregate_max_bytes=rng.choice([200, 1_000, 51_200]),
+        request_max_entries=rng.choice([2, 500, 500]),
+        max_in_flight=rng.choice([1, 24]),
         ordered=kind == "ordered",
-        retry_backoff=chance.choice([0.02, 0.1]),
+        retry_backoff=rng.choice([0.02, 0.1]),
         retry_backoff_max=1.0,
     )
     return Load(config, puts, flushes=[], spurious=[], abandoned_at=None, waits=True)
 
 
-def _moments(chance, begin, end, count):
+def _moments(rng, begin, end, count):
     """When puts come: evenly, or in bursts of equal time."""
-    if chance.random() < 0.6:
-        return sorted(chance.uniform(begin, end) for _ in range(count))
-    bursts = [chance.uniform(begin, end) for _ in range(chance.randint(1, 5))]
-    return sorted(chance.choice(bursts) for _ in range(count))
+    if rng.random() < 0.6:
+        return sorted(rng.uniform(begin, end) for _ in range(count))
+    bursts = [rng.uniform(begin, end) for _ in range(rng.randint(1, 5))]
+    return sorted(rng.choice(bursts) for _ in range(count))

@@ -37,7 +37,7 @@ class FleetService(Endpoint):
         self.fleet = fleet
         self.truth = truth
         self.scenario = fleet.producing
-        self.chance = Random(f"network {fleet.seed}")
+        self.rng = Random(f"network {fleet.seed}")
         limits = replace(
             Limits(),
             write_records_per_second=self.scenario.record_rate,
@@ -99,14 +99,14 @@ class FleetService(Endpoint):
     def _change(self, kind, shards):
         count = len(shards)
         if kind == "split" and count < 12:
-            shard = self.chance.choice(shards)
-            middle = shard.hash_range.start + int(shard.hash_range.size * self.chance.choice([0.5, 0.3, 0.9]))
+            shard = self.rng.choice(shards)
+            middle = shard.hash_range.start + int(shard.hash_range.size * self.rng.choice([0.5, 0.3, 0.9]))
             return "SplitShard", {"ShardToSplit": shard.shard_id, "NewStartingHashKey": str(middle)}
         if kind == "merge" and count > 1:
-            place = self.chance.randrange(count - 1)
+            place = self.rng.randrange(count - 1)
             low, high = shards[place : place + 2]
             return "MergeShards", {"ShardToMerge": low.shard_id, "AdjacentShardToMerge": high.shard_id}
-        target = {"double": 2 * count, "halve": (count + 1) // 2, "update": self.chance.randint(1, 2 * count)}.get(kind)
+        target = {"double": 2 * count, "halve": (count + 1) // 2, "update": self.rng.randint(1, 2 * count)}.get(kind)
         if target is None or target == count or 2 * target < count or target > 10:
             return None, {}
         return "UpdateShardCount", {"TargetShardCount": target, "ScalingType": "UNIFORM_SCALING"}
@@ -117,7 +117,7 @@ class FleetService(Endpoint):
 
     def create_again(self, now):
         self.service.state.advance(BEGIN + now)
-        shards = self.chance.randint(1, self.scenario.shards + 2)
+        shards = self.rng.randint(1, self.scenario.shards + 2)
         answer = self.service.handle("CreateStream", {"StreamName": STREAM, "ShardCount": shards}, BEGIN + now)
         assert answer.refusal is None, answer.refusal
         self.truth.begin_anew()
@@ -168,13 +168,13 @@ class FleetService(Endpoint):
         if not self.fleet.reads_faulty_at(now):
             return None, 0.0
         for kind, chance in self.fleet.read_faults.items():
-            if kind in kinds and self.chance.random() < chance:
+            if kind in kinds and self.rng.random() < chance:
                 code, status = READ_FAULTS[kind]
                 if status is None:
                     received = kind == "timeout"
                     failure = Failure(FailureKind.TRANSIENT, code, "sim", maybe_received=received)
                     return failure, TIMEOUT if received else 0.0
-                after = self.chance.choice([None, 0.3]) if kind == "throttled" else None
+                after = self.rng.choice([None, 0.3]) if kind == "throttled" else None
                 return Failure(classify(code, status), code, "sim", status, retry_after=after), 0.0
         return None, 0.0
 
@@ -235,9 +235,9 @@ class FleetService(Endpoint):
     def _spoil(self, subscription, event, now):
         """What becomes of an event on its way. An event that does not arrive is the last of its subscription."""
         faults = self.fleet.push_faults.items() if self.fleet.reads_faulty_at(now) else ()
-        fault = next((kind for kind, chance in faults if self.chance.random() < chance), None)
+        fault = next((kind for kind, chance in faults if self.rng.random() < chance), None)
         if fault == "late":
-            return event, self.chance.uniform(0.5, 2 * SILENCE)
+            return event, self.rng.uniform(0.5, 2 * SILENCE)
         if fault is None:
             return event, 0.0
         if fault == "stall":
@@ -271,7 +271,7 @@ class FleetService(Endpoint):
         if not self.fleet.reads_faulty_at(now):
             return None
         faults = self.fleet.listing_faults.items()
-        return next((kind for kind, chance in faults if self.chance.random() < chance), None)
+        return next((kind for kind, chance in faults if self.rng.random() < chance), None)
 
     def _list_all(self, request, now):
         if request is None or request.next_token is None:
@@ -288,7 +288,7 @@ class FleetService(Endpoint):
     def describe(self, now):
         if self.fleet.reads_faulty_at(now):
             for kind, chance in self.fleet.summary_faults.items():
-                if self.chance.random() < chance:
+                if self.rng.random() < chance:
                     code, status = {"fails": ("InternalFailure", 500), "denied": ("AccessDeniedException", 400)}[kind]
                     return Failure(classify(code, status), code, "sim", status), 0.0
         body = self._ask("DescribeStreamSummary", {"StreamName": STREAM}, now)

@@ -29,7 +29,7 @@ class Store(FakeStore):
         self.fleet = world.fleet
         self.kind = world.fleet.store
         self.watch = watch
-        self.chance = Random(f"store {world.fleet.seed}")
+        self.rng = Random(f"store {world.fleet.seed}")
         self._backup = {}
         self.set_back_at = None
         self._hidden = {}  # operations whose answer was lost, and whether they were applied
@@ -56,19 +56,19 @@ class Store(FakeStore):
         self.rows, self.set_back_at = dict(self._backup), self.world.now
 
     def latency(self):
-        return self.chance.uniform(*self.kind.latency)
+        return self.rng.uniform(*self.kind.latency)
 
     def receive(self, worker_id, request, reply):
         """A request has come. ``reply`` is called with the answer, if there is one; silence is for the client to end."""
         fault = self._draw_fault(request)
         if self.is_down:
-            fault = self.chance.choice(["unsent", "dropped"])
+            fault = self.rng.choice(["unsent", "dropped"])
         if fault in {"unsent", "broken", "throttled", "contended", "dropped"}:
             self._refuse(worker_id, request, fault, reply)
         elif fault == "late":
             self._hidden[worker_id, request] = True
             self.world.at(
-                self.world.now + self.chance.uniform(0.2, 1.5) * self.fleet.config.lease_duration,
+                self.world.now + self.rng.uniform(0.2, 1.5) * self.fleet.config.lease_duration,
                 self._apply_late,
                 worker_id,
                 request,
@@ -86,7 +86,7 @@ class Store(FakeStore):
         if not self.fleet.store_faulty_at(self.world.time):
             return None
         for kind, chance in self.fleet.store_faults.items():
-            if self.chance.random() < chance:
+            if self.rng.random() < chance:
                 return None if isinstance(request, ScanLeases) and kind in {"late", "contended"} else kind
         return None
 

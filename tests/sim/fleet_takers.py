@@ -9,7 +9,8 @@ from functools import partial
 from fleet_scenario import UNHANDLED
 from fleet_tasks import WAIT, Cancelled, Task, ask
 
-from shardline.core.consumer.handler_task import Attempt, Bury, Outcome, Run, Stop
+from shardline.core.consumer.failure_policy import WriteDeadLetter
+from shardline.core.consumer.handler_task import Attempt, Outcome, Run, Stop
 from shardline.core.consumer.handout import Iteration
 
 
@@ -21,7 +22,7 @@ class Application:
         self.world = worker.world
         self.reached = worker.world.reached
         self.plan = worker.world.fleet.user
-        self.chance = worker.user_chance
+        self.rng = worker.user_chance
         self.is_manual = worker.config.ack == "manual"
         self.handlers = {}  # by taker: its task
         self.unacknowledged = {}  # by grant: the records that are to be acknowledged, in order
@@ -40,7 +41,7 @@ class Application:
 
     def _draw(self, chance):
         """Whether an odd thing happens. None does when the world is calm."""
-        return self.chance.random() < chance and self.world.time < self.world.fleet.calm_at
+        return self.rng.random() < chance and self.world.time < self.world.fleet.calm_at
 
     def _live(self):
         is_iterating = self.plan.one_at_a_time
@@ -48,8 +49,8 @@ class Application:
             is_exhausted = yield from self._iterate() if is_iterating else self._run()
             if is_exhausted and self.worker.until_latest:
                 self.worker.close()
-            is_iterating = self.chance.random() < 0.5 if self.plan.mixes else is_iterating
-            yield self.chance.choice([0.0, 0.05, 0.5])
+            is_iterating = self.rng.random() < 0.5 if self.plan.mixes else is_iterating
+            yield self.rng.choice([0.0, 0.05, 0.5])
 
     def _begin(self, taker):
         older = self.hand_out.current
@@ -61,7 +62,7 @@ class Application:
 
     def _ask(self, taker):
         if self._draw(self.plan.interrupt_chance):
-            self.main.throw_after(self.chance.uniform(0.0, 0.5))
+            self.main.throw_after(self.rng.uniform(0.0, 0.5))
         yield from ask(self.main, taker)
 
     # ---- an iterator
@@ -130,7 +131,7 @@ class Application:
         """Returns whether the bounds of the run ended it."""
         self._number += 1
         limits = {"batch": self.plan.batch, "max_wait": self.plan.max_wait}
-        run = Run(self.hand_out, self._number, policy=self.plan.policy, chance=self.chance, **limits)
+        run = Run(self.hand_out, self._number, policy=self.plan.policy, rng=self.rng, **limits)
         self._begin(run)
         tasks = []
         try:
@@ -174,7 +175,7 @@ class Application:
                 if isinstance(taker.step, Stop):
                     self._stop()
                     return
-                if self.plan.threaded and not isinstance(taker.step, Bury):
+                if self.plan.threaded and not isinstance(taker.step, WriteDeadLetter):
                     thread = Task(self.worker, self._work(taker, None), partial(self._end_thread, taker))
                     while not thread.is_over:
                         yield WAIT
@@ -198,7 +199,7 @@ class Application:
     def _stop(self):
         """The policy gave up: the run ends, and the application too, or it tries again."""
         self.reached.add("handler stopped the consumer")
-        if self.chance.random() < 0.7:
+        if self.rng.random() < 0.7:
             self.worker.close(is_clean=False)
         else:
             self.main.throw()
@@ -206,7 +207,7 @@ class Application:
     def _work(self, taker, task):
         """One step: calls of the handler, or a dead letter. ``task`` is ``None`` in a thread."""
         step, error = taker.step, None
-        if isinstance(step, Bury):
+        if isinstance(step, WriteDeadLetter):
             error = yield from self._bury(taker, step.letter)
         elif isinstance(step, Attempt):
             taker.cursor.taken_at = self.worker.now
@@ -218,8 +219,8 @@ class Application:
 
     def _bury(self, taker, letter):
         taker.cursor.taken_at = self.worker.now
-        yield self.chance.uniform(0, 0.05)
-        if self.chance.random() < self.plan.sink_fail_chance and self.world.time < self.world.fleet.repaired_at:
+        yield self.rng.uniform(0, 0.05)
+        if self.rng.random() < self.plan.sink_fail_chance and self.world.time < self.world.fleet.repaired_at:
             self.reached.add("dead letter could not be written at first")
             return "sim"
         self.worker.note("buries", taker.shard.shard_id, len(letter.records))
@@ -236,7 +237,7 @@ class Application:
         books = self.worker.books
         books.see_call(records, taker)
         duration, fails = self._draw_call(records)
-        is_shielded = taker is not None and task is not None and self.chance.random() < self.plan.shield_chance
+        is_shielded = taker is not None and task is not None and self.rng.random() < self.plan.shield_chance
         try:
             if is_shielded:
                 task.is_shielded = True
@@ -251,17 +252,17 @@ class Application:
             books.handled[taker] = records
         if is_shielded and task.is_cancelled:
             books.see_outlived(taker)
-            if fails or not taker.shard.is_over or self.chance.random() < 0.5:
+            if fails or not taker.shard.is_over or self.rng.random() < 0.5:
                 raise Cancelled
         return "sim" if fails else None
 
     def _draw_call(self, records):
         world = self.world
         slow = self._draw(self.plan.slow_chance)
-        duration = self.chance.uniform(*(self.plan.slow if slow else self.plan.duration))
+        duration = self.rng.uniform(*(self.plan.slow if slow else self.plan.duration))
         if duration > world.fleet.config.lease_duration:
             self.reached.add("a handler slower than the lease")
-        fails = self.chance.random() < self.plan.fail_chance and world.time < world.fleet.repaired_at
+        fails = self.rng.random() < self.plan.fail_chance and world.time < world.fleet.repaired_at
         if world.time < world.fleet.repaired_at or self.plan.policy.finally_ == "dead-letter":
             fails = fails or any(UNHANDLED in record.data for record in records)
         return duration, fails
@@ -294,9 +295,9 @@ class Application:
 
     def _acknowledge_later(self, record):
         self.unacknowledged.setdefault(record.lease, []).append(record)
-        delay = self.chance.uniform(*self.plan.ack_delay)
-        if self.chance.random() < self.plan.forget_chance:
-            delay += self.chance.uniform(1.0, 2.0) * self.world.fleet.config.lease_duration
+        delay = self.rng.uniform(*self.plan.ack_delay)
+        if self.rng.random() < self.plan.forget_chance:
+            delay += self.rng.uniform(1.0, 2.0) * self.world.fleet.config.lease_duration
         self.worker.at_local(self.worker.now + delay, self._acknowledge, record)
 
     def _acknowledge(self, record):
@@ -304,7 +305,7 @@ class Application:
         left = self.unacknowledged[record.lease]
         if record not in left:
             return  # a later one was acknowledged with all before it
-        place, through = left.index(record), self.chance.random() < self.plan.through_chance
+        place, through = left.index(record), self.rng.random() < self.plan.through_chance
         if place:
             self.reached.add("acknowledged with all before it" if through else "acknowledged out of order")
         for done in left[0 if through else place : place + 1]:

@@ -40,7 +40,7 @@ class Worker(Process, CoordinatorShell):
         self.plan = plan
         self.place = number
         self.user_chance = Random(f"user {fleet.seed} {number} {life}")
-        self.chance = Random(f"worker {fleet.seed} {number} {life}")
+        self.rng = Random(f"worker {fleet.seed} {number} {life}")
         config = self.config = world.config_of(plan)
         self.incarnation = f"{number}.{life}"
         self.latest_at = self._latest_at()
@@ -53,7 +53,7 @@ class Worker(Process, CoordinatorShell):
             scan_interval=fleet.store.scan_interval,
             checkpoint_interval=fleet.store.checkpoint_interval,
             latest_at=self.latest_at,
-            chance=self.chance,
+            rng=self.rng,
             now=self.now,
             clock=lambda: self.now,
         )
@@ -124,7 +124,7 @@ class Worker(Process, CoordinatorShell):
         self.note("closes", self.hand_out.failure or "asked to", "" if is_clean else "by an error")
         self.is_closing, self.is_clean = True, is_clean
         self.post(self.hand_out.close)
-        if not is_clean or self.chance.random() < 0.3:
+        if not is_clean or self.rng.random() < 0.3:
             self.users.leave(is_clean=is_clean)
         self.at_local(self.now + self.world.fleet.user.closing_time, self._cancel_users)
         self.close_if_idle()
@@ -190,7 +190,7 @@ class Worker(Process, CoordinatorShell):
         """User code leaves a command for the host."""
         self._mail.append(command)
         if len(self._mail) == 1:
-            delay = self.chance.uniform(0, self.world.fleet.user.to_host)
+            delay = self.rng.uniform(0, self.world.fleet.user.to_host)
             self.world.at(self.world.now + delay, self.run, self._serve)
 
     def _serve(self):
@@ -254,11 +254,11 @@ class Worker(Process, CoordinatorShell):
         if isinstance(operation, _HOLDERS):
             self._check_may_write(operation, now)
         world = self.world
-        if isinstance(operation, CommitCheckpoint) and self.chance.random() < world.fleet.commit_trouble_at(world.time):
-            kind, length = self.chance.choice(["crash", "pause"]), 1.3 * self.config.lease_duration
+        if isinstance(operation, CommitCheckpoint) and self.rng.random() < world.fleet.commit_trouble_at(world.time):
+            kind, length = self.rng.choice(["crash", "pause"]), 1.3 * self.config.lease_duration
             world.at(world.now, world.trouble, self.place, kind, length)
         flight = [operation, False]
-        delay = self.chance.uniform(0, world.fleet.to_wire)
+        delay = self.rng.uniform(0, world.fleet.to_wire)
         world.at(world.now + delay, self.run, self._leave, flight)
         self.at_local(now + self.config.lease_duration / 2, self._give_up, flight)
 

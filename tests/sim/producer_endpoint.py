@@ -25,7 +25,7 @@ class Endpoint:
 
     def __init__(self, scenario):
         self.scenario = scenario
-        self.chance = Random(f"network {scenario.seed}")
+        self.rng = Random(f"network {scenario.seed}")
         limits = replace(
             Limits.without_rates(),
             write_records_per_second=scenario.record_rate,
@@ -74,12 +74,12 @@ class Endpoint:
         self.stale_listing = self._list(None, now)
         shards = stream.open_shards
         if kind == "split":
-            shard = self.chance.choice(shards)
+            shard = self.rng.choice(shards)
             if shard.hash_range.size > 16:
-                middle = shard.hash_range.start + int(shard.hash_range.size * self.chance.choice([0.5, 0.3, 0.9]))
+                middle = shard.hash_range.start + int(shard.hash_range.size * self.rng.choice([0.5, 0.3, 0.9]))
                 stream.split(shard, middle, at)
         elif kind == "merge" and len(shards) > 1:
-            place = self.chance.randrange(len(shards) - 1)
+            place = self.rng.randrange(len(shards) - 1)
             stream.merge(shards[place], shards[place + 1], at)
         elif kind == "double":
             stream.scale(min(len(shards) * 2, 40), at)
@@ -125,15 +125,15 @@ class Endpoint:
 
     def latency(self):
         low, high = self.scenario.latency
-        if self.chance.random() < self.scenario.slow_chance:
-            return self.chance.uniform(0.5, 2.0)
-        return self.chance.uniform(low, high) / 2
+        if self.rng.random() < self.scenario.slow_chance:
+            return self.rng.uniform(0.5, 2.0)
+        return self.rng.uniform(low, high) / 2
 
     def draw_fault(self, kinds, now):
         if not self.scenario.faulty_at(now):
             return None
         for kind, probability in kinds.items():
-            if self.chance.random() < probability:
+            if self.rng.random() < probability:
                 return kind
         return None
 
@@ -144,15 +144,15 @@ class Endpoint:
         fault = self.draw_fault(self.scenario.faults, now)
         if fault in TRANSPORT_ERRORS:
             code, received, done = TRANSPORT_ERRORS[fault]
-            if done == "yes" or (done == "either" and self.chance.random() < 0.5):
+            if done == "yes" or (done == "either" and self.rng.random() < 0.5):
                 self._store(request, now)
             late = TIMEOUT if fault == "timeout" else 0.0
             return Failure(FailureKind.TRANSIENT, code, "sim", maybe_received=received), late
         if fault in REQUEST_ERRORS:
             code, status, done = REQUEST_ERRORS[fault]
-            if done == "either" and self.chance.random() < 0.5:
+            if done == "either" and self.rng.random() < 0.5:
                 self._store(request, now)
-            after = self.chance.choice([None, 0.3]) if status == 503 else None
+            after = self.rng.choice([None, 0.3]) if status == 503 else None
             return Failure(classify(code, status, "sim"), code, "sim", status, retry_after=after), 0.0
         guilty = [place for place, entry in enumerate(request.entries) if POISON in entry.data]
         if guilty:
@@ -175,7 +175,7 @@ class Endpoint:
         return f"{len(values)} validation {noun} detected: {'; '.join(values)}"
 
     def _prepare(self, fault, count):
-        some = self.chance.randint(1, count)
+        some = self.rng.randint(1, count)
         match fault:
             case "entry-throttle":
                 self.faults.throttle(operation="PutRecords", count=1)
@@ -184,11 +184,11 @@ class Endpoint:
             case "entry-kms":
                 self.faults.fail_entries(k=1, code="KMSDisabledException", message="sim", count=1)
             case "wrong-count":
-                self.faults.wrong_count(self.chance.choice([-1, 1]), count=1)
+                self.faults.wrong_count(self.rng.choice([-1, 1]), count=1)
 
     def _name_an_odd_shard(self, results):
         """The entry is where it belongs, and the answer says that it is elsewhere."""
-        place = self.chance.randrange(len(results))
+        place = self.rng.randrange(len(results))
         if results[place].sequence_number is not None:
             self.oddities += 1
             results[place] = msgspec.structs.replace(results[place], shard_id=ODD_SHARD)

@@ -110,40 +110,40 @@ class Scenario:
 
 
 def draw_scenario(seed: int) -> Scenario:
-    chance = Random(f"scenario {seed}")
-    on_demand = chance.random() < 0.25
-    duration = chance.choice([1.0, 3.0, 8.0])
-    windows = [(0.0, duration * 3)] if chance.random() < 0.3 else []
+    rng = Random(f"scenario {seed}")
+    on_demand = rng.random() < 0.25
+    duration = rng.choice([1.0, 3.0, 8.0])
+    windows = [(0.0, duration * 3)] if rng.random() < 0.3 else []
     if not windows:
-        windows = [_window(chance, duration) for _ in range(chance.randint(1, 3))]
+        windows = [_window(rng, duration) for _ in range(rng.randint(1, 3))]
     kinds = [*REQUEST_ERRORS, *TRANSPORT_ERRORS, *ENTRY_FAULTS]
-    faults = _some(chance, kinds, chance.choice([0, 0, 1, 2, 4]), (0.02, 0.1, 0.3, 0.9))
+    faults = _some(rng, kinds, rng.choice([0, 0, 1, 2, 4]), (0.02, 0.1, 0.3, 0.9))
     for fatal in FATAL & faults.keys():
         faults[fatal] = min(faults[fatal], 0.1)
     scenario = Scenario(
         seed=seed,
-        shards=chance.choice([1, 1, 2, 3, 5, 20]),
+        shards=rng.choice([1, 1, 2, 3, 5, 20]),
         on_demand=on_demand,
-        auto_at_first=on_demand and chance.random() < 0.25,
-        record_rate=chance.choice([3.0, 20.0, 1000.0, 1000.0]),
-        byte_rate=chance.choice([2_000.0, 1024.0 * 1024, 1024.0 * 1024]),
-        latency=chance.choice([(0.0, 0.0), (0.001, 0.01), (0.01, 0.2), (0.2, 1.0)]),
-        slow_chance=chance.choice([0.0, 0.0, 0.05]),
-        page_size=chance.choice([1000, 1000, 2]),
+        auto_at_first=on_demand and rng.random() < 0.25,
+        record_rate=rng.choice([3.0, 20.0, 1000.0, 1000.0]),
+        byte_rate=rng.choice([2_000.0, 1024.0 * 1024, 1024.0 * 1024]),
+        latency=rng.choice([(0.0, 0.0), (0.001, 0.01), (0.01, 0.2), (0.2, 1.0)]),
+        slow_chance=rng.choice([0.0, 0.0, 0.05]),
+        page_size=rng.choice([1000, 1000, 2]),
         duration=duration,
         faults=faults,
-        listing_faults=_some(chance, LISTING_FAULTS, chance.choice([0, 0, 0, 1, 2]), (0.2, 0.6)),
-        summary_faults=_some(chance, SUMMARY_FAULTS, chance.choice([0, 0, 0, 1, 2]), (0.3, 0.9)),
+        listing_faults=_some(rng, LISTING_FAULTS, rng.choice([0, 0, 0, 1, 2]), (0.2, 0.6)),
+        summary_faults=_some(rng, SUMMARY_FAULTS, rng.choice([0, 0, 0, 1, 2]), (0.3, 0.9)),
         fault_windows=windows,
         reshards=sorted(
-            (chance.uniform(0, duration), chance.choice(["split", "split", "merge", "double", "halve"]))
-            for _ in range(chance.choice([0, 0, 1, 2, 4]))
+            (rng.uniform(0, duration), rng.choice(["split", "split", "merge", "double", "halve"]))
+            for _ in range(rng.choice([0, 0, 1, 2, 4]))
         ),
-        toggles=sorted(chance.uniform(0, duration) for _ in range(chance.choice([0, 1, 2, 3]))) if on_demand else [],
+        toggles=sorted(rng.uniform(0, duration) for _ in range(rng.choice([0, 1, 2, 3]))) if on_demand else [],
     )
-    if chance.random() < 0.3 and not on_demand:
-        _stress_order(chance, scenario)
-    scenario.loads = [_draw_load(chance, scenario, number) for number in range(chance.choice([1, 1, 1, 2]))]
+    if rng.random() < 0.3 and not on_demand:
+        _stress_order(rng, scenario)
+    scenario.loads = [_draw_load(rng, scenario, number) for number in range(rng.choice([1, 1, 1, 2]))]
     if Random(f"unhurried {seed}").random() < 0.15:
         _be_patient(scenario)
     _draw_listing_trouble(Random(f"blackout {seed}"), scenario)
@@ -161,50 +161,50 @@ def draw_scenario(seed: int) -> Scenario:
     return scenario
 
 
-def _pack(chance, scenario):
+def _pack(rng, scenario):
     """All producers pack, and so readers know the format. The payloads are not JSON."""
-    scenario.packing = chance.choice(["netstrings", "length-prefixed"])
+    scenario.packing = rng.choice(["netstrings", "length-prefixed"])
     for load in scenario.loads:
         load.config = replace(load.config, packing=scenario.packing, aggregation=True)
 
 
-def _draw_own_ttls(chance, scenario):
+def _draw_own_ttls(rng, scenario):
     """Some records, or all, live shorter or longer than the others."""
-    share = chance.choice([0.1, 0.5, 1.0])
+    share = rng.choice([0.1, 0.5, 1.0])
     for load in scenario.loads:
         linger, record_ttl = load.config.linger, load.config.record_ttl
         ttls = [linger + 0.01, linger + 0.3, linger + 1.5, record_ttl + 0.5, record_ttl * 3]
-        ttls = chance.sample(ttls, chance.randint(1, 3))
-        load.own_ttls = {put[3]: chance.choice(ttls) for put in load.puts if chance.random() < share}
+        ttls = rng.sample(ttls, rng.randint(1, 3))
+        load.own_ttls = {put[3]: rng.choice(ttls) for put in load.puts if rng.random() < share}
 
 
-def _poison_steadily(chance, scenario):
+def _poison_steadily(rng, scenario):
     """A healthy world, except that a share of the records is invalid: a small one all the time, or all of them."""
-    scenario.shards, scenario.on_demand, scenario.auto_at_first = chance.choice([1, 3, 8]), False, False
+    scenario.shards, scenario.on_demand, scenario.auto_at_first = rng.choice([1, 3, 8]), False, False
     scenario.record_rate, scenario.byte_rate = 1000.0, 1024.0 * 1024
     scenario.latency, scenario.slow_chance, scenario.duration = (0.01, 0.03), 0.0, 2.0
     scenario.faults, scenario.listing_faults, scenario.summary_faults = {}, {}, {}
     scenario.reshards, scenario.toggles, scenario.wants_order = [], [], False
     scenario.blackout, scenario.lists_closed, scenario.recreated, scenario.packing = None, False, None, None
-    share = scenario.steady_poison = chance.choice([0.005, 0.01, 0.02, 1.0])
+    share = scenario.steady_poison = rng.choice([0.005, 0.01, 0.02, 1.0])
     config = ProducerConfig(
-        linger=chance.choice([0.0, 0.1]),
-        record_ttl=chance.choice([2.0, 5.0]),
-        aggregation=chance.random() < 0.5,
-        request_max_entries=chance.choice([50, 500]),
-        max_in_flight=chance.choice([24, 100]),
-        isolation_calls_per_second=chance.choice([20, 100]) if share == 1.0 else 100,
-        ordered=share < 0.01 and chance.random() < 0.3,
+        linger=rng.choice([0.0, 0.1]),
+        record_ttl=rng.choice([2.0, 5.0]),
+        aggregation=rng.random() < 0.5,
+        request_max_entries=rng.choice([50, 500]),
+        max_in_flight=rng.choice([24, 100]),
+        isolation_calls_per_second=rng.choice([20, 100]) if share == 1.0 else 100,
+        ordered=share < 0.01 and rng.random() < 0.3,
     )
     if (
         config.ordered
     ):  # one aggregate a shard and round trip: without company that is too slow for 500 records a second
         config = replace(config, linger=0.1)
-    count = chance.choice([200, 1_000])
+    count = rng.choice([200, 1_000])
     puts = []
     for place in range(count):
-        data = b"%d:" % place + (POISON if chance.random() < share else b"")
-        puts.append((scenario.duration * place / count, f"key {chance.getrandbits(32):x}", None, data))
+        data = b"%d:" % place + (POISON if rng.random() < share else b"")
+        puts.append((scenario.duration * place / count, f"key {rng.getrandbits(32):x}", None, data))
     scenario.loads = [Load(config=config, puts=puts, flushes=[], spurious=[], abandoned_at=None, waits=True)]
 
 
@@ -217,150 +217,150 @@ def _be_patient(scenario):
         load.abandoned_at, load.waits = None, True
 
 
-def _draw_listing_trouble(chance, scenario):
+def _draw_listing_trouble(rng, scenario):
     """Shards change, and the listing does not tell; or it tells more than it was asked for."""
-    scenario.lists_closed = chance.random() < 0.15
-    if chance.random() < 0.1:
-        scenario.faults["odd-shard"] = chance.choice([0.02, 0.1, 0.4])
-    if chance.random() >= 0.2 or scenario.on_demand:
+    scenario.lists_closed = rng.random() < 0.15
+    if rng.random() < 0.1:
+        scenario.faults["odd-shard"] = rng.choice([0.02, 0.1, 0.4])
+    if rng.random() >= 0.2 or scenario.on_demand:
         return
     duration = scenario.duration
-    start = chance.uniform(0, duration / 2)
-    end = chance.choice([NEVER, NEVER, start + chance.uniform(1.0, 3 * duration)])
-    scenario.blackout = Blackout(chance.choice(["denied", "fails", "stale", "stale"]), start, end)
-    moments = [chance.uniform(start, duration) for _ in range(chance.choice([1, 1, 2, 4]))]
+    start = rng.uniform(0, duration / 2)
+    end = rng.choice([NEVER, NEVER, start + rng.uniform(1.0, 3 * duration)])
+    scenario.blackout = Blackout(rng.choice(["denied", "fails", "stale", "stale"]), start, end)
+    moments = [rng.uniform(start, duration) for _ in range(rng.choice([1, 1, 2, 4]))]
     kinds = ["split", "split", "merge", "double", "halve"]
-    scenario.reshards = sorted([*scenario.reshards, *((moment, chance.choice(kinds)) for moment in moments)])
-    if chance.random() < 0.7:
+    scenario.reshards = sorted([*scenario.reshards, *((moment, rng.choice(kinds)) for moment in moments)])
+    if rng.random() < 0.7:
         _be_patient(scenario)
 
 
-def _draw_second_life(chance, scenario):
+def _draw_second_life(rng, scenario):
     """The stream is deleted and re-created with other shards; often so fast that no request is refused meanwhile."""
-    if chance.random() >= 0.15 or scenario.on_demand or scenario.blackout is not None:
+    if rng.random() >= 0.15 or scenario.on_demand or scenario.blackout is not None:
         return
-    second = chance.randint(1, max(1, int(scenario.duration) - 1))
-    deleted_at = second + chance.uniform(0.0, 0.9)
+    second = rng.randint(1, max(1, int(scenario.duration) - 1))
+    deleted_at = second + rng.uniform(0.0, 0.9)
     # A shard tells the second in which it was created: none of the first life may be as young as those of the second.
     scenario.reshards = [one for one in scenario.reshards if int(one[0]) != second]
-    gap = chance.choice([0.0, 0.0, 0.1, 2.0])
-    shards = chance.choice([count for count in (1, 2, 3, 5, 8) if count != scenario.shards])
+    gap = rng.choice([0.0, 0.0, 0.1, 2.0])
+    shards = rng.choice([count for count in (1, 2, 3, 5, 8) if count != scenario.shards])
     scenario.recreated = (deleted_at, deleted_at + gap, shards)
     scenario.listing_faults.pop("stale", None)
     scenario.summary_faults.pop("stale", None)
 
 
-def _stress_order(chance, scenario):
+def _stress_order(rng, scenario):
     """A world in which order is hard to keep: few hot keys, all shards changing while requests are under way."""
     scenario.wants_order = True
-    scenario.shards = chance.choice([2, 4])
-    scenario.latency = chance.choice([(0.01, 0.2), (0.1, 0.6)])
+    scenario.shards = rng.choice([2, 4])
+    scenario.latency = rng.choice([(0.01, 0.2), (0.1, 0.6)])
     scenario.record_rate, scenario.byte_rate = 1000.0, 1024.0 * 1024
-    moments = [chance.uniform(0, scenario.duration) for _ in range(chance.randint(1, 5))]
-    scenario.reshards = sorted((moment, chance.choice(["double", "halve", "halve", "merge"])) for moment in moments)
+    moments = [rng.uniform(0, scenario.duration) for _ in range(rng.randint(1, 5))]
+    scenario.reshards = sorted((moment, rng.choice(["double", "halve", "halve", "merge"])) for moment in moments)
     mild = ["internal", "lost-answer", "refused", "entry-throttle", "entry-internal", "wrong-count"]
-    scenario.faults = _some(chance, mild, chance.choice([1, 2]), (0.1, 0.4))
+    scenario.faults = _some(rng, mild, rng.choice([1, 2]), (0.1, 0.4))
     scenario.fault_windows = [(0.0, scenario.duration)]
 
 
-def _some(chance, kinds, count, chances):
-    return {kind: chance.choice(chances) for kind in chance.sample(sorted(kinds), count)}
+def _some(rng, kinds, count, chances):
+    return {kind: rng.choice(chances) for kind in rng.sample(sorted(kinds), count)}
 
 
-def _window(chance, duration):
-    start = chance.uniform(0, duration)
-    return start, start + chance.uniform(0.1, duration)
+def _window(rng, duration):
+    start = rng.uniform(0, duration)
+    return start, start + rng.uniform(0.1, duration)
 
 
-def _draw_config(chance, scenario):
-    aggregate_max_bytes = chance.choice([64, 200, 1_000, 51_200, 51_200])
-    linger = chance.choice([0.0, 0.005, 0.1, 0.1, 0.45])
-    backoff = chance.choice([0.02, 0.1, 0.1])
+def _draw_config(rng, scenario):
+    aggregate_max_bytes = rng.choice([64, 200, 1_000, 51_200, 51_200])
+    linger = rng.choice([0.0, 0.005, 0.1, 0.1, 0.45])
+    backoff = rng.choice([0.02, 0.1, 0.1])
     if scenario.wants_order:
         return ProducerConfig(
-            linger=chance.choice([0.0, 0.005, 0.1]),
+            linger=rng.choice([0.0, 0.005, 0.1]),
             record_ttl=30.0,
-            aggregation=chance.random() < 0.8,
-            aggregate_max_bytes=chance.choice([64, 200, 1_000]),
-            aggregate_max_count=chance.choice([None, None, 4]),
-            request_max_entries=chance.choice([1, 5, 500]),
-            max_in_flight=chance.choice([1, 2, 24]),
-            retry_backoff=chance.choice([0.02, 0.3]),
+            aggregation=rng.random() < 0.8,
+            aggregate_max_bytes=rng.choice([64, 200, 1_000]),
+            aggregate_max_count=rng.choice([None, None, 4]),
+            request_max_entries=rng.choice([1, 5, 500]),
+            max_in_flight=rng.choice([1, 2, 24]),
+            retry_backoff=rng.choice([0.02, 0.3]),
             ordered=True,
         )
     return ProducerConfig(
         linger=linger,
-        record_ttl=chance.choice([0.5, 2.0, 5.0, 30.0]),
-        aggregation=chance.random() < 0.8,
+        record_ttl=rng.choice([0.5, 2.0, 5.0, 30.0]),
+        aggregation=rng.random() < 0.8,
         aggregate_max_bytes=aggregate_max_bytes,
-        aggregate_max_count=chance.choice([None, None, 1, 3, 10]),
-        request_max_entries=chance.choice([1, 2, 5, 500, 500]),
-        request_max_bytes=max(aggregate_max_bytes, chance.choice([1_024, 4_096, 1 << 20, 1 << 20])),
-        shard_burst_bytes=chance.choice([300, 256 * 1024, 256 * 1024]),
-        records_per_second=chance.choice([2.0, 10.0, 1000.0, 1000.0, 1e6]),
-        bytes_per_second=chance.choice([1_000.0, 1024.0 * 1024, 1024.0 * 1024, 1e9]),
-        max_in_flight=chance.choice([1, 2, 24]),
-        buffer_max_bytes=chance.choice([1_024, 10_000, 1 << 26, 1 << 26]),
-        buffer_max_records=chance.choice([3, 30, 100_000, 100_000]),
-        ordered=chance.random() < 0.35 and not scenario.on_demand,
-        fail_if_throttled=chance.random() < 0.15,
-        max_attempts=chance.choice([None, None, None, None, 1, 3, 10]),
+        aggregate_max_count=rng.choice([None, None, 1, 3, 10]),
+        request_max_entries=rng.choice([1, 2, 5, 500, 500]),
+        request_max_bytes=max(aggregate_max_bytes, rng.choice([1_024, 4_096, 1 << 20, 1 << 20])),
+        shard_burst_bytes=rng.choice([300, 256 * 1024, 256 * 1024]),
+        records_per_second=rng.choice([2.0, 10.0, 1000.0, 1000.0, 1e6]),
+        bytes_per_second=rng.choice([1_000.0, 1024.0 * 1024, 1024.0 * 1024, 1e9]),
+        max_in_flight=rng.choice([1, 2, 24]),
+        buffer_max_bytes=rng.choice([1_024, 10_000, 1 << 26, 1 << 26]),
+        buffer_max_records=rng.choice([3, 30, 100_000, 100_000]),
+        ordered=rng.random() < 0.35 and not scenario.on_demand,
+        fail_if_throttled=rng.random() < 0.15,
+        max_attempts=rng.choice([None, None, None, None, 1, 3, 10]),
         retry_backoff=backoff,
-        retry_backoff_max=chance.choice([0.5, 5.0]),
-        closed_shard_ttl=chance.choice([0.0, 1.0, 60.0]),
+        retry_backoff_max=rng.choice([0.5, 5.0]),
+        closed_shard_ttl=rng.choice([0.0, 1.0, 60.0]),
     )
 
 
-def _draw_load(chance, scenario, number):
-    config = _draw_config(chance, scenario)
-    count = chance.choice([1, 10, 60, 150])
-    moments = _moments(chance, scenario.duration, count)
-    sizes = chance.choice([(0, 20), (0, 20), (50, 300), (0, 3_000)])
-    mixture = chance.choices(["hot", "random", "hash", "keyless", "unicode"], k=chance.randint(1, 3))
-    poison = chance.choice([0.0, 0.0, 0.0, 0.02, 0.3])
+def _draw_load(rng, scenario, number):
+    config = _draw_config(rng, scenario)
+    count = rng.choice([1, 10, 60, 150])
+    moments = _moments(rng, scenario.duration, count)
+    sizes = rng.choice([(0, 20), (0, 20), (50, 300), (0, 3_000)])
+    mixture = rng.choices(["hot", "random", "hash", "keyless", "unicode"], k=rng.randint(1, 3))
+    poison = rng.choice([0.0, 0.0, 0.0, 0.02, 0.3])
     if scenario.wants_order:
-        count, mixture, sizes, poison = chance.choice([60, 150]), ["hot"], (0, 40), chance.choice([0.0, 0.05, 0.15])
+        count, mixture, sizes, poison = rng.choice([60, 150]), ["hot"], (0, 40), rng.choice([0.0, 0.05, 0.15])
         mixture += Random(f"beside order {scenario.seed}").choice([[], ["keyless"]])
-        moments = _moments(chance, scenario.duration, count)
-    framed = chance.choice([0.0, 0.0, 0.1])
+        moments = _moments(rng, scenario.duration, count)
+    framed = rng.choice([0.0, 0.0, 0.1])
     puts = []
     for place, moment in enumerate(moments):
-        key, hash_key = _draw_key(chance, chance.choice(mixture), number)
-        data = b"%d.%d:" % (number, place) + bytes(chance.randint(*sizes))
-        if chance.random() < poison:
+        key, hash_key = _draw_key(rng, rng.choice(mixture), number)
+        data = b"%d.%d:" % (number, place) + bytes(rng.randint(*sizes))
+        if rng.random() < poison:
             data += POISON
-        if chance.random() < framed:
-            data = encode_aggregate(["inside"], [data], {}) if chance.random() < 0.7 else MAGIC + data
+        if rng.random() < framed:
+            data = encode_aggregate(["inside"], [data], {}) if rng.random() < 0.7 else MAGIC + data
         puts.append((moment, key, hash_key, data))
     later = scenario.duration
     return Load(
         config=config,
         puts=puts,
-        flushes=[chance.uniform(0, later) for _ in range(chance.choice([0, 0, 2]))],
-        spurious=[chance.uniform(0, later) for _ in range(chance.choice([0, 0, 20]))],
-        abandoned_at=chance.uniform(0, later * 1.5) if chance.random() < 0.12 else None,
-        waits=chance.random() < 0.7,
+        flushes=[rng.uniform(0, later) for _ in range(rng.choice([0, 0, 2]))],
+        spurious=[rng.uniform(0, later) for _ in range(rng.choice([0, 0, 20]))],
+        abandoned_at=rng.uniform(0, later * 1.5) if rng.random() < 0.12 else None,
+        waits=rng.random() < 0.7,
     )
 
 
-def _moments(chance, duration, count):
+def _moments(rng, duration, count):
     """When puts come: evenly, or in bursts of equal time."""
-    if chance.random() < 0.5:
-        return sorted(chance.uniform(0, duration) for _ in range(count))
-    bursts = [chance.uniform(0, duration) for _ in range(chance.randint(1, 4))]
-    return sorted(chance.choice(bursts) for _ in range(count))
+    if rng.random() < 0.5:
+        return sorted(rng.uniform(0, duration) for _ in range(count))
+    bursts = [rng.uniform(0, duration) for _ in range(rng.randint(1, 4))]
+    return sorted(rng.choice(bursts) for _ in range(count))
 
 
-def _draw_key(chance, kind, number):
+def _draw_key(rng, kind, number):
     match kind:
         case "hot":
-            return f"{number}-hot-{chance.randint(0, 5)}", None
+            return f"{number}-hot-{rng.randint(0, 5)}", None
         case "random":
-            return f"{number}-{chance.getrandbits(32):x}", None
+            return f"{number}-{rng.getrandbits(32):x}", None
         case "hash":
-            edge = chance.choice([0, HASH_KEY_MAX, HASH_KEY_MAX // 2, HASH_KEY_MAX // 2 + 1, chance.getrandbits(128)])
+            edge = rng.choice([0, HASH_KEY_MAX, HASH_KEY_MAX // 2, HASH_KEY_MAX // 2 + 1, rng.getrandbits(128)])
             return f"{number}-hash", str(edge)
         case "unicode":
-            return f"{number}-\u00fc\u20ac{chance.randint(0, 9)}", None
+            return f"{number}-\u00fc\u20ac{rng.randint(0, 9)}", None
         case _:
             return None, None

@@ -33,7 +33,7 @@ class BlockingCalls(Generic[_T]):
     def __init__(self) -> None:
         self._running: dict[Hashable, _ThreadedCall[_T]] = {}
 
-    async def ask(self, question: Hashable, call: Callable[[], _T]) -> _T:
+    async def run(self, question: Hashable, call: Callable[[], _T]) -> _T:
         """Return or raise the outcome of ``call()``, or of a running call with an equal ``question``."""
         running = self._running.get(question)
         if running is None:

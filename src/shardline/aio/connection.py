@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, final
 
 from shardline import __version__
-from shardline.adapters.aws.aws_service import AwsService, AwsWishes, find_service
+from shardline.adapters.aws.aws_service import AwsService, AwsSettings, find_service
 from shardline.adapters.aws.endpoints import parse_endpoint
 from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.adapters.http.http1_transport import Http1Transport
@@ -32,7 +32,7 @@ _USER_AGENT: Final = f"shardline/{__version__} python/{sys.version_info.major}.{
 
 @final
 @dataclass(frozen=True, slots=True)
-class ConnectionSettings(AwsWishes):
+class ConnectionSettings(AwsSettings):
     """The caller's connection arguments, validated. Omitted settings are looked up later."""
 
     protocol: Literal["json", "cbor"] = "json"
@@ -97,7 +97,7 @@ async def connect(settings: ConnectionSettings) -> Connection:
         UsageError: the settings are incomplete or contradictory.
     """
     # Not in anyio's thread pool: a program's exit waits for those threads, and an interrupt can keep them from ending.
-    service = await BlockingCalls[AwsService]().ask("service", lambda: find_service(SERVICE, settings))
+    service = await BlockingCalls[AwsService]().run("service", lambda: find_service(SERVICE, settings))
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
     transport = _make_transport(settings.http, service)
     http = service.connect(transport, target_prefix=TARGET_PREFIX, user_agent=_USER_AGENT, wall_time=time.time)

@@ -52,7 +52,7 @@ class BodyError(ValueError):
 
 
 @final
-class ErrorAnswer(NamedTuple):
+class ErrorResponse(NamedTuple):
     code: str
     message: str
     request_id: str | None
@@ -66,7 +66,7 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-amzn-requestid") or headers.get("x-amz-request-id")
 
 
-def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str] = ()) -> ErrorAnswer:
+def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str] = ()) -> ErrorResponse:
     """Return the facts of an error response, with ``secrets`` masked. Header names are in lower case."""
     hide = _SecretMask(secrets)
     fields = _fields(body)
@@ -80,7 +80,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: It
         message = f"HTTP status {status} with no explanation"
     request_id = request_id_of(headers)
     shown_id = None if request_id is None else hide(request_id)
-    return ErrorAnswer(code, hide(message)[:_MESSAGE_MAX], shown_id, _retry_after(headers), bool(error_type))
+    return ErrorResponse(code, hide(message)[:_MESSAGE_MAX], shown_id, _retry_after(headers), bool(error_type))
 
 
 def bare_code(declared: str) -> str:

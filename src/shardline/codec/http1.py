@@ -63,7 +63,7 @@ def encode_request(
 
 
 @final
-class AnswerReader:
+class ResponseReader:
     """Decodes one response."""
 
     __slots__ = (

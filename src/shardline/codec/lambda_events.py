@@ -4,7 +4,7 @@ Invariants:
 
 - An event of another kind raises a ``UsageError`` that says what it is, and what is allowed.
 - Every record has a sequence number: without it, no failure could be reported.
-- The records are those of ``deaggregate``: aggregates are opened, and data that is no aggregate is a plain record.
+- The records are those of ``deaggregate``: aggregates are unpacked, and data that is no aggregate is a plain record.
 """
 
 from collections.abc import Mapping, Sequence

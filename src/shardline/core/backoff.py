@@ -22,13 +22,13 @@ class Chance(Protocol):
 class Backoff:
     """Counts failures in a row and draws the delays between them."""
 
-    __slots__ = ("_chance", "_first", "_longest", "failures")
+    __slots__ = ("_first", "_longest", "_rng", "failures")
 
-    def __init__(self, first: float, longest: float, chance: Chance) -> None:
+    def __init__(self, first: float, longest: float, rng: Chance) -> None:
         assert 0 < first <= longest
         self._first: float = first
         self._longest: float = longest
-        self._chance: Chance = chance
+        self._rng: Chance = rng
         self.failures: int = 0
         """The number of failures since the last success."""
 
@@ -41,7 +41,7 @@ class Backoff:
         # The exponent is bounded, because a float overflows at 2**1024.
         ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
         self.failures += 1
-        drawn = ceiling * (0.5 + 0.5 * self._chance.random())
+        drawn = ceiling * (0.5 + 0.5 * self._rng.random())
         return drawn if asked is None else max(drawn, min(asked, self._longest))
 
     def reset(self) -> None:

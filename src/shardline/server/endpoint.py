@@ -148,7 +148,7 @@ class Endpoint:
         self._requests = RequestLog() if requests is None else requests
         self._is_failing = False  # whether on_handled raised the last time
         # Not the model's generator: drawing request ids from it would change what its seed reproduces.
-        self._chance = Random()  # noqa: S311 - request ids need not be secret
+        self._rng = Random()  # noqa: S311 - request ids need not be secret
         if faults is not None:
             service.use_faults(faults)
 
@@ -251,7 +251,7 @@ class Endpoint:
     def _encode(self, answer: Answer, form: str, now: float) -> Reply:
         headers = {
             "x-amzn-RequestId": self._request_id(),
-            "x-amz-id-2": b2a_base64(self._chance.randbytes(_ID_2_BYTES), newline=False).decode(),
+            "x-amz-id-2": b2a_base64(self._rng.randbytes(_ID_2_BYTES), newline=False).decode(),
             "Content-Type": form,
             "Date": formatdate(now, usegmt=True),
         }
@@ -265,7 +265,7 @@ class Endpoint:
         return Reply(200, headers, bodies.write_answer(form, answer.body))
 
     def _request_id(self) -> str:
-        digits = f"{self._chance.getrandbits(128):032x}"
+        digits = f"{self._rng.getrandbits(128):032x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 

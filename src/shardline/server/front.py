@@ -5,10 +5,10 @@ under ``/_shardline/``, and to the ``Endpoint`` otherwise. One thread calls ``Fr
 
 Invariants:
 
-- Every request gets a ``Reply``; nothing raises. A bug in the control path is logged and answered with status 500, in
-  the form of the control path.
+- Every request gets a ``Reply``; nothing raises. A bug in the control API is logged and answered with status 500, in
+  the form of the control API.
 - A reply does not depend on the version of HTTP: both shells pass the same four values.
-- A request for ``/``, the path of every Kinesis call, is not checked for a control path.
+- A request for ``/``, the path of every Kinesis call, is not checked for a control API.
 - No request reaches ``Control`` or the ``Endpoint`` unless ``Access`` allows it. A refusal has the form of the
   requested path.
 """
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class Front:
-    """Routes requests to the control path or to the Kinesis API."""
+    """Routes requests to the control API or to the Kinesis API."""
 
     def __init__(self, endpoint: Endpoint, *, access: Access, control: Control | None = None) -> None:
         self._endpoint = endpoint

@@ -297,11 +297,11 @@ class RunningServer:
     def _make_server(self, stack: ExitStack) -> None:
         """Create the model, its persistence, its faults and the HTTP shell, and connect them."""
         settings = self._settings
-        chance = Random(settings.seed)  # noqa: S311 - a seed on purpose
+        rng = Random(settings.seed)  # noqa: S311 - a seed on purpose
         if settings.data is None:
-            service = Service(settings.service, chance, self.clock.now())
+            service = Service(settings.service, rng, self.clock.now())
         else:
-            self._storage = Storage.open(settings.data, settings.service, chance, self.clock.now())
+            self._storage = Storage.open(settings.data, settings.service, rng, self.clock.now())
             stack.callback(self._storage.close)
             service = self._storage.service
         endpoint = Endpoint(

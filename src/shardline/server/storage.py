@@ -83,7 +83,7 @@ class Storage:
         self.service = service
 
     @classmethod
-    def open(cls, path: str | Path, settings: ServiceSettings, chance: "Random", now: float) -> Self:
+    def open(cls, path: str | Path, settings: ServiceSettings, rng: "Random", now: float) -> Self:
         """Open a data file and restore its service. If there is no file, create it with an empty service.
 
         Raises:
@@ -92,7 +92,7 @@ class Storage:
         database = _connect(Path(path))
         with ExitStack() as undo:
             undo.callback(database.close)
-            storage = cls(database, Service(settings, chance, now))
+            storage = cls(database, Service(settings, rng, now))
             try:
                 storage._restore(path, now)
             except sqlite3.DatabaseError as error:

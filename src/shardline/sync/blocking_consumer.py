@@ -154,7 +154,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         session, thread, closer = self._session, self._thread, threading.current_thread()
         if thread is not None and is_handler_of(session):
             with suppress(Closed):
-                thread.call(session.shut)  # when this returns, no more records are handed out
+                thread.call(session.stop_handing_out)  # when this returns, no more records are handed out
             thread.begin(lambda: session.close(closer, timeout, clean=True))
             return
         refuse_to_wait_in_callback("close()")

@@ -47,7 +47,7 @@ from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
 from shardline.events import EventSink, ProducerEvent
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
-from shardline.sync.blocking_backpressure import RoomLine
+from shardline.sync.blocking_backpressure import ThreadWaitQueue
 from shardline.sync.blocking_delivery import Delivery, refuse_to_wait_in_callback
 from shardline.sync.host_thread import LoopThread
 
@@ -76,7 +76,7 @@ class _LockForCallbacks:
 
 
 @final
-class Producer(ProducerFacade[RoomLine], Generic[DataT_contra]):
+class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     """Puts records into a stream, from any thread::
 
         with Producer("orders", region="eu-west-1") as producer:
@@ -86,8 +86,8 @@ class Producer(ProducerFacade[RoomLine], Generic[DataT_contra]):
     The arguments are those of the async ``Producer``, except ``client``: the network thread creates its own client.
     """
 
-    _block = "with"
-    _lives_with = "process"
+    _with_statement = "with"
+    _host_lifetime = "process"
 
     @overload
     def __init__(
@@ -122,7 +122,7 @@ class Producer(ProducerFacade[RoomLine], Generic[DataT_contra]):
     ) -> None:
         super().__init__(
             stream,
-            RoomLine,
+            ThreadWaitQueue,
             config=config,
             serializer=serializer,
             packing=packing,
@@ -152,7 +152,7 @@ class Producer(ProducerFacade[RoomLine], Generic[DataT_contra]):
                 self._network_ident = thread.ident
                 # In an empty context: that of a caller inside trio says that trio's event loop is running.
                 Context().run(thread.call, partial(_begin, thread, self._driver, self._connection))
-                self._thread, self._in_loop = thread, thread.soon
+                self._thread, self._schedule_in_loop = thread, thread.soon
             finally:
                 if self._thread is None:  # the start failed, or was interrupted
                     thread.stop()

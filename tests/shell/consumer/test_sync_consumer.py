@@ -195,20 +195,20 @@ def alarm():
 @pytest.mark.parametrize("begin", [iter, lambda consumer: consumer.batches(max_records=10)], ids=["records", "batches"])
 def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, group, alarm, begin, anew):
     put(range(2_000), keys=100, aggregation=False)
-    chance, seen, pressed = random.Random(7), [], 0
+    rng, seen, pressed = random.Random(7), [], 0
     with make_consumer(group=group, store="memory:", until="latest", page_max_records=20) as consumer:
         iterator = handed = noted = None
         is_through = False
         while not is_through:
             try:
-                alarm(chance.uniform(0.0002, 0.003))
+                alarm(rng.uniform(0.0002, 0.003))
                 if iterator is None:
                     iterator = begin(consumer)
                 for handed in iterator:
                     signal.setitimer(signal.ITIMER_REAL, 0)  # only asking is interrupted
                     seen += [handed] if isinstance(handed, Record) else handed
                     noted = handed
-                    alarm(chance.uniform(0.00005, 0.001))
+                    alarm(rng.uniform(0.00005, 0.001))
                 is_through = True
             except Pressed:
                 pressed += 1
@@ -224,12 +224,12 @@ def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, gro
 @pytest.mark.parametrize("look", ["status", "ack"])
 def test_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_consumer, put, group, alarm, look):
     put(range(600), keys=100, aggregation=False)
-    chance, seen, looks = random.Random(7), [], []
+    rng, seen, looks = random.Random(7), [], []
     with make_consumer(group=group, store="memory:", until="latest", page_max_records=1) as consumer:
 
         def look_again():
             looks.append(consumer.status() if look == "status" else seen and consumer.ack(seen[-1]))
-            alarm(chance.uniform(0.0002, 0.002), look_again)
+            alarm(rng.uniform(0.0002, 0.002), look_again)
 
         alarm(0.001, look_again)
         for record in consumer:
@@ -241,12 +241,12 @@ def test_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_consumer
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a weakref's callback
 def test_a_thread_that_is_interrupted_in_every_other_call_does_not_hang_the_loop(make_consumer, alarm):
-    chance, pressed = random.Random(7), 0
+    rng, pressed = random.Random(7), 0
     with make_consumer(until=None) as consumer:
         consumer.wait_ready()
         for _ in range(500):
             try:
-                alarm(chance.uniform(0.00002, 0.0006))
+                alarm(rng.uniform(0.00002, 0.0006))
                 for _ in range(20):
                     consumer.status()
             except Pressed:

@@ -80,13 +80,13 @@ def alarm(raised):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("many", [False, True], ids=["put", "put_many"])
 def test_p1_a_signal_in_the_middle_of_blocking_puts_loses_no_record(make_sync_producer, stored, alarm, raised, many):
-    chance = random.Random(many)
+    rng = random.Random(many)
     deliveries = []
     with make_sync_producer(linger=0.01, request_max_entries=50) as producer:
         producer.put(b"first", key="k").result(5)
 
         def put_until_it_rings():
-            alarm(chance.uniform(0.0002, 0.004))
+            alarm(rng.uniform(0.0002, 0.004))
             until = time.monotonic() + 0.1  # one that came in a finalizer of the library is lost
             while time.monotonic() < until:
                 number = len(deliveries)
@@ -187,7 +187,7 @@ async def test_p1_a_record_that_a_signal_handler_puts_while_the_loop_waits_is_se
 
 
 def test_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make_sync_producer, stored, alarm):
-    chance = random.Random(3)
+    rng = random.Random(3)
     deliveries, nested = [], []
     with make_sync_producer(linger=0.01, request_max_entries=50) as producer:
 
@@ -195,7 +195,7 @@ def test_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make
             with contextlib.suppress(BufferFull):  # its own thread may be waiting for room
                 nested.append(producer.put_nowait(b"nested", key=f"n{len(nested)}"))
             if len(nested) < 300:
-                signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0001, 0.001))
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.001))
             else:
                 producer.close()
 
@@ -267,7 +267,7 @@ def test_p7_a_signal_handler_that_raises_while_a_thread_waits_for_room_stops_no_
     make_sync_producer, alarm, raised
 ):
     """Known failure: the count of those that were woken was not taken back, and no thread was ever woken again."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     with make_sync_producer(buffer_max_records=3, linger=0.0) as producer:
         is_over = threading.Event()
         counts = [0, 0]
@@ -285,7 +285,7 @@ def test_p7_a_signal_handler_that_raises_while_a_thread_waits_for_room_stops_no_
         while time.monotonic() < until:
             before = list(counts)
             try:
-                alarm(chance.uniform(0.0001, 0.01))
+                alarm(rng.uniform(0.0001, 0.01))
                 for _ in range(1_000):
                     producer.put(b"mine", key="m", timeout=20)
             except raised:

@@ -446,7 +446,7 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(
 
 async def test_puts_that_are_cancelled_anywhere_lose_no_other_record_and_no_room(make_producer, stored):
     """aiokpl_b4. What was accepted arrives, and once all have ended the whole buffer is free again."""
-    chance = random.Random(4)
+    rng = random.Random(4)
     accepted = []
     async with make_producer(buffer_max_records=5, linger=0.001) as producer:
 
@@ -457,7 +457,7 @@ async def test_puts_that_are_cancelled_anywhere_lose_no_other_record_and_no_room
 
         async with anyio.create_task_group() as tasks:
             for number in range(300):
-                tasks.start_soon(put, number, chance.choice([0.0, 0.0005, 0.002, 0.01, 1.0]))
+                tasks.start_soon(put, number, rng.choice([0.0, 0.0005, 0.002, 0.01, 1.0]))
         assert await producer.flush() == []
         assert producer.outstanding == 0
         for number in range(5):

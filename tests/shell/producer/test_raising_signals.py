@@ -13,24 +13,24 @@ ROUNDS = 12
 
 PROGRAM = """
 for seed in range(rounds):
-    chance, deliveries = random.Random(seed), []
+    rng, deliveries = random.Random(seed), []
 
     async def main(rang):
         config = ProducerConfig(
-            linger=chance.choice([0.0, 0.01]),
+            linger=rng.choice([0.0, 0.01]),
             record_ttl=5.0,
-            request_max_entries=chance.choice([5, 50]),
-            aggregation=chance.random() < 0.5,
+            request_max_entries=rng.choice([5, 50]),
+            aggregation=rng.random() < 0.5,
         )
         async with Producer("s", config=config, close_timeout=5.0, **CONNECTION) as producer:
             until = time.monotonic() + 0.5
             while "raised" not in rang and time.monotonic() < until:
-                for number in range(chance.choice([1, 20, 100])):
+                for number in range(rng.choice([1, 20, 100])):
                     deliveries.append(await producer.put(b"x" * 50, key=f"k{number}"))
-                await make_flag().wait(chance.choice([0, 0.001]))
+                await make_flag().wait(rng.choice([0, 0.001]))
             await deliveries[-1].outcome()
 
-    was_raised = play(chance, main, 0.1)
+    was_raised = play(rng, main, 0.1)
     faulthandler.cancel_dump_traceback_later()
     gc.collect()
     reasons = {delivery.ending.message for delivery in deliveries if delivery.ending and not delivery.delivered}

@@ -15,7 +15,7 @@ from shardline.core.producer.intake import Intake, Put
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord
 from shardline.sync import Producer
-from shardline.sync.blocking_backpressure import RoomLine
+from shardline.sync.blocking_backpressure import ThreadWaitQueue
 
 
 def in_threads(number_of_threads, work):
@@ -90,13 +90,13 @@ def test_a_put_that_is_refused_does_not_disturb_the_network_thread(make_sync_pro
 
 def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves():
     intake = Intake(ProducerConfig(buffer_max_records=1))
-    line = RoomLine(intake)
+    queue = ThreadWaitQueue(intake)
     order = []
 
     def wait(name, timeout):
         record = BufferedRecord(b"", name, None, 30.0)
         order.append(
-            (name, line.wait_in_turn(lambda first: intake.put(record, 1, in_turn=first) is not Put.FULL, timeout))
+            (name, queue.wait_in_turn(lambda first: intake.put(record, 1, in_turn=first) is not Put.FULL, timeout))
         )
 
     intake.put(BufferedRecord(b"", "-", None, 30.0), 1)
@@ -108,12 +108,12 @@ def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves(
         while len(intake.waiters) < len(threads):
             time.sleep(0.001)
     threads[1].join()
-    line.notify()
+    queue.notify()
     assert order == [("b", False)], "there is no room"
     for name in "acd":
         intake.release(1, 1)
-        line.notify()
-        line.notify()
+        queue.notify()
+        queue.notify()
         while (name, True) not in order:
             time.sleep(0.001)
     for thread in threads:

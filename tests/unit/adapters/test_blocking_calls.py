@@ -32,15 +32,15 @@ class Slow:
 
 async def test_what_it_returns_and_what_it_raises():
     calls = BlockingCalls()
-    assert await calls.ask("a", lambda: 7) == 7
+    assert await calls.run("a", lambda: 7) == 7
     with pytest.raises(LookupError, match="none"):
-        await calls.ask("a", Slow(LookupError("none")))
+        await calls.run("a", Slow(LookupError("none")))
 
 
 async def test_it_runs_in_a_daemon_thread_with_the_callers_context():
     variable = contextvars.ContextVar("variable")
     variable.set("mine")
-    thread, value = await BlockingCalls().ask("a", lambda: (threading.current_thread(), variable.get()))
+    thread, value = await BlockingCalls().run("a", lambda: (threading.current_thread(), variable.get()))
     assert thread is not threading.current_thread()
     assert thread.daemon
     assert value == "mine"
@@ -56,17 +56,17 @@ async def test_that_a_wake_up_is_lost_or_half_done_does_not_matter(monkeypatch):
 
     monkeypatch.setattr(blocking_calls, "call_soon_from_threads", lossy)
     with anyio.fail_after(5):
-        assert await BlockingCalls().ask("a", lambda: 7) == 7
+        assert await BlockingCalls().run("a", lambda: 7) == 7
 
 
 async def test_who_waits_can_leave_and_the_next_gets_the_outcome_of_the_same_call():
     calls, slow = BlockingCalls(), Slow()
     for _ in range(3):
         with anyio.move_on_after(0.01) as scope:
-            await calls.ask("a", slow)
+            await calls.run("a", slow)
         assert scope.cancelled_caught
     slow.gate.set()
-    assert await calls.ask("a", slow) == "found"
+    assert await calls.run("a", slow) == "found"
     assert slow.calls == 1
 
 
@@ -74,13 +74,13 @@ async def test_many_share_one_call_and_other_questions_do_not_wait():
     calls, slow, found = BlockingCalls(), Slow(), []
 
     async def ask():
-        found.append(await calls.ask("a", slow))
+        found.append(await calls.run("a", slow))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
             tasks.start_soon(ask)
         await anyio.sleep(0.01)
-        assert await calls.ask("b", lambda: "other") == "other"
+        assert await calls.run("b", lambda: "other") == "other"
         slow.gate.set()
     assert found == ["found"] * 20
     assert slow.calls == 1
@@ -89,7 +89,7 @@ async def test_many_share_one_call_and_other_questions_do_not_wait():
 async def test_a_call_that_ended_is_made_again():
     calls, asked = BlockingCalls(), []
     for _ in range(2):
-        await calls.ask("a", lambda: asked.append(1))
+        await calls.run("a", lambda: asked.append(1))
     assert len(asked) == 2
 
 
@@ -98,7 +98,7 @@ def test_a_loop_ends_while_a_call_hangs():
 
     async def leave():
         with anyio.move_on_after(0.01):
-            await BlockingCalls().ask("a", slow)
+            await BlockingCalls().run("a", slow)
 
     began = time.monotonic()
     asyncio.run(leave())
@@ -124,7 +124,7 @@ async def test_where_no_thread_can_begin_any_more_the_caller_makes_the_call(monk
     with monkeypatch.context() as patched:
         patched.setattr(threading, "Thread", NoThread)
         patched.setattr(threading, "main_thread", Ended)
-        assert await BlockingCalls().ask("a", threading.get_ident) == threading.get_ident()
+        assert await BlockingCalls().run("a", threading.get_ident) == threading.get_ident()
 
 
 async def test_where_threads_have_run_out_that_is_told_and_the_next_tries_again(monkeypatch):
@@ -132,5 +132,5 @@ async def test_where_threads_have_run_out_that_is_told_and_the_next_tries_again(
     with monkeypatch.context() as patched:
         patched.setattr(threading, "Thread", NoThread)
         with pytest.raises(RuntimeError, match="new thread"):
-            await calls.ask("a", lambda: 1)
-    assert await calls.ask("a", lambda: 2) == 2
+            await calls.run("a", lambda: 1)
+    assert await calls.run("a", lambda: 2) == 2

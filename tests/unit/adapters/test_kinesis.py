@@ -25,7 +25,7 @@ from shardline.core.requests import (
 from shardline.model.position import LATEST, after_sequence_number, at_timestamp
 from shardline.model.record import Entry
 from shardline.model.stream import StreamRef, parse_stream
-from shardline.ports import HttpAnswer
+from shardline.ports import HttpResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ class Poster:
     async def post(self, operation, content_type, body, routing, arn):
         self.sent.append((operation, content_type, bytes(body), dict(routing), arn))
         answer = self.answers.pop(0)
-        return answer if isinstance(answer, Failure) else HttpAnswer(200, {}, answer)
+        return answer if isinstance(answer, Failure) else HttpResponse(200, {}, answer)
 
     @asynccontextmanager
     async def stream(self, operation, content_type, body, routing, arn):

@@ -6,7 +6,7 @@ import time
 import cbor2
 import pytest
 
-from shardline.codec.envelope import BodyError, ErrorAnswer, bare_code, read_error, request_id_of
+from shardline.codec.envelope import BodyError, ErrorResponse, bare_code, read_error, request_id_of
 
 NAME = "ResourceNotFoundException"
 
@@ -37,7 +37,7 @@ def test_the_code_is_bare(declared):
 
 def test_the_header_wins_over_the_body():
     body = b'{"__type":"ValidationException","message":"words"}'
-    assert answer(body, x_amzn_errortype=f"{NAME}:http://x/") == ErrorAnswer(NAME, "words", None, None, is_typed=True)
+    assert answer(body, x_amzn_errortype=f"{NAME}:http://x/") == ErrorResponse(NAME, "words", None, None, is_typed=True)
 
 
 @pytest.mark.parametrize("member", ["__type", "code", "Code"])
@@ -100,7 +100,7 @@ def test_the_first_of_these_names_that_holds_text_wins():
 @pytest.mark.parametrize("value", [None, 5, ["x"], {"a": 1}, True, ""])
 def test_a_message_that_is_no_text_counts_as_none(value):
     body = json.dumps({"__type": NAME, "message": value}).encode()
-    assert answer(body, 404) == ErrorAnswer(NAME, "HTTP status 404 with no explanation", None, None, is_typed=True)
+    assert answer(body, 404) == ErrorResponse(NAME, "HTTP status 404 with no explanation", None, None, is_typed=True)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_leading_white_space_does_not_hide_json():
 
 def test_a_cbor_answer_is_read():
     body = cbor2.dumps({"__type": f"com.amazonaws#{NAME}", "message": "Stream ö", "extra": [1, {"a": b"x"}]})
-    assert answer(body) == ErrorAnswer(NAME, "Stream ö", None, None, is_typed=True)
+    assert answer(body) == ErrorResponse(NAME, "Stream ö", None, None, is_typed=True)
 
 
 def test_a_cbor_answer_of_indefinite_length_is_read():
@@ -148,7 +148,7 @@ HTML = b"""<!DOCTYPE html><html><head><title>502 Bad Gateway</title>
 
 
 def test_the_words_of_an_html_page_are_the_message():
-    assert answer(HTML, 502) == ErrorAnswer(
+    assert answer(HTML, 502) == ErrorResponse(
         "BadGateway", "502 Bad Gateway 502 Bad Gateway nginx", None, None, is_typed=False
     )
 
@@ -174,14 +174,14 @@ def test_a_text_is_the_message():
     ],
 )
 def test_bytes_that_are_no_text_give_no_message(body):
-    assert answer(body, 500) == ErrorAnswer(
+    assert answer(body, 500) == ErrorResponse(
         "InternalServerError", "HTTP status 500 with no explanation", None, None, is_typed=False
     )
 
 
 @pytest.mark.parametrize("body", [b"[1,2]", b"null", b'"text"', b'{"__type":', b"{'__type': 'A'}", b"{]"])
 def test_json_that_is_no_object_is_a_text(body):
-    assert answer(body, 500) == ErrorAnswer("InternalServerError", body.decode(), None, None, is_typed=False)
+    assert answer(body, 500) == ErrorResponse("InternalServerError", body.decode(), None, None, is_typed=False)
 
 
 def test_json_that_is_no_utf8_gives_no_message():

@@ -3,11 +3,18 @@
 import pytest
 
 from shardline.codec import http1
-from shardline.codec.http1 import BODY_MAX_BYTES, HEAD_MAX_BYTES, AnswerReader, CutShortError, HttpError, encode_request
+from shardline.codec.http1 import (
+    BODY_MAX_BYTES,
+    HEAD_MAX_BYTES,
+    CutShortError,
+    HttpError,
+    ResponseReader,
+    encode_request,
+)
 
 
 def read(*pieces, end=False, **settings):
-    reader = AnswerReader(**settings)
+    reader = ResponseReader(**settings)
     for piece in pieces:
         reader.feed(piece)
     if end:

@@ -1,4 +1,4 @@
-"""Does the control path do what it is told, and nothing by halves?"""
+"""Does the control API do what it is told, and nothing by halves?"""
 
 import json
 from random import Random

@@ -24,11 +24,11 @@ def test_goaway_is_taken_out_however_the_bytes_are_cut(size):
 
 
 def test_without_goaway_all_bytes_are_passed_on():
-    chance = random.Random(1)
-    frames = [frame(chance.choice([0, 1, 3, 4, 6, 8, 9]), chance.randbytes(chance.randrange(600))) for _ in range(200)]
+    rng = random.Random(1)
+    frames = [frame(rng.choice([0, 1, 3, 4, 6, 8, 9]), rng.randbytes(rng.randrange(600))) for _ in range(200)]
     sent, incoming, at, passed = PREFACE + b"".join(frames), GoawayFilter(), 0, b""
     while at < len(sent):
-        size = chance.randrange(1, 700)
+        size = rng.randrange(1, 700)
         passed += incoming.feed(sent[at : at + size])
         at += size
         assert len(sent[:at]) - len(passed) < 9

@@ -542,10 +542,10 @@ def run_until_killed(path, life, seconds):
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path):
-    path, chance = tmp_path / "data.db", Random(7)
+    path, rng = tmp_path / "data.db", Random(7)
     acknowledged = []
     for life in range(5):
-        acknowledged += run_until_killed(path, life, chance.uniform(0.1, 0.35))
+        acknowledged += run_until_killed(path, life, rng.uniform(0.1, 0.35))
     assert len(acknowledged) > 1000
     storage = Storage.open(path, ServiceSettings(limits=Limits.without_rates()), Random(0), time.time())
     try:

@@ -22,7 +22,7 @@ from shardline.ports import HttpTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwsWishes:
+class AwsSettings:
     """The settings that the caller passed. ``None``: use the ordinary AWS configuration."""
 
     region: str | None = None
@@ -37,7 +37,7 @@ class AwsWishes:
 
 @final
 @dataclass(frozen=True, slots=True)
-class AwsAccess(AwsWishes):
+class AwsAccess(AwsSettings):
     """The settings for a lease store in DynamoDB.
 
     The timeouts are short: a worker must renew its leases within seconds, so a slow response is useless to it.
@@ -82,24 +82,26 @@ class AwsService:
         )
 
 
-def find_service(name: str, wishes: AwsWishes) -> AwsService:
+def find_service(name: str, settings: AwsSettings) -> AwsService:
     """Look up the settings that the caller left out in the AWS configuration. Blocks.
 
     Raises:
         UsageError: the settings are incomplete or invalid.
     """
-    endpoint = None if wishes.endpoint_url is None else parse_endpoint(wishes.endpoint_url)
+    endpoint = None if settings.endpoint_url is None else parse_endpoint(settings.endpoint_url)
     chain = None
-    if endpoint is None or wishes.credentials is None or wishes.region is None:
+    if endpoint is None or settings.credentials is None or settings.region is None:
         from shardline.adapters.aws.botocore_session import BotocoreSession  # noqa: PLC0415 - see AwsService._chain
 
-        chain = BotocoreSession(wishes, name)
-    region = wishes.region if chain is None else chain.region
+        chain = BotocoreSession(settings, name)
+    region = settings.region if chain is None else chain.region
     assert region is not None, "without a chain, the caller passed the region"
     ca_bundle = environment_ca_bundle() if chain is None else chain.ca_bundle
-    trust = partial(make_ssl_context, wishes.http.verify, ca_bundle)
+    trust = partial(make_ssl_context, settings.http.verify, ca_bundle)
     ssl_context = trust() if endpoint is None or endpoint.url.startswith("https:") else None
-    return AwsService(name, region, ssl_context, trust, endpoint, wishes.credentials, chain, wishes.http.read_timeout)
+    return AwsService(
+        name, region, ssl_context, trust, endpoint, settings.credentials, chain, settings.http.read_timeout
+    )
 
 
 async def connect_dynamodb(access: AwsAccess) -> SignedHttp:

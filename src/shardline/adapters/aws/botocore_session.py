@@ -30,7 +30,7 @@ from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
 
 if TYPE_CHECKING:
-    from shardline.adapters.aws.aws_service import AwsWishes
+    from shardline.adapters.aws.aws_service import AwsSettings
 
 _NO_CREDENTIALS: Final = (
     "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or pass "
@@ -80,29 +80,29 @@ class CredentialFacts(NamedTuple):
 class BotocoreSession:
     """A botocore session with the few methods that we need."""
 
-    def __init__(self, wishes: "AwsWishes", service: str = "kinesis") -> None:
-        self._wishes = wishes
+    def __init__(self, settings: "AwsSettings", service: str = "kinesis") -> None:
+        self._settings = settings
         self._service = service
         self._using = threading.RLock()
         self._session = self._open()
         self._client: Any = None
 
     def _open(self) -> Any:
-        if self._wishes.session is not None:
-            return _botocore_session_of(self._wishes.session)
-        opened: Any = botocore.session.Session(profile=self._wishes.profile)
-        named = self._wishes.region or os.environ.get("AWS_REGION")
+        if self._settings.session is not None:
+            return _botocore_session_of(self._settings.session)
+        opened: Any = botocore.session.Session(profile=self._settings.profile)
+        named = self._settings.region or os.environ.get("AWS_REGION")
         if named:
             opened.set_config_variable("region", named)
-        if self._wishes.profile is not None:
+        if self._settings.profile is not None:
             try:
                 profiles = opened.available_profiles
             except botocore.exceptions.BotoCoreError as error:
                 raise UsageError(f"the AWS configuration cannot be read: {error}") from None
-            if self._wishes.profile not in profiles:
+            if self._settings.profile not in profiles:
                 known = ", ".join(sorted(profiles)) or "none"
                 raise UsageError(
-                    f"the profile {self._wishes.profile!r} is not in the AWS config files; they have: {known}"
+                    f"the profile {self._settings.profile!r} is not in the AWS config files; they have: {known}"
                 )
         return opened
 
@@ -121,12 +121,12 @@ class BotocoreSession:
         Raises:
             UsageError: no region is configured.
         """
-        if self._wishes.region is not None:
-            return self._wishes.region
+        if self._settings.region is not None:
+            return self._settings.region
         ambient = os.environ.get("AWS_REGION")  # botocore ignores this variable
         found = (
             self._setting("region") or ambient
-            if self._wishes.session is not None
+            if self._settings.session is not None
             else ambient or self._setting("region")
         )
         if not found:
@@ -155,7 +155,7 @@ class BotocoreSession:
         """
         try:
             with self._using, keeping_secrets():
-                if reload and self._wishes.session is None:
+                if reload and self._settings.session is None:
                     self._session = self._open()
                 found = self._session.get_credentials()
                 frozen = None if found is None else found.get_frozen_credentials()
@@ -225,7 +225,7 @@ class BotocoreSession:
 
     def _endpoint_client(self) -> Any:
         if self._client is None:
-            explicit = self._wishes.credentials
+            explicit = self._settings.credentials
             client = self._session.create_client(
                 self._service,
                 region_name=self.region,
@@ -235,8 +235,8 @@ class BotocoreSession:
                 config=botocore.config.Config(
                     parameter_validation=False,
                     retries={"total_max_attempts": 1},
-                    use_fips_endpoint=self._wishes.use_fips,
-                    use_dualstack_endpoint=self._wishes.use_dualstack,
+                    use_fips_endpoint=self._settings.use_fips,
+                    use_dualstack_endpoint=self._settings.use_dualstack,
                 ),
             )
             client.meta.events.register(f"before-call.{self._service}", _stop_before_signing)

@@ -100,7 +100,7 @@ class CredentialSource:
         reload = self._refused is not None
         try:
             with anyio.fail_after(self._limit):
-                found, can_change = await self._calls.ask(reload, lambda: chain.credentials(reload=reload))
+                found, can_change = await self._calls.run(reload, lambda: chain.credentials(reload=reload))
         except CredentialsError as error:
             return self._not_found(error, now)
         except TimeoutError:

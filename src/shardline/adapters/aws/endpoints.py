@@ -105,7 +105,7 @@ class Endpoints:
         assert rules is not None, "a fixed endpoint is always cached"
         try:
             with anyio.fail_after(self._limit):
-                url = await self._calls.ask((operation, arn), lambda: rules.endpoint(operation, routing))
+                url = await self._calls.run((operation, arn), lambda: rules.endpoint(operation, routing))
             endpoint = parse_endpoint(url)
         except UsageError as error:
             return Failure(FailureKind.INVALID, "NoEndpoint", str(error), maybe_received=False)

@@ -26,7 +26,7 @@ from shardline.codec.sigv4 import Signer, payload_sha256
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.errors import UsageError
 from shardline.model.credentials import Credentials
-from shardline.ports import Body, HttpAnswer, HttpStream, HttpTransport
+from shardline.ports import Body, HttpResponse, HttpStream, HttpTransport
 
 _HASH_IN_THREAD_BYTES: Final = 1024 * 1024
 _OK: Final = 200
@@ -75,7 +75,7 @@ class SignedHttp:
         arn: str | None,
         *,
         expected: frozenset[str] = frozenset(),
-    ) -> HttpAnswer | Failure:
+    ) -> HttpResponse | Failure:
         """Send one request.
 
         Args:
@@ -126,7 +126,7 @@ class SignedHttp:
             if isinstance(rest, Failure):
                 yield rest
                 return
-            failure = await self._failure_of(HttpAnswer(answer.status, answer.headers, rest), used, headers)
+            failure = await self._failure_of(HttpResponse(answer.status, answer.headers, rest), used, headers)
             if not (may_resend and failure.refuses_credentials and self._has_newer_credentials(used)):
                 yield failure
                 return
@@ -198,7 +198,7 @@ class SignedHttp:
     def _has_newer_credentials(self, used: Credentials) -> bool:
         return self._credentials.cached(self._wall_time()) not in {None, used}
 
-    async def _failure_of(self, answer: HttpAnswer, used: Credentials, sent: Mapping[str, str]) -> Failure:
+    async def _failure_of(self, answer: HttpResponse, used: Credentials, sent: Mapping[str, str]) -> Failure:
         """Turn an error response into a failure. If the service refused the credentials, look up new ones."""
         signature = sent["Authorization"].rpartition("=")[2]
         secrets = (used.secret_key, used.session_token or "", signature)

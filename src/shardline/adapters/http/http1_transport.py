@@ -26,9 +26,9 @@ from shardline.adapters.http.http1_connections import Connection, Connections
 from shardline.adapters.http.http_failures import broken
 from shardline.adapters.http.http_routes import Dial
 from shardline.adapters.http.http_settings import SLOWEST_ANSWER, HttpSettings
-from shardline.codec.http1 import AnswerReader, CutShortError, HttpError, encode_request
+from shardline.codec.http1 import CutShortError, HttpError, ResponseReader, encode_request
 from shardline.core.failures import Failure
-from shardline.ports import Body, HttpAnswer, HttpStream
+from shardline.ports import Body, HttpResponse, HttpStream
 
 _SLICE: Final = 256 * 1024
 
@@ -42,18 +42,18 @@ class Http1Transport:
         self._connections = Connections(settings, ssl_context, dial)
         self._slots = anyio.Semaphore(settings.max_connections, fast_acquire=True)
 
-    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpAnswer | Failure:
+    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpResponse | Failure:
         async with self._slots:
             connection = await self._connections.get(url)
             if isinstance(connection, Failure):
                 return connection
-            reader = AnswerReader()
+            reader = ResponseReader()
             try:
                 failure = await self._exchange(connection, reader, headers, body, whole=True)
                 if failure is not None:
                     return failure
                 connection.reusable = reader.keep_alive
-                return HttpAnswer(reader.status, reader.headers, reader.take())
+                return HttpResponse(reader.status, reader.headers, reader.take())
             finally:
                 await self._connections.put_back(connection)
 
@@ -64,7 +64,7 @@ class Http1Transport:
             if isinstance(connection, Failure):
                 yield connection
                 return
-            reader = AnswerReader()
+            reader = ResponseReader()
             try:
                 failure = await self._exchange(connection, reader, headers, body, whole=False)
                 yield _Http1Stream(self, connection, reader) if failure is None else failure
@@ -76,7 +76,7 @@ class Http1Transport:
         await self._connections.close()
 
     async def _exchange(
-        self, connection: Connection, reader: AnswerReader, headers: Mapping[str, str], body: Body, *, whole: bool
+        self, connection: Connection, reader: ResponseReader, headers: Mapping[str, str], body: Body, *, whole: bool
     ) -> Failure | None:
         """Send a request, and receive the whole response or only its head."""
         route = connection.route
@@ -92,12 +92,12 @@ class Http1Transport:
                 # In slices, because encrypting a large body in one step would block the loop for milliseconds. Also,
                 # asyncio copies the part that the socket does not accept at once, and moves it on every write.
                 await stream.send(view[start : start + _SLICE], self._timeout)
-            await self.receive_answer(connection, reader, whole=whole)
+            await self.receive_response(connection, reader, whole=whole)
         except (OSError, HttpError) as error:
             return self.failure(error, connection, reader)
         return None
 
-    async def receive_answer(self, connection: Connection, reader: AnswerReader, *, whole: bool) -> None:
+    async def receive_response(self, connection: Connection, reader: ResponseReader, *, whole: bool) -> None:
         """Receive the whole response or only its head.
 
         Raises:
@@ -113,7 +113,7 @@ class Http1Transport:
             if time_left <= 0 and not reader.complete:
                 raise TimeoutError
 
-    async def receive(self, connection: Connection, reader: AnswerReader, time_left: float | None = None) -> int:
+    async def receive(self, connection: Connection, reader: ResponseReader, time_left: float | None = None) -> int:
         """Receive the next bytes, and return how many there are."""
         data = await connection.stream.receive(self._timeout if time_left is None else time_left)
         if data:
@@ -122,7 +122,7 @@ class Http1Transport:
             reader.feed_end()
         return len(data)
 
-    def failure(self, error: Exception, connection: Connection, reader: AnswerReader) -> Failure:
+    def failure(self, error: Exception, connection: Connection, reader: ResponseReader) -> Failure:
         """Return the failure for an error during an exchange."""
         host = connection.route.host
         if self._connections.closed:
@@ -141,7 +141,7 @@ class Http1Transport:
 class _Http1Stream:
     """A response that is still arriving."""
 
-    def __init__(self, transport: Http1Transport, connection: Connection, reader: AnswerReader) -> None:
+    def __init__(self, transport: Http1Transport, connection: Connection, reader: ResponseReader) -> None:
         self._transport = transport
         self._connection = connection
         self._reader = reader
@@ -160,7 +160,7 @@ class _Http1Stream:
 
     async def read(self) -> bytes | Failure:
         try:
-            await self._transport.receive_answer(self._connection, self._reader, whole=True)
+            await self._transport.receive_response(self._connection, self._reader, whole=True)
         except (OSError, HttpError) as error:
             return self._transport.failure(error, self._connection, self._reader)
         return self._reader.take()

@@ -41,7 +41,7 @@ from shardline.adapters.http.wire_streams import WireStream
 from shardline.codec.http1 import HttpError
 from shardline.core.failures import Failure
 from shardline.errors import UsageError
-from shardline.ports import Body, HttpAnswer, HttpStream
+from shardline.ports import Body, HttpResponse, HttpStream
 
 if TYPE_CHECKING:
     from shardline.adapters.http.http2_connection import Exchange, Http2Connection
@@ -77,7 +77,7 @@ class Http2Transport:
         self._pools: dict[str, _Pool] = {}
         self._imports = BlockingCalls["type[Http2Connection]"]()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpAnswer | Failure:
+    async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpResponse | Failure:
         if not self._settings.http2:
             return await self._http1.post(url, headers, body)
         link = await self._find_link(url)
@@ -90,7 +90,7 @@ class Http2Transport:
             return call
         try:
             content = await call.read()
-            return content if isinstance(content, Failure) else HttpAnswer(call.status, call.headers, content)
+            return content if isinstance(content, Failure) else HttpResponse(call.status, call.headers, content)
         finally:
             call.leave()
 
@@ -174,7 +174,7 @@ class Http2Transport:
         if route.tls and stream.protocol != "h2":
             await stream.abort()
             return "http/1.1"
-        make = await self._imports.ask("http2_connection", _import_machine)
+        make = await self._imports.run("http2_connection", _import_machine)
         machine = make(route.host, anyio.current_time(), scheme="https" if route.tls else "http")
         limit = self._settings.connect_timeout
         while not machine.is_ready and not machine.is_over:

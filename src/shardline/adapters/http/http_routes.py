@@ -20,7 +20,7 @@ from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.adapters.http.http_failures import broken, proxy_broken, tls_broken
 from shardline.adapters.http.http_settings import HttpSettings, Proxy, proxy_for
 from shardline.adapters.http.wire_streams import WireStream
-from shardline.codec.http1 import AnswerReader, HttpError, encode_request
+from shardline.codec.http1 import HttpError, ResponseReader, encode_request
 from shardline.core.failures import Failure
 
 _T = TypeVar("_T")
@@ -159,7 +159,7 @@ class Connector:
         if trust is None:
             return self._default_context()
         if not isinstance(trust, ssl.SSLContext):
-            trust = self._trust = await self._trusts.ask("trust", trust)
+            trust = self._trust = await self._trusts.run("trust", trust)
         return trust
 
     def _default_context(self) -> ssl.SSLContext:
@@ -174,7 +174,7 @@ class Connector:
         target = f"{name}:{route.port}"
         limit = self._timeout
         await stream.send(encode_request(target, target, _login(proxy), None, "CONNECT"), limit)
-        reader = AnswerReader(of_connect=True)
+        reader = ResponseReader(of_connect=True)
         while not reader.status:
             data = await stream.receive(limit)
             if not data:

@@ -212,7 +212,7 @@ async def look_up(name: str, port: int) -> _Addresses:
     except LookupError:
         calls = BlockingCalls[_Addresses]()
         _look_ups.set(calls)
-    return await calls.ask((name, port), ask)
+    return await calls.run((name, port), ask)
 
 
 def _is_address(name: str) -> bool:

@@ -137,7 +137,7 @@ class SqliteLeases:
             except _UnusableError as error:
                 return error.failure
 
-        return cast("T | Failure", await self._calls.ask(object(), guarded))
+        return cast("T | Failure", await self._calls.run(object(), guarded))
 
     # ---- called in a worker thread
 

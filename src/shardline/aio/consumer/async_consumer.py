@@ -191,7 +191,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     async def _close(self, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns, never raises
         session = self._session
         if is_handler_of(session):
-            await session.shut()  # no more: run() waits for this very handler. The caller of run() closes later
+            # Do no more than this: run() waits for this very handler. The caller of run() closes later.
+            await session.stop_handing_out()
         else:
             await session.close(running_task(), timeout, clean=clean)
 

@@ -462,7 +462,7 @@ class ConsumerDriver:
             budget=self.hand_out.budget,
             deaggregator=deaggregator,
             trims=self.coordinator.trims,
-            chance=self._random,
+            rng=self._random,
             now=now,
             lease=event.grant,
         )

@@ -205,7 +205,7 @@ class ConsumerSession:
             scan_interval=store.scan_interval,
             checkpoint_interval=store.checkpoint_interval,
             latest_at=max(0.0, service_time() - _LATEST_MARGIN),
-            chance=random.Random(),  # noqa: S311 - no secret
+            rng=random.Random(),  # noqa: S311 - no secret
             now=boot_time(),
             clock=boot_time,
             kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
@@ -409,7 +409,7 @@ class ConsumerSession:
 
     # ---- close
 
-    async def shut(self) -> None:
+    async def stop_handing_out(self) -> None:
         """Have the host hand out no more records, and wait until it has complied."""
         driver = self._driver
         if driver is not None:
@@ -438,7 +438,7 @@ class ConsumerSession:
             if is_first:
                 until = time.monotonic() + (math.inf if limit is None else limit)
                 try:
-                    await self.shut()
+                    await self.stop_handing_out()
                     await self._end_user_code(driver, caller, until, clean=clean)
                     driver.post(driver.release)
                     with anyio.move_on_after(max(until - time.monotonic(), _MIN_RELEASE_TIME)):

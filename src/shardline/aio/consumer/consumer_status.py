@@ -192,7 +192,7 @@ def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: f
 
 def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
     """Add to the status of a held shard which of its records were read, prefetched and handed out."""
-    state, tracker = hand_out.look(shard), None if shard.holding is None else shard.holding.tracker
+    state, tracker = hand_out.handling_state(shard), None if shard.holding is None else shard.holding.tracker
     done, unreported = 0, 0
     if shard.cursor is not None:
         done = shard.cursor.done

@@ -29,10 +29,10 @@ from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.callbacks import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.cursor import SLICE, Cursor
-from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_checks import check_handler, is_async_callable
 from shardline.core.consumer.handler_errors import summarize_error
-from shardline.core.consumer.handler_task import Attempt, Bury, Handle, HandlerTask, Outcome, Run, Step
+from shardline.core.consumer.handler_task import Attempt, Handle, HandlerTask, Outcome, Run, Step
 from shardline.errors import HandlerFailed
 from shardline.model.record import Record, hand_out
 
@@ -63,7 +63,7 @@ async def run_handlers(
     chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
     dead_letters = None if dead_letter is None else dead_letter_writer(dead_letter, session.client)
     generator = random.Random()  # noqa: S311 - no secret
-    run = session.begin(caller, partial(Run, policy=chosen, chance=generator, batch=batch, max_wait=wait))
+    run = session.begin(caller, partial(Run, policy=chosen, rng=generator, batch=batch, max_wait=wait))
     try:
         with anyio.CancelScope() as session.run_scope:
             await HandlerRun(session, run, handler, dead_letters).run()
@@ -163,7 +163,7 @@ class ShardHandler:
                 return await (self._handle_each(cursor) if self._run.is_async else self._handle_in_thread(cursor))
             case Attempt(records):
                 return await self._attempt(records)
-            case Bury(letter):
+            case WriteDeadLetter(letter):
                 dead_letters = self._run.dead_letters
                 assert dead_letters is not None, "a policy that ends with dead letters has a target"
                 self._task.cursor.taken_at = boot_time()  # so that a target that hangs is noticed as a stuck handler

@@ -94,7 +94,7 @@ class ShardReading:
                     page.records[0].origin.deserializer = self._deserializer
             host.handle_pages(self.shard, pages)
             if self._pages.has_unopened:
-                await anyio.lowlevel.checkpoint()  # opening aggregates takes CPU time: let other tasks run
+                await anyio.lowlevel.checkpoint()  # unpacking aggregates takes CPU time: let other tasks run
 
 
 @final

@@ -26,7 +26,7 @@ import anyio.lowlevel
 
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.loop.host_tasks import Flag, LoopAffinity, make_flag, native_checkpoint, spawn
-from shardline.aio.producer.backpressure import RoomQueue
+from shardline.aio.producer.backpressure import TaskWaitQueue
 from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.producer_driver import end_host, host_producer
@@ -52,7 +52,7 @@ _clock: Final = time.monotonic
 
 
 @final
-class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
+class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
     """Puts records into a stream, on asyncio or trio::
 
         async with Producer("orders", region="eu-west-1") as producer:
@@ -82,8 +82,8 @@ class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
         UsageError: an argument is wrong.
     """
 
-    _block = "async with"
-    _lives_with = "loop"
+    _with_statement = "async with"
+    _host_lifetime = "loop"
 
     @overload
     def __init__(
@@ -121,7 +121,7 @@ class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
     ) -> None:
         super().__init__(
             stream,
-            RoomQueue,
+            TaskWaitQueue,
             config=config,
             serializer=serializer,
             packing=packing,
@@ -165,7 +165,7 @@ class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
             self._ended = ended = make_flag()
             self._checkpoint = native_checkpoint()
             hosted = host_producer(driver, api, self._client, ended, owns_client=self._owns_client)
-            self._in_loop = spawn(hosted, "shardline producer", lambda: end_host(driver, ended))
+            self._schedule_in_loop = spawn(hosted, "shardline producer", lambda: end_host(driver, ended))
             self._admit()
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
@@ -400,10 +400,10 @@ class Producer(ProducerFacade[RoomQueue], Generic[DataT_contra]):
 
     def _wake(self) -> None:
         """Wake the host from any thread, or from a signal handler that runs while the event loop waits for events."""
-        assert self._in_loop is not None
+        assert self._schedule_in_loop is not None
         with suppress(RuntimeError):  # the loop has ended, and with it the host
-            self._in_loop(self._driver.wake)
-            self._in_loop(self._driver.wake)  # twice: a signal handler that raises can make asyncio lose one
+            self._schedule_in_loop(self._driver.wake)
+            self._schedule_in_loop(self._driver.wake)  # twice: a signal handler that raises can make asyncio lose one
 
     def _check_open(self) -> None:
         super()._check_open()

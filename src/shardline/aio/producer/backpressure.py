@@ -2,9 +2,9 @@
 
 Invariants:
 
-- P7: only the first waiter in the line tries to put, and it stays first until it succeeds or leaves. No other waiter
+- P7: only the first waiter in the queue tries to put, and it stays first until it succeeds or leaves. No other waiter
   overtakes it. A waiter that leaves, even by cancellation, wakes the next one.
-- There is no separate count of waiters that could become wrong: the line itself is the only state. The host wakes the
+- There is no separate count of waiters that could become wrong: the queue itself is the only state. The host wakes the
   first waiter whenever it has polled the machine and there is room, so an interrupt that ends a waiter at any point
   does not block the others.
 """
@@ -19,7 +19,7 @@ from shardline.core.producer.intake import Intake
 
 @final
 class _Place:
-    """A task's place in the line."""
+    """A task's place in the queue."""
 
     __slots__ = ("wake",)
 
@@ -31,47 +31,47 @@ class _Place:
         await waiting
 
 
-class Line:
-    """The waiters for room, in the order of their arrival."""
+class WaitQueue:
+    """The tasks or threads that wait for room in the buffer, in the order of their arrival."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._line = intake.waiters
+        self._queue = intake.waiters
 
     def enter(self, place: object) -> None:
-        """Join the end of the line."""
-        self._line.append(place)
+        """Join the end of the queue."""
+        self._queue.append(place)
         self._intake.update_gate()
 
     def move_up(self) -> None:
-        """Wake the next waiter after one has left the line, because there may be more room."""
+        """Wake the next waiter after one has left the queue, because there may be more room."""
         self._intake.update_gate()
         self.notify()
 
     def notify(self) -> None:
-        """Wake the first waiter in the line if there is room, or if puts are refused."""
-        if self._line and (self._intake.has_room or self._intake.refusal is not None):
+        """Wake the first waiter in the queue if there is room, or if puts are refused."""
+        if self._queue and (self._intake.has_room or self._intake.refusal is not None):
             with suppress(IndexError):  # the last waiter left, in another thread
-                self._line[0].wake()
+                self._queue[0].wake()
 
     def wake_all(self) -> None:
         """Wake all waiters, because puts are refused from now on."""
-        for place in list(self._line):
+        for place in list(self._queue):
             place.wake()
 
 
 @final
-class RoomQueue(Line):
-    """The tasks that wait for room."""
+class TaskWaitQueue(WaitQueue):
+    """The queue of tasks that wait for room in the buffer."""
 
     async def wait_in_turn(self, attempt: Callable[[bool], bool]) -> None:
         """Wait until ``attempt(is_first)`` returns true. It raises to end the wait."""
         place = _Place()
         try:
             self.enter(place)
-            while not attempt(self._line[0] is place):
+            while not attempt(self._queue[0] is place):
                 await place.wait()
         finally:
-            if place in self._line:
-                self._line.remove(place)  # inline: an interrupt could prevent the call of a method
+            if place in self._queue:
+                self._queue.remove(place)  # inline: an interrupt could prevent the call of a method
             self.move_up()

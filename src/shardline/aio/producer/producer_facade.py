@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from shardline.aio.client import ConnectionArguments
 from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
-from shardline.aio.producer.backpressure import Line
+from shardline.aio.producer.backpressure import WaitQueue
 from shardline.aio.producer.bulk_put import BulkPut, OnInvalid
 from shardline.aio.producer.delivery import DeliveryHook, SettledRecord
 from shardline.aio.producer.producer_driver import Driver
@@ -43,7 +43,7 @@ from shardline.model.stream import parse_stream
 
 _log: Final = logging.getLogger("shardline.producer")
 _clock: Final = time.monotonic
-_L = TypeVar("_L", bound=Line)
+_Q = TypeVar("_Q", bound=WaitQueue)
 _D = TypeVar("_D", bound=SettledRecord)
 
 
@@ -57,19 +57,19 @@ class ProducerArguments(ConnectionArguments, total=False):
     drain_on_cancel: bool
 
 
-class ProducerFacade(ABC, Generic[_L]):
-    """The base class. Takes the arguments of ``Producer``, and ``room``, which creates the line of waiters for room."""
+class ProducerFacade(ABC, Generic[_Q]):
+    """The base class. Takes the arguments of ``Producer``, and ``room``, which creates the queue of waiters."""
 
     _is_started: bool = False  # a class attribute, because __del__ also runs if __init__ raised
     _closed: bool = False
-    _in_loop: Callable[[Callable[[], None]], object] | None = None  # schedules a call in the host's event loop
-    _block: ClassVar[str]
-    _lives_with: ClassVar[str]
+    _schedule_in_loop: Callable[[Callable[[], None]], object] | None = None  # schedules a call in the host's event loop
+    _with_statement: ClassVar[str]  # the statement that starts and closes the producer: "with" or "async with"
+    _host_lifetime: ClassVar[str]  # the host runs as long as this runs: the "loop" or the "process"
 
     def __init__(
         self,
         stream: str,
-        room: Callable[[Any], _L],
+        room: Callable[[Any], _Q],
         *,
         config: Any,
         serializer: Serializer | None,
@@ -89,7 +89,7 @@ class ProducerFacade(ABC, Generic[_L]):
         self._left: list[Any] = []
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
         self._intake = self._machine.intake
-        self._intake.refuse(f"this Producer is not started: use {self._block!r}, or start()")
+        self._intake.refuse(f"this Producer is not started: use {self._with_statement!r}, or start()")
         self._room = room(self._intake)
         self._driver = Driver(
             self._machine,
@@ -215,8 +215,9 @@ class ProducerFacade(ABC, Generic[_L]):
         if not sys.is_finalizing():
             if self.outstanding:
                 message = "%s was garbage-collected without close(): its records are delivered only while the %s runs"
-                _log.error(message, repr(self), self._lives_with)  # not %r: a log record would keep the producer alive
-            self._driver.orphan(self._in_loop)
+                # repr() instead of %r: a log record would keep the producer alive.
+                _log.error(message, repr(self), self._host_lifetime)
+            self._driver.orphan(self._schedule_in_loop)
         warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
 

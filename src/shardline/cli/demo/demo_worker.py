@@ -77,7 +77,7 @@ async def work(settings: WorkerSettings) -> None:
         write(READY)
 
     async def close_at_end_of_input() -> None:
-        await BlockingCalls[None]().ask("end of input", _wait_for_end_of_input)
+        await BlockingCalls[None]().run("end of input", _wait_for_end_of_input)
         await consumer.close()
 
     consumer = Consumer(

@@ -1,6 +1,6 @@
 """Reads the demo's stream independently of Shardline.
 
-AWS's own client (botocore) reads every shard from its beginning, and the few lines below open the aggregates. Nothing
+AWS's own client (botocore) reads every shard from its beginning, and the few lines below unpack the aggregates. Nothing
 here is shared with the producer, the consumer or the codec that the demo shows.
 
 Invariants:

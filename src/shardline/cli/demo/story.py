@@ -142,7 +142,7 @@ async def _read_back(kinesis: LocalKinesis) -> list[Stored]:
     with anyio.move_on_after(_COUNT_LIMIT):
         try:
             reading = BlockingCalls[list[Stored]]()
-            return await reading.ask(STREAM, lambda: read_stream(STREAM, kinesis.boto3_arguments))
+            return await reading.run(STREAM, lambda: read_stream(STREAM, kinesis.boto3_arguments))
         except Exception as error:
             raise DemoFailedError(f"the stream could not be read back: {error}") from error
     raise DemoFailedError(f"the stream could not be read back within {_COUNT_LIMIT:.0f} s")

@@ -11,7 +11,7 @@ import time
 from typing import Final, NamedTuple, final
 from urllib.parse import urlsplit
 
-from shardline.adapters.aws.aws_service import AwsWishes
+from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.adapters.aws.botocore_session import BotocoreSession, CredentialFacts
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.invocation import Invocation
@@ -57,7 +57,7 @@ def check_settings(invocation: Invocation, stream: StreamRef | None) -> Connecti
     )
     findings: list[Finding] = []
     try:
-        session = BotocoreSession(AwsWishes(profile=invocation.profile, region=invocation.region))
+        session = BotocoreSession(AwsSettings(profile=invocation.profile, region=invocation.region))
         region = session.region
     except UsageError as error:
         advice = "give --region, or set AWS_REGION; `aws configure list-profiles` shows the profiles"

@@ -55,7 +55,7 @@ def assign(
     leases: Sequence[ReadableLease],
     me: str,
     max_leases: int | None,
-    chance: Chance,
+    rng: Chance,
     *,
     spill_after: float,
     impatient: bool = False,
@@ -66,7 +66,7 @@ def assign(
         leases: every lease whose shard can be read now.
         me: the name of the worker.
         max_leases: the maximum number of leases for this worker.
-        chance: shuffles leases that are otherwise equal.
+        rng: shuffles leases that are otherwise equal.
         spill_after: how long, in seconds, an available lease is reserved for its planned taker.
         impatient: whether the fleet has been uneven for a long time. The worker then reserves no surplus for other
             workers that have as few leases: they may be full, and no row shows that.
@@ -81,7 +81,7 @@ def assign(
         mine = _share(available, loads, me, spill_after)
         # Workers that start together do not see each other, and each plans to take every lease. The random order lets
         # each of them win a part.
-        return Assignment(sorted(mine, key=lambda _: chance.random())[: max(0, room)], [])
+        return Assignment(sorted(mine, key=lambda _: rng.random())[: max(0, room)], [])
     coming = sum(lease.in_hand_over and lease.owner == me for lease in leases)
     # The hand-overs that are on their way count as this worker's leases already (see ``ReadableLease.owner``), so each
     # request round at most doubles its load.
@@ -94,7 +94,7 @@ def assign(
         loads = Counter({worker: load for worker, load in loads.items() if load > loads[me] or worker == me})
     wanted = _surplus(loads, me)
     asks: list[ReadableLease] = []
-    for lease in sorted(leases, key=lambda _: chance.random()) if wanted else ():
+    for lease in sorted(leases, key=lambda _: rng.random()) if wanted else ():
         if lease.owner is not None and not lease.in_hand_over and wanted[lease.owner] and len(asks) < most:
             wanted[lease.owner] -= 1
             asks.append(lease)

@@ -95,7 +95,7 @@ class Coordinator:
         latest_at: the service's current time less 1 s. LATEST is pinned to it (L6), and fencing tokens start from it.
         kcl_failover: on a KCL table, the KCL's failover time. It decides when owners without a stated lease duration
             count as dead.
-        chance: a ``random.Random``.
+        rng: a ``random.Random``.
         now: the current time.
         clock: the shell's clock, for user code that asks a grant whether it is held.
     """
@@ -111,7 +111,7 @@ class Coordinator:
         scan_interval: float,
         checkpoint_interval: float,
         latest_at: float,
-        chance: Chance,
+        rng: Chance,
         now: Instant,
         clock: Callable[[], Instant] | None = None,
         kcl_failover: float | None = None,
@@ -121,7 +121,7 @@ class Coordinator:
         self._latest_at: float = latest_at
         # With fewer than two scans in a lease duration, a live owner would seem to be dead between two scans.
         self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
-        discovery = Discovery(stream, start, config.list_interval, chance, now)
+        discovery = Discovery(stream, start, config.list_interval, rng, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers: finds records that retention removed unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
@@ -135,7 +135,7 @@ class Coordinator:
             max_leases=config.max_leases,
             hand_over_timeout=config.hand_over_timeout,
             scan_interval=self._scan_interval,
-            chance=chance,
+            rng=rng,
         )
         self.held: HeldLeases = HeldLeases(
             self._duplicates,
@@ -146,7 +146,7 @@ class Coordinator:
             clock=clock,
         )
         self._release_on_exit: ReleaseOnExit = ReleaseOnExit(self._duplicates.me)
-        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
         self._emptied: int = 0  # lost rows, to be reported once a listing shows that the stream is the same
         self._recreations: int = 0  # how many times the stream had been re-created at the last plan

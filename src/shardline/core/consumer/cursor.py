@@ -125,7 +125,7 @@ class Cursor:
         """Take back the records that user code has not taken."""
         self.end = min(self.end, self.place)
 
-    def look(self, *, is_manual: bool) -> HandlingState:
+    def handling_state(self, *, is_manual: bool) -> HandlingState:
         """Return which records user code has and how many wait. With manual acknowledgements, the coordinator's tracker
         counts the reported records, so the oldest record here is the first unreported one.
         """

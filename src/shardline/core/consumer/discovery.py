@@ -55,12 +55,12 @@ class _Step(Enum):
 class Discovery:
     """Schedules the requests that list and describe the stream."""
 
-    def __init__(self, stream: StreamRef, start: Position, interval: float, chance: Chance, now: Instant) -> None:
+    def __init__(self, stream: StreamRef, start: Position, interval: float, rng: Chance, now: Instant) -> None:
         self._stream: StreamRef = stream
         self._match_at: float | None = start.timestamp
         self._interval: float = interval
-        self._chance: Chance = chance
-        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._rng: Chance = rng
+        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._steps: list[_Step] = []  # the remaining steps of this round, the next one last
         self._list_at: Instant = now
         self._describe_at: Instant = NEVER
@@ -224,4 +224,4 @@ class Discovery:
         self._retry_at = now
         if step is _Step.SHARDS and not self._steps:
             # Jitter keeps the workers of a fleet, which often start together, from listing together.
-            self._list_at = now + self._interval * (0.9 + 0.1 * self._chance.random())
+            self._list_at = now + self._interval * (0.9 + 0.1 * self._rng.random())

@@ -77,6 +77,13 @@ class DeadLetter(NamedTuple):
     error: object
 
 
+@final
+class WriteDeadLetter(NamedTuple):
+    """The step of a handler task, or of a Lambda invocation, that writes this dead letter."""
+
+    letter: DeadLetter
+
+
 class _Phase(Enum):
     WAITING = auto()  # the next attempt is due at _next_at
     HANDLING = auto()
@@ -90,10 +97,10 @@ class _Phase(Enum):
 class BatchWork:
     """The handling of one batch: its attempts, its bisection and its dead letters."""
 
-    def __init__(self, records: Sequence[Record], policy: FailurePolicy, chance: Chance, now: Instant) -> None:
+    def __init__(self, records: Sequence[Record], policy: FailurePolicy, rng: Chance, now: Instant) -> None:
         assert records, "a batch has records"
         self._policy: FailurePolicy = policy
-        self._chance: Chance = chance
+        self._rng: Chance = rng
         self._size: int = len(records)
         self._parts: list[Sequence[Record]] = [records]  # the unfinished parts, the next one last
         self._attempts: int = 0  # attempts on the current part
@@ -222,7 +229,7 @@ class BatchWork:
         self._phase, self._next_at = phase, now + self._backoff.next_delay()
 
     def _new_backoff(self) -> Backoff:
-        return Backoff(self._policy.backoff, self._policy.backoff_max, self._chance)
+        return Backoff(self._policy.backoff, self._policy.backoff_max, self._rng)
 
 
 def _about(part: Sequence[Record]) -> tuple[str, str, int, int]:

@@ -75,14 +75,14 @@ class FanOutReader(PageReader):
         budget: PrefetchBudget,
         deaggregator: Deaggregator,
         trims: TrimWatch,
-        chance: Chance,
+        rng: Chance,
         now: Instant,
         lease: LeaseInForce | None = None,
     ) -> None:
         super().__init__(stream, shard_id, start, budget=budget, deaggregator=deaggregator, trims=trims, lease=lease)
         self._consumer_arn: str = consumer_arn
-        self._chance: Chance = chance
-        self._backoff: Backoff = Backoff(*_BACKOFF, chance)
+        self._rng: Chance = rng
+        self._backoff: Backoff = Backoff(*_BACKOFF, rng)
         self._next_at: Instant = now  # when the next call may be sent
         self._waiting_since: Instant = now  # when the last event was requested
         self._last_number: int | None = None  # that of the last record
@@ -204,7 +204,7 @@ class FanOutReader(PageReader):
         is_first = self._backoff.failures == 0
         delay = self._backoff.next_delay(failure.retry_after)
         if failure.kind is FailureKind.IN_USE:
-            delay = max(delay, _TAKEOVER_WAIT * (1 + _TAKEOVER_JITTER * self._chance.random()))
+            delay = max(delay, _TAKEOVER_WAIT * (1 + _TAKEOVER_JITTER * self._rng.random()))
         self._next_at = max(now + delay, self._next_at)
         if is_first:
             self._events.append(SubscriptionEnded(self.shard_id, failure, self._next_at))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.cursor import Cursor
-from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
+from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.held_shard import HeldShard
@@ -45,13 +45,6 @@ class Attempt(NamedTuple):
 
 
 @final
-class Bury(NamedTuple):
-    """Write this dead letter."""
-
-    letter: DeadLetter
-
-
-@final
 class Stop(NamedTuple):
     """The policy gave up: end the run with ``HandlerFailed``."""
 
@@ -60,7 +53,7 @@ class Stop(NamedTuple):
     error: object
 
 
-Step: TypeAlias = Handle | Attempt | Bury | Stop
+Step: TypeAlias = Handle | Attempt | WriteDeadLetter | Stop
 
 
 @final
@@ -82,7 +75,7 @@ class HandlerTask(Taker):
         super().__init__(run.number, limit=run.limit, max_wait=run.max_wait, whole=run.whole)
         self._hand_out: HandOut = run.hand_out
         self._policy: FailurePolicy = run.policy
-        self._chance: Chance = run.chance
+        self._rng: Chance = run.rng
         self._work: BatchWork | None = None
         self.step: Step | None = None
         self.outcome: Outcome = Outcome()
@@ -95,7 +88,7 @@ class HandlerTask(Taker):
             self._handle_outcome(now)
             self._hand_out.handle_work_ended(self, now)
         found = self._next(now)
-        if found is not None and not isinstance(found, Handle | Attempt | Bury | Stop):
+        if found is not None and not isinstance(found, Handle | Attempt | WriteDeadLetter | Stop):
             return found
         self.step = found
         self.is_over, self.is_at_work = found is None, found is not None
@@ -107,7 +100,7 @@ class HandlerTask(Taker):
             if error is not None:
                 # The first call was made on the fast path, without a BatchWork. Create one now, as if it had made that
                 # attempt.
-                self._work = BatchWork([self.cursor.records[self.cursor.place - 1]], self._policy, self._chance, now)
+                self._work = BatchWork([self.cursor.records[self.cursor.place - 1]], self._policy, self._rng, now)
                 self._work.poll_attempt(now)
                 self._work.handle_error(error, now, summary)
             return
@@ -119,7 +112,7 @@ class HandlerTask(Taker):
             else:
                 work.handle_error(error, now, summary)
         else:
-            assert isinstance(step, Bury), "the task asks for no step after a stop"
+            assert isinstance(step, WriteDeadLetter), "the task asks for no step after a stop"
             if error is not None:
                 work.handle_dead_letter_failed(error, now, summary)
                 return
@@ -141,7 +134,7 @@ class HandlerTask(Taker):
                 return found
             if not self.whole:
                 return Handle(found)
-            self._work = BatchWork(found.take_all(), self._policy, self._chance, now)
+            self._work = BatchWork(found.take_all(), self._policy, self._rng, now)
 
     def _next_of(self, work: BatchWork, now: Instant) -> Step | Instant | None:
         """Return the policy's next step, or when to ask again. ``None``: its records are done or were given back."""
@@ -165,7 +158,7 @@ class HandlerTask(Taker):
             cursor.given = len(part)
             return Attempt(list(part))
         letter = work.poll_dead_letter(now)
-        return work.next_deadline() if letter is None else Bury(letter)
+        return work.next_deadline() if letter is None else WriteDeadLetter(letter)
 
 
 @final
@@ -180,14 +173,14 @@ class Run(Taker):
         number: int,
         *,
         policy: FailurePolicy,
-        chance: Chance,
+        rng: Chance,
         batch: int | None = None,
         max_wait: float = 0.0,
     ) -> None:
         super().__init__(number, limit=batch, max_wait=max_wait, whole=batch is not None)
         self.hand_out: HandOut = hand_out
         self.policy: FailurePolicy = policy
-        self.chance: Chance = chance
+        self.rng: Chance = rng
         self._shards: dict[HeldShard, None] = {}  # the shards that have no task yet
         self.new_tasks: list[HandlerTask] = []
 

@@ -143,9 +143,9 @@ class HandOut:
         """Whether a handler other than this taker's is at work on a record of the shard."""
         return any(other.is_at_work and other is not taker for other in self._tasks.get(key, ()))
 
-    def look(self, shard: HeldShard) -> HandlingState:
+    def handling_state(self, shard: HeldShard) -> HandlingState:
         """Return which records of the shard user code has."""
-        return HandlingState() if shard.cursor is None else shard.cursor.look(is_manual=self.is_manual)
+        return HandlingState() if shard.cursor is None else shard.cursor.handling_state(is_manual=self.is_manual)
 
     # ---- commands: takers
 
@@ -513,14 +513,14 @@ class HandOut:
         else:
             for shard in self._in_hand.values():
                 if not shard.is_over:
-                    _note_work(found, shard.key, self.look(shard))
+                    _note_work(found, shard.key, self.handling_state(shard))
         for key, takers in self._tasks.items():
             for taker in takers:  # a handler may outlive its lease or its run
                 # With manual acknowledgements, the tracker has covered the held shards above. A handler of a lost lease
                 # has no tracker any more, so its cursor is watched.
                 is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
                 if taker.is_at_work and is_watched and key not in found:
-                    _note_work(found, key, taker.cursor.look(is_manual=False))
+                    _note_work(found, key, taker.cursor.handling_state(is_manual=False))
         return found
 
 

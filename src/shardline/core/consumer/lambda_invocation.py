@@ -22,7 +22,7 @@ from shardline.codec.lambda_events import State
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import HandlingEvent
-from shardline.core.consumer.failure_policy import BatchWork, DeadLetter, FailurePolicy
+from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.model.record import Record
 
@@ -45,13 +45,6 @@ class CallHandler(NamedTuple):
     records: Sequence[Record]
 
 
-@final
-class WriteDeadLetter(NamedTuple):
-    """Write this dead letter."""
-
-    letter: DeadLetter
-
-
 InvocationStep: TypeAlias = HandleEach | CallHandler | WriteDeadLetter
 
 
@@ -70,7 +63,7 @@ class LambdaInvocation:
     Args:
         records: the records of the event, in order.
         policy: what to do when the handler fails.
-        chance: for the jitter of the waits.
+        rng: for the jitter of the waits.
         batch: the number of records that the handler takes at a time; ``None``: it takes single records.
         state: the state of the tumbling window; ``None``: there is no window.
         give_up_at: no call begins at this time or later.
@@ -80,7 +73,7 @@ class LambdaInvocation:
         self,
         records: Sequence[Record],
         policy: FailurePolicy,
-        chance: Chance,
+        rng: Chance,
         *,
         batch: int | None = None,
         state: State | None = None,
@@ -88,7 +81,7 @@ class LambdaInvocation:
     ) -> None:
         self.records: Sequence[Record] = records
         self._policy: FailurePolicy = policy
-        self._chance: Chance = chance
+        self._rng: Chance = rng
         self._batch: int | None = batch
         self._give_up_at: Instant = give_up_at
         self._work: BatchWork | None = None
@@ -170,7 +163,7 @@ class LambdaInvocation:
         step, self._step = self._step, None
         work = self._work
         if isinstance(step, HandleEach):
-            work = self._work = BatchWork([self.records[self.done]], self._policy, self._chance, now)
+            work = self._work = BatchWork([self.records[self.done]], self._policy, self._rng, now)
             work.poll_attempt(now)
         assert work is not None, "there is work in progress"
         if isinstance(step, WriteDeadLetter):
@@ -211,7 +204,7 @@ class LambdaInvocation:
             self.ending = Ending.OUT_OF_TIME
         elif self._batch is not None:
             batch = self.records[self.done : self.done + self._batch]
-            self._work = BatchWork(batch, self._policy, self._chance, now)
+            self._work = BatchWork(batch, self._policy, self._rng, now)
 
     def _take_results(self, work: BatchWork) -> None:
         self.done += len(work.take_done())

@@ -5,7 +5,7 @@ event of a subscription.
 
 Invariants:
 
-- A page is opened slice by slice, each slice only when there is room, because opened aggregates may take much memory.
+- A page is opened slice by slice, each slice only when there is room, because unpacked aggregates may take much memory.
 - The end of the shard is reported once, with the last page, which names the children.
 - If the service refuses a position, reading continues at TRIM_HORIZON (``PositionLost``). If the record of the
   checkpoint is gone (``RecordsTrimmed``), or retention may have removed records between two pages (``TrimWatch``), that

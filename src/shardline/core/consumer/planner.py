@@ -53,7 +53,7 @@ class Planner:
         max_leases: int | None,
         hand_over_timeout: float,
         scan_interval: float,
-        chance: Chance,
+        rng: Chance,
     ) -> None:
         self.view: LeaseView = view
         self.graph: ShardGraph = graph
@@ -63,7 +63,7 @@ class Planner:
         self._max_leases: int | None = max_leases
         self._hand_over_timeout: float = hand_over_timeout
         self._scan_interval: float = scan_interval
-        self._chance: Chance = chance
+        self._rng: Chance = rng
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # hand-overs to us, and when we first saw each
 
@@ -102,7 +102,7 @@ class Planner:
         ours = self._ours(readable, held, now)
         spill_after = _SPILL_SCANS * self._scan_interval
         impatient = self._is_impatient(leases, now)
-        assignment = assign(leases, me, self._max_leases, self._chance, spill_after=spill_after, impatient=impatient)
+        assignment = assign(leases, me, self._max_leases, self._rng, spill_after=spill_after, impatient=impatient)
         # A lease may be in both lists. A plan has one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]

@@ -33,15 +33,15 @@ class ReadPace:
     """Schedules the calls of one reader."""
 
     def __init__(
-        self, calls_per_second: float, bytes_per_second: float, idle_interval: float, chance: Chance, now: Instant
+        self, calls_per_second: float, bytes_per_second: float, idle_interval: float, rng: Chance, now: Instant
     ) -> None:
         self._least: float = 1.0 / calls_per_second
         self._distance: float = self._least
         self._bytes_per_second: float = bytes_per_second
         self._idle_longest: float = max(idle_interval, self._least)
         self._idle: float = self._least
-        self._chance: Chance = chance
-        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._rng: Chance = rng
+        self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._sent_at: Instant = now
         self.next_at: Instant = now
         """When the next call may be sent."""
@@ -65,7 +65,7 @@ class ReadPace:
             self._idle = self._least
         else:
             self._idle = min(self._idle * 2, self._idle_longest) if empty else self._least
-            wait = self._idle * (0.9 + 0.1 * self._chance.random())
+            wait = self._idle * (0.9 + 0.1 * self._rng.random())
             idle_at = self._sent_at + wait
             if wait >= _LONG_WAIT:
                 idle_at = round(idle_at / _BEAT) * _BEAT

@@ -50,14 +50,14 @@ class Group(NamedTuple):
 class Collector:
     """Fills requests with aggregates from the lanes."""
 
-    def __init__(self, config: ProducerConfig, chance: Chance, isolation: Isolation) -> None:
+    def __init__(self, config: ProducerConfig, rng: Chance, isolation: Isolation) -> None:
         self._isolation = isolation
         self._max_entries = config.request_max_entries
         self._max_bytes = config.request_max_bytes
         self._burst_bytes = config.shard_burst_bytes
         self._max_in_flight = config.max_in_flight
         self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
-        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
+        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._blocked_until: Instant = -NEVER
         self._ready: deque[Lane] = deque()  # the lane at the front gives the next aggregate
         self._aside: dict[Lane, Instant] = {}  # lanes that may not send now, and when to check them again

@@ -69,9 +69,9 @@ class Lane:
 
     # fmt: off
     __slots__ = (
-        "_backoff", "_blocked_until", "_bucket", "_chance", "_config", "_failure_score", "_failure_score_at",
+        "_backoff", "_blocked_until", "_bucket", "_config", "_failure_score", "_failure_score_at",
         "_in_turn", "_keys", "_landed_as_predicted", "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered",
-        "_packing", "_queue", "_rates", "_sealed_so_far", "_share_changed_at", "_spare_address",
+        "_packing", "_queue", "_rates", "_rng", "_sealed_so_far", "_share_changed_at", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
         "shard_id", "share", "ttls_differ", "vanished",
@@ -79,7 +79,7 @@ class Lane:
     # fmt: on
 
     def __init__(
-        self, shard_id: str | None, hash_range: HashRange | None, config: ProducerConfig, chance: Chance, now: Instant
+        self, shard_id: str | None, hash_range: HashRange | None, config: ProducerConfig, rng: Chance, now: Instant
     ) -> None:
         self.shard_id = shard_id
         self.predicted = shard_id
@@ -122,7 +122,7 @@ class Lane:
         self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
         self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due = config.record_ttl - config.linger
-        self._chance = chance
+        self._rng = rng
         self.max_bytes = config.aggregate_max_bytes
         self.max_count = self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
@@ -131,7 +131,7 @@ class Lane:
         limited = shard_id is not None  # without a map, the number of shards behind the catch-all lane is unknown
         self._rates = (config.records_per_second, config.bytes_per_second) if limited else (_UNLIMITED, _UNLIMITED)
         self._bucket = TokenBucket(*self._rates, now)
-        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
+        self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._blocked_until: Instant = -NEVER
         self.share = 1.0  # the share of the configured rates that is left after throttling
         self._share_changed_at: Instant = now
@@ -307,12 +307,12 @@ class Lane:
 
     def _new_address(self) -> KeylessAddress:
         """Return a short random key, and a hash key inside the lane's range, for the keyless records (P8)."""
-        chance = self._chance
-        key = f"{chance.getrandbits(4 * KEYLESS_KEY_LENGTH):0{KEYLESS_KEY_LENGTH}x}"
+        rng = self._rng
+        key = f"{rng.getrandbits(4 * KEYLESS_KEY_LENGTH):0{KEYLESS_KEY_LENGTH}x}"
         if self.shard_id is None:
             return KeylessAddress(None if self.sends_no_key else key, None)
         start, size = self.hash_range.start, self.hash_range.size
-        return KeylessAddress(key, str(start + chance.getrandbits(128) % size))
+        return KeylessAddress(key, str(start + rng.getrandbits(128) % size))
 
     # ---- leaving
 

@@ -54,20 +54,20 @@ SLICE_RECORDS: Final = 1_024  # records that are sorted in one poll, in a few mi
 class ProducerMachine:
     """All decisions of a producer, without I/O."""
 
-    def __init__(self, stream: StreamRef, config: ProducerConfig, chance: Chance, now: Instant) -> None:
+    def __init__(self, stream: StreamRef, config: ProducerConfig, rng: Chance, now: Instant) -> None:
         self._stream = stream
         self._config = config
-        self._map = ShardMap(stream, chance, closed_shard_ttl=config.closed_shard_ttl)
-        self._facts = StreamFacts(stream, config, chance)
+        self._map = ShardMap(stream, rng, closed_shard_ttl=config.closed_shard_ttl)
+        self._facts = StreamFacts(stream, config, rng)
         self.readiness = Readiness()
         self.intake = Intake(config)
         """The mailbox that putters append to."""
         self.intake.limit_record(self._facts.record_max_bytes)
         self.ledger = Ledger(self.intake)
-        self._router = Router(config, chance, now)
+        self._router = Router(config, rng, now)
         self._router.limit_aggregates(config.known_record_max_bytes)
         self._isolation = Isolation(config)
-        self._collector = Collector(config, chance, self._isolation)
+        self._collector = Collector(config, rng, self._isolation)
         self._retries = Retries(config, self.ledger, self._router, self._collector, self._isolation)
         self._responses = ResponseHandler(
             config=config,

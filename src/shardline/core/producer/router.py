@@ -46,9 +46,9 @@ class _Cache(IntEnum):
 class Router:
     """Holds the lanes, and chooses the lane of each record."""
 
-    def __init__(self, config: ProducerConfig, chance: Chance, now: Instant) -> None:
+    def __init__(self, config: ProducerConfig, rng: Chance, now: Instant) -> None:
         self._config = config
-        self._chance = chance
+        self._rng = rng
         self._endings: tuple[bytes, ...] = ()
         # By the first byte of a hash: the lane, if all hashes with this byte belong to one lane. Otherwise the next
         # four bits are looked up, and only if they do not decide either, the lane is found by bisection.
@@ -61,7 +61,7 @@ class Router:
         self._counted_from = 0
         self._sticky: Lane | None = None
         self._aggregate_max_bytes = config.aggregate_max_bytes
-        self.catch_all = Lane(None, None, config, chance, now)
+        self.catch_all = Lane(None, None, config, rng, now)
         """The lane of records without a prediction. When a map arrives, it vanishes like other lanes."""
         self.catch_all.held = config.ordered
         self._ttls_differ = False
@@ -155,8 +155,8 @@ class Router:
         lanes = self.lanes
         # On a large stream, the best lane of a random sample is nearly as good as the best of all, and much cheaper.
         if len(lanes) > _COMPARE_ALL_MAX:
-            chance = self._chance
-            lanes = tuple(lanes[chance.getrandbits(32) % len(lanes)] for _ in range(_SAMPLE))
+            rng = self._rng
+            lanes = tuple(lanes[rng.getrandbits(32) % len(lanes)] for _ in range(_SAMPLE))
         best = min(lanes, key=lambda lane: lane.load(now))
         self._sticky = best
         return best
@@ -172,7 +172,7 @@ class Router:
         # Lanes are compared by id and range, because the shards of a re-created stream have the ids of the old ones.
         current = {(lane.shard_id, lane.hash_range): lane for lane in self.lanes}
         shards = [] if snapshot is None else list(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
-        added = [Lane(*shard, self._config, self._chance, now) for shard in shards if shard not in current]
+        added = [Lane(*shard, self._config, self._rng, now) for shard in shards if shard not in current]
         for lane in added:
             lane.max_bytes = self._aggregate_max_bytes
             lane.ttls_differ = self._ttls_differ
@@ -190,7 +190,7 @@ class Router:
         # The records in the catch-all lane can be predicted now, so it is replaced like a lane that vanished.
         if shards and not self.catch_all.is_idle:
             removed.append(self.catch_all)
-            self.catch_all = Lane(None, None, self._config, self._chance, now)
+            self.catch_all = Lane(None, None, self._config, self._rng, now)
             self.catch_all.ttls_differ = self._ttls_differ
         for lane in removed:
             lane.vanished = True

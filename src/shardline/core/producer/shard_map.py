@@ -70,11 +70,11 @@ class Snapshot(NamedTuple):
 class ShardMap:
     """Keeps a snapshot of the open shards, and decides when to fetch a newer one."""
 
-    def __init__(self, stream: StreamRef, chance: Chance, *, closed_shard_ttl: float = 60.0) -> None:
+    def __init__(self, stream: StreamRef, rng: Chance, *, closed_shard_ttl: float = 60.0) -> None:
         self._stream = stream
         self._closed_shard_ttl = closed_shard_ttl
-        self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
-        self._stale_backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, chance)
+        self._backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
+        self._stale_backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._is_unchanged = False  # whether the last listing brought nothing new
         self._pages: list[_Listed] = []
         self._foreign_numbers: list[tuple[str, NumberRange]] = []  # the shards of ``note_foreign_number``

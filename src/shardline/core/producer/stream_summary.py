@@ -41,11 +41,11 @@ _UNEXPLAINED_MEMORY: Final = 60.0  # after this many seconds without unexplained
 class StreamFacts:
     """The known facts about the stream, from its summaries."""
 
-    def __init__(self, stream: StreamRef, config: ProducerConfig, chance: Chance) -> None:
+    def __init__(self, stream: StreamRef, config: ProducerConfig, rng: Chance) -> None:
         self._stream = stream
         self._fixed_max_bytes = config.record_max_bytes
-        self._backoff = Backoff(1.0, 30.0, chance)
-        self._unexplained_backoff = Backoff(config.retry_backoff, config.retry_backoff_max, chance)
+        self._backoff = Backoff(1.0, 30.0, rng)
+        self._unexplained_backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._next_query_at: Instant = -NEVER
         self._wanted_at: Instant = 0.0
         self._in_flight = False

@@ -67,8 +67,8 @@ class Throttle(_Refusal, tag="throttle"):
         message = shard_throttling(plan.operation, shard, stream, plan.account)
         plan.refusal = limit_exceeded(message) if plan.operation == "SubscribeToShard" else throttled(message)
 
-    def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
-        del chance
+    def on_entries(self, places: Sequence[int], rng: "Random") -> dict[int, tuple[str, str]]:
+        del rng
         return dict.fromkeys(places, (THROTTLED, ""))
 
 
@@ -89,10 +89,10 @@ class FailEntries(FaultRule, tag="fail_entries"):
     def problem(self) -> str | None:
         return None if (self.k is None) != (self.share is None) else "needs either k or share"
 
-    def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
+    def on_entries(self, places: Sequence[int], rng: "Random") -> dict[int, tuple[str, str]]:
         share = math.ceil(len(places) * (self.share or 0.0))
         count = min(len(places), share if self.k is None else self.k)
-        return dict.fromkeys(chance.sample(places, count), (self.code, self.message))
+        return dict.fromkeys(rng.sample(places, count), (self.code, self.message))
 
 
 @final
@@ -146,16 +146,16 @@ class Latency(FaultRule, tag="latency"):
         return None
 
     def on_request(self, plan: Plan) -> None:
-        plan.delay, plan.waits_first = self._draw_seconds(plan.chance), self.where == "before"
+        plan.delay, plan.waits_first = self._draw_seconds(plan.rng), self.where == "before"
 
-    def _draw_seconds(self, chance: "Random") -> float:
+    def _draw_seconds(self, rng: "Random") -> float:
         seconds = self.seconds
         if isinstance(seconds, list):
-            return chance.uniform(seconds[0], seconds[1])
+            return rng.uniform(seconds[0], seconds[1])
         if isinstance(seconds, Lognormal):
             parameters = seconds.parameters()
             assert parameters is not None, "every rule was validated"
-            return chance.lognormvariate(*parameters)
+            return rng.lognormvariate(*parameters)
         return seconds
 
 
@@ -352,31 +352,31 @@ class Chaos(FaultRule, tag="random"):
             return "accepts a stream and an intensity, and nothing else"
         return None
 
-    def expand(self, chance: "Random") -> list[FaultRule]:
+    def expand(self, rng: "Random") -> list[FaultRule]:
         """Return the rules of the mixture, at least one. A robust client can survive each of them."""
-        choices = _choices(chance)
-        chosen = [choice for choice in choices if chance.random() < _INCLUDED] or choices[:1]
+        choices = _choices(rng)
+        chosen = [choice for choice in choices if rng.random() < _INCLUDED] or choices[:1]
         where = {} if self.stream is None else {"stream": self.stream}
-        return [read_rule(rule | where | {"chance": self.intensity * chance.uniform(0.1, 1.0)}) for rule in chosen]
+        return [read_rule(rule | where | {"chance": self.intensity * rng.uniform(0.1, 1.0)}) for rule in chosen]
 
 
-def _choices(chance: "Random") -> list[dict[str, Any]]:
-    mean = chance.uniform(0.001, 0.02)
+def _choices(rng: "Random") -> list[dict[str, Any]]:
+    mean = rng.uniform(0.001, 0.02)
     return [
         {"kind": "throttle", "operation": "PutRecords"},
         {"kind": "throttle", "operation": _READS},
         {"kind": "throttle", "operation": ["ListShards", "DescribeStreamSummary"]},
-        {"kind": "fail_entries", "share": round(chance.uniform(0.05, 1.0), 3)},
+        {"kind": "fail_entries", "share": round(rng.uniform(0.05, 1.0), 3)},
         {"kind": "error", "code": "InternalFailureException", "message": "Internal Service Failure"},
         {"kind": "error", "code": "ServiceUnavailableException", "message": "Service Unavailable"},
         {"kind": "error", "operation": _READS[0], "code": "ExpiredIteratorException", "message": "Iterator expired."},
-        {"kind": "latency", "seconds": {"mean": mean, "p99": mean * chance.uniform(2, 10)}},
+        {"kind": "latency", "seconds": {"mean": mean, "p99": mean * rng.uniform(2, 10)}},
         {"kind": "latency", "seconds": [0.0, 0.05], "where": "after"},
         *({"kind": "reset", "where": where} for where in ("before", "after", "inside")),
-        {"kind": "truncate", "share": round(chance.random(), 3)},
+        {"kind": "truncate", "share": round(rng.random(), 3)},
         {"kind": "malformed"},
-        {"kind": "html", "status": chance.choice([502, 503, 504])},
-        {"kind": "wrong_count", "delta": chance.choice([-1, 1])},
+        {"kind": "html", "status": rng.choice([502, 503, 504])},
+        {"kind": "wrong_count", "delta": rng.choice([-1, 1])},
         *({"kind": kind} for kind in ("fan_out_exception", "fan_out_end", "fan_out_reset")),
     ]
 

@@ -60,11 +60,11 @@ HOOKS: Final = ("on_request", "on_entries", "on_results", "on_reply", "on_push",
 class Plan:
     """The effects of faults on one request. The hook ``on_request`` writes them."""
 
-    def __init__(self, operation: str, target: Target, account: str, chance: "Random") -> None:
+    def __init__(self, operation: str, target: Target, account: str, rng: "Random") -> None:
         self.operation = operation
         self.target = target
         self.account = account
-        self.chance = chance
+        self.rng = rng
         self.hits: list[FaultRule] = []
         """The rules that hit the request, in their order."""
         self.skew: float = 0.0
@@ -152,9 +152,9 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
     # ---- hooks: a kind overrides those that it needs
 
-    def expand(self, chance: "Random") -> "list[FaultRule]":
+    def expand(self, rng: "Random") -> "list[FaultRule]":
         """Return the rules to add for this rule: itself, except for a random mixture."""
-        del chance
+        del rng
         return [self]
 
     def is_open(self, plan: Plan) -> bool:
@@ -167,13 +167,13 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     def on_request(self, plan: Plan) -> None:
         """Write the effect of this rule into the plan of a request that the rule hits."""
 
-    def on_entries(self, places: Sequence[int], chance: "Random") -> dict[int, tuple[str, str]]:
+    def on_entries(self, places: Sequence[int], rng: "Random") -> dict[int, tuple[str, str]]:
         """Return the entries that fail in a PutRecords that the rule hits.
 
         ``places`` are the indexes of the entries for the rule's stream and shard. The result maps the index of each
         failed entry to its code and message. An empty message stands for AWS's message about a throttled shard.
         """
-        del places, chance
+        del places, rng
         return {}
 
     def on_results(self) -> int:

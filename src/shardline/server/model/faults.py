@@ -99,8 +99,8 @@ class Faults:
     is invalid.
     """
 
-    def __init__(self, chance: "Random", now: Callable[[], float]) -> None:
-        self._chance = chance
+    def __init__(self, rng: "Random", now: Callable[[], float]) -> None:
+        self._rng = rng
         self._now = now
         self._numbers = count_up(1)
         self._all: dict[int, Fault] = {}
@@ -133,7 +133,7 @@ class Faults:
             UsageError: a rule is invalid, or there would be too many rules.
         """
         described_rules = [kinds.read_rule(members) for members in described]
-        rules = [rule for described_rule in described_rules for rule in described_rule.expand(self._chance)]
+        rules = [rule for described_rule in described_rules for rule in described_rule.expand(self._rng)]
         self._check_room(len(rules))
         return [self._activate(rule) for rule in rules]
 
@@ -176,7 +176,7 @@ class Faults:
         if fault.passes_left:
             fault.passes_left -= 1
             return False
-        if fault.rule.chance < 1 and self._chance.random() >= fault.rule.chance:
+        if fault.rule.chance < 1 and self._rng.random() >= fault.rule.chance:
             return False
         fault.hits += 1
         if fault.count_left == 0:
@@ -188,7 +188,7 @@ class Faults:
     def plan(self, state: "ServiceState", operation: str, request: object) -> Plan:
         """Return the effects of the faults on a request that has arrived."""
         target = target_of(request, state)
-        plan = Plan(operation, target, state.settings.account_id, self._chance)
+        plan = Plan(operation, target, state.settings.account_id, self._rng)
         shard_ids: set[str] | None = None  # computed only if a rule has a shard
         for fault in list(self.for_requests.values()):
             rule = fault.rule
@@ -211,7 +211,7 @@ class Faults:
         """
         failed: dict[int, tuple[str, str]] = {}
         for fault, places in self._hit_entries("on_entries", stream, shards):
-            failed = fault.rule.on_entries(places, self._chance) | failed
+            failed = fault.rule.on_entries(places, self._rng) | failed
         return failed
 
     def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:

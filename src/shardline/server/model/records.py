@@ -237,7 +237,7 @@ def _shards_for(state: ServiceState, stream: ServerStream, entries: list[PutReco
 def _shard_for(state: ServiceState, stream: ServerStream, entry: PutRecordsRequestEntry) -> ServerShard:
     """Return the shard for a record. With AUTO distribution it is random, whatever the record's key is."""
     if stream.record_distribution == "AUTO":
-        return state.chance.choice(stream.open_shards)
+        return state.rng.choice(stream.open_shards)
     text = entry.explicit_hash_key
     if text is None:
         key = entry.partition_key
@@ -404,9 +404,7 @@ def _is_after_record(shard: ServerShard, place: int, number: str) -> bool:
 
 
 def write_iterator(state: ServiceState, stream: ServerStream, shard: ServerShard, place: int) -> str:
-    token = IteratorToken(
-        stream.name, stream.creation_second, shard.index, place, state.now, state.chance.getrandbits(32)
-    )
+    token = IteratorToken(stream.name, stream.creation_second, shard.index, place, state.now, state.rng.getrandbits(32))
     return state.tokens.write(token)
 
 
@@ -420,7 +418,7 @@ def get_records(state: ServiceState, request: GetRecords) -> GetRecordsOutput:
     log = shard.log
     log.trim(stream.trim_horizon(state.now))
     chance = state.settings.empty_page_chance
-    if chance and log.arrival_of(place) is not None and state.chance.random() < chance:
+    if chance and log.arrival_of(place) is not None and state.rng.random() < chance:
         most = 0
     else:
         most = min(request.limit or limits.page_max_records, limits.page_max_records)

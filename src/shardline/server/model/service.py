@@ -100,8 +100,8 @@ class Answer(NamedTuple):
 class Service:
     """The whole service: its state, and the operations on it."""
 
-    def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
-        self.state: ServiceState = ServiceState(settings, chance, now)
+    def __init__(self, settings: ServiceSettings, rng: "Random", now: float) -> None:
+        self.state: ServiceState = ServiceState(settings, rng, now)
         self._subscriptions = consumers.Subscriptions()
 
     def use_faults(self, faults: "Faults") -> None:

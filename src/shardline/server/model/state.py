@@ -114,11 +114,11 @@ class _DeletedStream(NamedTuple):
 class ServiceState:
     """The state that the operations read and change."""
 
-    def __init__(self, settings: ServiceSettings, chance: "Random", now: float) -> None:
+    def __init__(self, settings: ServiceSettings, rng: "Random", now: float) -> None:
         self.settings = settings
-        self.chance = chance
+        self.rng = rng
         self.now: float = now
-        self.tokens: Tokens = Tokens(chance.randbytes(16))
+        self.tokens: Tokens = Tokens(rng.randbytes(16))
         self.streams: dict[str, ServerStream] = {}
         self.consumers: dict[str, ServerConsumer] = {}
         self.channels: dict[str, ServerChannel] = {}

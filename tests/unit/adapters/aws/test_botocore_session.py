@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import ClientError
 
-from shardline.adapters.aws.aws_service import AwsWishes
+from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.adapters.aws.botocore_session import BotocoreSession
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
@@ -29,8 +29,8 @@ MEMBERS = {
 }
 
 
-def session_of(service="kinesis", **wishes):
-    return BotocoreSession(AwsWishes(**wishes), service)
+def session_of(service="kinesis", **settings):
+    return BotocoreSession(AwsSettings(**settings), service)
 
 
 @pytest.fixture(autouse=True)

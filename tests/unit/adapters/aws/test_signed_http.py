@@ -14,7 +14,7 @@ from shardline.codec.sigv4 import Signer, payload_sha256
 from shardline.core.failures import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
-from shardline.ports import HttpAnswer
+from shardline.ports import HttpResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ class Transport:
         answer = await self.post(url, headers, body)
         self.open_streams += 1
         try:
-            yield Arriving(answer) if isinstance(answer, HttpAnswer) else answer
+            yield Arriving(answer) if isinstance(answer, HttpResponse) else answer
         finally:
             self.open_streams -= 1
 
@@ -87,12 +87,12 @@ class Rules:
 
 
 def ok(body=b"{}"):
-    return HttpAnswer(200, {}, body)
+    return HttpResponse(200, {}, body)
 
 
 def refusal(code, status=400, message="told so", **headers):
     body = json.dumps({"__type": code, "message": message}).encode()
-    return HttpAnswer(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
+    return HttpResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
 def make(transport, *, credentials=None, endpoints=None, clock=None, endpoint="http://localhost:4567"):
@@ -167,21 +167,21 @@ async def test_a_broken_connection_is_handed_on_after_one_attempt():
             "ProvisionedThroughputExceededException",
         ),
         (refusal("com.amazonaws#ValidationException"), FailureKind.INVALID, "ValidationException"),
-        (HttpAnswer(500, {}, b""), FailureKind.TRANSIENT, "InternalServerError"),
-        (HttpAnswer(204, {}, b""), FailureKind.TRANSIENT, "Http204"),
-        (HttpAnswer(301, {}, b""), FailureKind.TRANSIENT, "Http301"),
-        (HttpAnswer(307, {"location": "https://login.example"}, b""), FailureKind.TRANSIENT, "Http307"),
-        (HttpAnswer(401, {}, b"Unauthorized"), FailureKind.TRANSIENT, "Unauthorized"),
-        (HttpAnswer(403, {}, b"<html>Forbidden</html>"), FailureKind.TRANSIENT, "Forbidden"),
-        (HttpAnswer(403, {"x-amzn-errortype": "ForbiddenException"}, b""), FailureKind.DENIED, "ForbiddenException"),
-        (HttpAnswer(404, {}, b'{"message": "no such route"}'), FailureKind.TRANSIENT, "NotFound"),
-        (HttpAnswer(400, {}, b'{"code": "ValidationError"}'), FailureKind.TRANSIENT, "ValidationError"),
-        (HttpAnswer(400, {}, b'{"code": "ExpiredToken"}'), FailureKind.TRANSIENT, "ExpiredToken"),
-        (HttpAnswer(405, {}, b""), FailureKind.TRANSIENT, "Http405"),
-        (HttpAnswer(407, {}, b""), FailureKind.TRANSIENT, "ProxyAuthenticationRequired"),
-        (HttpAnswer(413, {}, b"<html>Too large</html>"), FailureKind.TRANSIENT, "RequestEntityTooLarge"),
-        (HttpAnswer(421, {}, b"Misdirected"), FailureKind.TRANSIENT, "Http421"),
-        (HttpAnswer(429, {}, b"Slow down"), FailureKind.THROTTLED, "TooManyRequests"),
+        (HttpResponse(500, {}, b""), FailureKind.TRANSIENT, "InternalServerError"),
+        (HttpResponse(204, {}, b""), FailureKind.TRANSIENT, "Http204"),
+        (HttpResponse(301, {}, b""), FailureKind.TRANSIENT, "Http301"),
+        (HttpResponse(307, {"location": "https://login.example"}, b""), FailureKind.TRANSIENT, "Http307"),
+        (HttpResponse(401, {}, b"Unauthorized"), FailureKind.TRANSIENT, "Unauthorized"),
+        (HttpResponse(403, {}, b"<html>Forbidden</html>"), FailureKind.TRANSIENT, "Forbidden"),
+        (HttpResponse(403, {"x-amzn-errortype": "ForbiddenException"}, b""), FailureKind.DENIED, "ForbiddenException"),
+        (HttpResponse(404, {}, b'{"message": "no such route"}'), FailureKind.TRANSIENT, "NotFound"),
+        (HttpResponse(400, {}, b'{"code": "ValidationError"}'), FailureKind.TRANSIENT, "ValidationError"),
+        (HttpResponse(400, {}, b'{"code": "ExpiredToken"}'), FailureKind.TRANSIENT, "ExpiredToken"),
+        (HttpResponse(405, {}, b""), FailureKind.TRANSIENT, "Http405"),
+        (HttpResponse(407, {}, b""), FailureKind.TRANSIENT, "ProxyAuthenticationRequired"),
+        (HttpResponse(413, {}, b"<html>Too large</html>"), FailureKind.TRANSIENT, "RequestEntityTooLarge"),
+        (HttpResponse(421, {}, b"Misdirected"), FailureKind.TRANSIENT, "Http421"),
+        (HttpResponse(429, {}, b"Slow down"), FailureKind.THROTTLED, "TooManyRequests"),
     ],
 )
 async def test_a_refusal_is_a_failure_after_one_attempt(answer, kind, code):
@@ -352,7 +352,7 @@ async def test_a_date_that_is_none_corrects_nothing(headers):
 
 async def test_the_services_time_is_that_of_its_last_answer():
     wall = [NOW - 3_600.0]
-    http = make(Transport(HttpAnswer(200, {"date": DATE}, b"{}"), ok()), clock=lambda: wall[0])
+    http = make(Transport(HttpResponse(200, {"date": DATE}, b"{}"), ok()), clock=lambda: wall[0])
     assert http.service_time() == NOW - 3_600.0, "until it has said anything, ours"
     await post(http)
     wall[0] += 5

@@ -7,7 +7,7 @@ import pytest
 
 from shardline.adapters.http.http1_transport import Http1Transport
 from shardline.adapters.http.http_settings import HttpSettings
-from shardline.ports import HttpAnswer
+from shardline.ports import HttpResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def transport(*scripts, **settings):
 async def test_a_request_and_its_answer():
     async with transport([GOOD[:5], GOOD[5:40], GOOD[40:]]) as (http, made):
         answer = await http.post(URL + "path", {"X-Amz-Date": "now", "Content-Type": "x"}, b"body")
-        assert isinstance(answer, HttpAnswer)
+        assert isinstance(answer, HttpResponse)
         assert (answer.status, answer.headers["x-some"], answer.body) == (200, "Header", b"ok")
         assert b"".join(made[0].sent) == (
             b"POST /path HTTP/1.1\r\nHost: kinesis.example\r\nX-Amz-Date: now\r\nContent-Type: x\r\n"
@@ -112,7 +112,7 @@ async def test_any_other_is_closed_at_once(name):
     async with transport(CLOSED[name], [GOOD]) as (http, made):
         await http.post(URL, {}, b"")
         assert made[0].aborted
-        assert isinstance(await http.post(URL, {}, b""), HttpAnswer)
+        assert isinstance(await http.post(URL, {}, b""), HttpResponse)
         assert len(made) == 2
 
 
@@ -122,7 +122,7 @@ async def test_a_cancelled_request_closes_its_connection_and_frees_its_place():
             await http.post(URL, {}, b"")
         assert scope.cancelled_caught
         assert made[0].aborted
-        assert isinstance(await http.post(URL, {}, b""), HttpAnswer)
+        assert isinstance(await http.post(URL, {}, b""), HttpResponse)
 
 
 async def test_no_more_connections_than_allowed():

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shardline.adapters.aws.aws_service import AwsWishes
+from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.adapters.aws.botocore_session import BotocoreSession
 from shardline.cli.doctor.connectivity_checks import check_clock, check_endpoint, check_settings
 from shardline.cli.doctor.diagnoses import Verdict, advice_for, of_failure
@@ -60,7 +60,7 @@ def test_credentials_that_end_soon(profiles):
 
 
 def test_the_time_left_is_found_to_the_second(profiles):
-    facts = BotocoreSession(AwsWishes(profile=profiles("some", 5_000).profile)).credential_facts()
+    facts = BotocoreSession(AwsSettings(profile=profiles("some", 5_000).profile)).credential_facts()
     assert 4_980 <= facts.seconds_left <= 5_000
     assert facts.is_temporary
 

@@ -217,7 +217,7 @@ def test_a_change_of_membership_moves_each_lease_once_at_most(leases, workers, c
 
 def settle(leases, workers, joiners, seed, *, late):
     """Workers join an even fleet at once; ``late``: what a worker asks for arrives after others have looked again."""
-    chance = Random(seed)
+    rng = Random(seed)
     old = [f"w{number}" for number in range(workers)]
     everyone = old + [f"new{number}" for number in range(joiners)]
     world = World({f"s{place:03d}": old[place % workers] for place in range(leases)}, seed)
@@ -225,11 +225,11 @@ def settle(leases, workers, joiners, seed, *, late):
     while moved and scans < 40:
         scans, moved, asked_for, steps = scans + 1, False, {}, []
         for name in everyone:
-            looks, arrives = sorted((chance.random(), chance.random())) if late else [chance.random()] * 2
+            looks, arrives = sorted((rng.random(), rng.random())) if late else [rng.random()] * 2
             steps += [(looks, 0, name), (arrives, 1, name)]
         for _, has_looked, name in sorted(steps):
             if not has_looked:
-                asked_for[name] = assign(world.leases(), name, None, chance, spill_after=1.5).ask
+                asked_for[name] = assign(world.leases(), name, None, rng, spill_after=1.5).ask
                 continue
             for one in asked_for[name]:
                 if world.owners[one.shard_id] == one.owner:

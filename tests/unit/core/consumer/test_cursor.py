@@ -22,21 +22,21 @@ def test_a_record_that_a_thread_took_meanwhile_counts_as_taken(lease):
     cursor.place = 1  # the thread had looked before
     cursor.take_back()
     assert (cursor.end, cursor.done, cursor.place) == (0, 0, 1)
-    assert cursor.look(is_manual=False) == HandlingState("r0", 1, 0, None)
+    assert cursor.handling_state(is_manual=False) == HandlingState("r0", 1, 0, None)
 
 
 def test_what_was_reported_is_the_trackers_and_a_part_of_a_batch_is_in_hand_alone(lease):
     cursor = Cursor(RECORDS, lease)
     cursor.take(100.0)
     cursor.reported = 1
-    assert cursor.look(is_manual=True).oldest == "r1"
+    assert cursor.handling_state(is_manual=True).oldest == "r1"
     batch = Cursor(RECORDS, lease, whole=True)
     batch.begin_slice(100.0)
     batch.take_all()
     batch.given, batch.finished = 1, 2
-    assert batch.look(is_manual=False) == HandlingState("r2", 1, 1, 100.0)
+    assert batch.handling_state(is_manual=False) == HandlingState("r2", 1, 1, 100.0)
     batch.finished = 4
-    assert batch.look(is_manual=False) == HandlingState(None, 0, 0, None)
+    assert batch.handling_state(is_manual=False) == HandlingState(None, 0, 0, None)
 
 
 @pytest.mark.parametrize("method", [Cursor.take, Cursor.take_all])

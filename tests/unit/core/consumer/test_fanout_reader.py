@@ -124,7 +124,7 @@ def test_an_event_that_was_not_taken_whole_is_not_requested_again(monkeypatch):
 
 def test_after_another_subscription_the_reader_waits_at_least_five_seconds_with_jitter():
     for drawn, wait in ((0.0, 5.0), (1.0, 6.0)):
-        shell = FanOutShell(chance=Always(drawn))
+        shell = FanOutShell(rng=Always(drawn))
         shell.fail(IN_USE)
         assert shell.reader.next_deadline() == pytest.approx(shell.now + wait)
         assert shell.reader.take_events() == [SubscriptionEnded("a", IN_USE, shell.reader.next_deadline())]

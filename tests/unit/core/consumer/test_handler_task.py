@@ -4,8 +4,8 @@ import pytest
 from tests.harness.hand_out import Desk
 
 from shardline.core.consumer.consumer_events import HandlerStuck
-from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.consumer.handler_task import Attempt, Bury, Outcome, Stop
+from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
+from shardline.core.consumer.handler_task import Attempt, Outcome, Stop
 
 POLICY = FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0)
 FAILED = Outcome("broken")
@@ -58,11 +58,11 @@ def test_a_record_whose_dead_letter_was_written_is_done(ack):
     shell.desk.poll(1.0)
     assert shell.task.step == Attempt([record])
     step = shell.step(FAILED)
-    assert isinstance(step, Bury)
+    assert isinstance(step, WriteDeadLetter)
     assert (step.letter.records, step.letter.error, step.letter.attempts) == ([record], "broken", 2)
     assert shell.step(Outcome("no room on the disk")) is None
     shell.desk.poll(1.0)
-    assert isinstance(shell.task.step, Bury)
+    assert isinstance(shell.task.step, WriteDeadLetter)
     assert shell.step() is None
     assert (shell.watermark, shell.hand_out.counts.dead_letters) == (1, 1)
 

@@ -135,7 +135,7 @@ def test_a_lost_lease_takes_its_records_with_it(desk):
     assert (shard.is_over, desk.hand_out.shards, taker.cursor.is_open) == (True, {}, False)
     assert desk.hand_out.budget.held_bytes(shard.key) == 0
     desk.poll()
-    assert desk.hand_out.look(shard).records == 1, "user code still has the second"
+    assert desk.hand_out.handling_state(shard).records == 1, "user code still has the second"
     assert not desk.ask(taker)
 
 

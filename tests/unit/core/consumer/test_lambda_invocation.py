@@ -14,14 +14,13 @@ from shardline.core.consumer.consumer_events import (
     HandlingStopped,
     RecordsDeadLettered,
 )
-from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_errors import ErrorSummary
 from shardline.core.consumer.lambda_invocation import (
     CallHandler,
     Ending,
     HandleEach,
     LambdaInvocation,
-    WriteDeadLetter,
 )
 from shardline.model.record import Record
 

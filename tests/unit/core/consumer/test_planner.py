@@ -34,7 +34,7 @@ class World:
             max_leases=None,
             hand_over_timeout=5.0,
             scan_interval=0.5,
-            chance=Random(0),
+            rng=Random(0),
         )
 
     def scan(self, rows, now=None):

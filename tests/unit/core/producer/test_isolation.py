@@ -181,8 +181,8 @@ def test_whatever_is_invalid_all_of_it_fails_and_nothing_else(
     }[naming]
     bench = Bench(max_in_flight=in_flight, ordered=ordered, names=names)
     shipments = [bench.shipment(records, together=together, lane=lane) for records, together, lane in sizes]
-    chance = Random(seed)
-    bench.bad = {number for number in range(bench.made) if chance.random() < share} | {chance.randrange(bench.made)}
+    rng = Random(seed)
+    bench.bad = {number for number in range(bench.made) if rng.random() < share} | {rng.randrange(bench.made)}
     if bench.made == 1:
         return
     bench.refuse(*shipments)
@@ -336,13 +336,13 @@ def test_p9_records_of_other_keys_and_other_lanes_do_not_wait():
 
 @given(seed=st.integers(0, 10_000), in_flight=st.sampled_from([1, 24, ALL_AT_ONCE]), named=st.booleans())
 def test_p9_whatever_is_refused_each_key_is_stored_in_order(seed, in_flight, named):
-    chance = Random(seed)
+    rng = Random(seed)
     bench = Bench(ordered=True, max_in_flight=in_flight, names=(lambda places: places[:2]) if named else None)
-    keys = ["x", "y", "z", None][: chance.randint(1, 4)]
+    keys = ["x", "y", "z", None][: rng.randint(1, 4)]
     shipments = [
-        bench.shipment(chance.randint(2, 40), together=chance.random() < 0.5, lane=lane, keys=keys) for lane in (0, 1)
+        bench.shipment(rng.randint(2, 40), together=rng.random() < 0.5, lane=lane, keys=keys) for lane in (0, 1)
     ]
-    bench.bad = {chance.randrange(bench.made) for _ in range(chance.choice([1, 3, 20]))}
+    bench.bad = {rng.randrange(bench.made) for _ in range(rng.choice([1, 3, 20]))}
     place = {
         int(record.data): (lane, record.key)
         for aggregate, lane in shipments
@@ -350,7 +350,7 @@ def test_p9_whatever_is_refused_each_key_is_stored_in_order(seed, in_flight, nam
         if record.key is not None
     }
     bench.refuse(*shipments)
-    bench.run(newest_first=chance.random() < 0.5)
+    bench.run(newest_first=rng.random() < 0.5)
     last = {}
     for number in bench.stored:
         if number in place:

@@ -321,24 +321,24 @@ ODD = (
 """Values that one member or another does not take."""
 
 
-def spoilt(value, chance):
+def spoilt(value, rng):
     """The value with some of its parts replaced, left out or repeated."""
-    if chance.random() < 0.1:
-        return chance.choice(ODD)
+    if rng.random() < 0.1:
+        return rng.choice(ODD)
     if isinstance(value, dict):
-        return {name: spoilt(item, chance) for name, item in value.items() if chance.random() > 0.05}
+        return {name: spoilt(item, rng) for name, item in value.items() if rng.random() > 0.05}
     if isinstance(value, list):
-        return [spoilt(item, chance) for item in value] * chance.choice([1, 1, 2])
+        return [spoilt(item, rng) for item in value] * rng.choice([1, 1, 2])
     return value
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_broken_at_once_is_refused_and_never_a_failure(endpoint, seed):
-    chance = Random(seed)
+    rng = Random(seed)
     codes = Counter()
     for _ in range(1_000):
-        operation = chance.choice(sorted({case.operation for case in CASES}))
-        members = spoilt(sample(MODEL.operation_model(operation).input_shape), chance)
+        operation = rng.choice(sorted({case.operation for case in CASES}))
+        members = spoilt(sample(MODEL.operation_model(operation).input_shape), rng)
         for content_type, body in ((bodies.JSON, to_json(members)), (bodies.CBOR, cbor.encode(members))):
             headers = {"content-type": content_type, "x-amz-target": TARGET_PREFIX + operation}
             reply = endpoint.reply(headers, body)
