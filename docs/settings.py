@@ -181,7 +181,7 @@ PRODUCER_ARGUMENTS = {
     "serializer": "Turns the data of a record into bytes. Without it, `put` takes bytes.",
     "packing": "Short for the setting of the same name.",
     "on_failure": "A callback for every record that failed. It may be `async`.",
-    "sink": "A callback for every event.",
+    "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "close_timeout": "How long the end of the block waits for deliveries. `None`: until all are done.",
     "drain_on_cancel": "Whether Ctrl-C and cancellation still deliver buffered records, within `close_timeout`.",
 }
@@ -288,7 +288,7 @@ CONSUMER_ARGUMENTS = {
     "idle_timeout": "Ends the iteration after this many seconds without records.",
     "max_leases": "Short for the setting of the same name.",
     "fan_out": "Read by [enhanced fan-out](../../guides/consumer/fan-out.md) with this registered consumer.",
-    "sink": "A callback for every event.",
+    "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "close_timeout": "How long the end of the block waits for handlers. `None`: until they are done.",
 }
 POLICY = ["attempts", "backoff", "backoff_max", "bisect", "finally_"]
@@ -385,7 +385,7 @@ def shown(name: str, value: Any) -> str:
     """Return a default as the page shows it."""
     if isinstance(value, str):
         return f'`"{value}"`'
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool | tuple):
         return f"`{value}`"
     return number(value, in_bytes="bytes" in name)
 

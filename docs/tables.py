@@ -132,7 +132,7 @@ AIOKPL = {
     "endpoint_url": "`endpoint_url=` of `Producer` or `Client`",
     "verify_ssl": "`verify=` of `Producer` or `Client`",
     "aws_access_key_id, aws_secret_access_key, aws_session_token": "`credentials=` of `Producer` or `Client`, or the AWS chain",
-    "metrics_level, metrics_upload_interval_ms, metrics_sink": "`sink=` of `Producer`",
+    "metrics_level, metrics_upload_interval_ms, metrics_sink": "`sinks=` of `Producer`",
     "drain_interval_ms": "none: nothing is polled",
 }  # fmt: skip
 # The KCL 3's setting, its default, and the counterpart in Shardline.
@@ -157,7 +157,7 @@ KCL = [
     ("billingMode", "PAY_PER_REQUEST", "the same, if Shardline creates the table"),
     ("retrievalMode FANOUT", "the default", "`fan_out=`; by default, records are polled"),
     ("logWarningForTaskAfterMillis", "none", "`stuck_after`"),
-    ("metricsLevel", "DETAILED", "`sink=`, `status()`"),
+    ("metricsLevel", "DETAILED", "`sinks=`, `status()`"),
     ("none: 5 calls and 2 MiB/s per shard", "", "`calls_per_second`, `bytes_per_second`"),
     ("none: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
     ("none", "", "`if_recreated`"),
@@ -191,7 +191,7 @@ ASYNC_KINESIS = [
     ("processor=MsgpackProcessor(), StringProcessor()", "", "`deserializer=msgpack.unpackb`, `bytes.decode`"),
     ("processor=KPLJsonProcessor()", "", "`deserializer=json.loads`: aggregates are always opened"),
     ("idle_timeout", "2.0", "`idle_timeout=`, by default none"),
-    ("metrics_collector", "", "`sink=`, `status()`"),
+    ("metrics_collector", "", "`sinks=`, `status()`"),
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict, cast, final
@@ -49,13 +49,14 @@ from shardline.core.consumer.lambda_invocation import (
 )
 from shardline.core.setting_checks import check_number
 from shardline.errors import HandlerFailed, ShardlineError, UsageError, WaitTimeout
+from shardline.events import EventSource, check_sinks
 from shardline.model.record import Origin, Record, hand_out
 from shardline.model.stream import parse_stream
 
 if TYPE_CHECKING:
     from shardline.aio.producer.async_producer import Producer as AsyncProducer
     from shardline.aio.reporting import ConsumerReporter
-    from shardline.events import ConsumerEvent, EventSink
+    from shardline.events import ConsumerEvent, EventSink, Sink
     from shardline.sync.blocking_producer import Producer as BlockingProducer
 
 __all__ = ["BatchItemFailure", "Clock", "KinesisEventSource", "Response", "Window"]
@@ -126,7 +127,8 @@ class KinesisEventSource:
             all records of the event.
         margin: for how many seconds before Lambda's time limit no call of the handler begins; at most half of the time
             that the invocation has. An async handler that runs at that moment is cancelled.
-        sink: called with each event about failures, as the sink of a consumer.
+        sinks: receive each event, as the sinks of a consumer. They are opened and closed in each invocation that has
+            events, which ends when they have received them, or after two seconds.
         clock: the time; for tests.
 
     Raises:
@@ -142,12 +144,13 @@ class KinesisEventSource:
         producer: "AsyncProducer | BlockingProducer | None" = None,
         report_failures: bool = True,
         margin: float = 1.0,
-        sink: "EventSink[ConsumerEvent] | None" = None,
+        sinks: "Iterable[Sink | EventSink[ConsumerEvent]]" = (),
         clock: Clock | None = None,
     ) -> None:
-        for name, value in (("deserializer", deserializer), ("sink", sink)):
-            if value is not None and not callable(value):
-                raise UsageError(f"{name} must be callable, or None, not {type(value).__name__}")
+        if deserializer is not None and not callable(deserializer):
+            raise UsageError(
+                f"deserializer must be callable, or None, not {type(cast('object', deserializer)).__name__}"
+            )
         if producer is not None and not _is_producer(producer):
             raise UsageError(
                 "producer must be a shardline.Producer, a shardline.sync.Producer, or None, not "
@@ -162,7 +165,7 @@ class KinesisEventSource:
             unstarted=[each for each in (producer, dead_letter) if _is_producer(each)],
             report_failures=report_failures,
             margin=margin,
-            sink=sink,
+            sinks=check_sinks(sinks),
             clock=clock,
         )
 
@@ -217,7 +220,7 @@ class _Settings(NamedTuple):
     """The producers that are not started yet."""
     report_failures: bool
     margin: float
-    sink: "EventSink[ConsumerEvent] | None"
+    sinks: tuple[Any, ...]
     clock: Clock | None
 
 
@@ -342,8 +345,12 @@ class _Run:
         finally:
             if self._reporter is not None:
                 self._reporter.log_rest()
-            if producer is not None:
-                await self._flush(producer, failed)
+                self._reporter.sinks.stop()
+            try:
+                if producer is not None:
+                    await self._flush(producer, failed)
+            finally:
+                await self._wait_for_sinks()
         return self._respond()
 
     # ---- the records
@@ -523,8 +530,21 @@ class _Run:
             if self._reporter is None:
                 from shardline.aio.reporting import ConsumerReporter  # noqa: PLC0415 - it imports asyncio
 
-                self._reporter = ConsumerReporter(self._name, self._settings.sink, self._clock.now)
+                source = EventSource("consumer", self._name)
+                self._reporter = ConsumerReporter(self._name, source, self._settings.sinks, self._clock.now)
+                self._reporter.sinks.start()
             self._reporter.report(events)
+
+    async def _wait_for_sinks(self) -> None:
+        """Wait until the sinks have received all events: after the invocation, Lambda freezes their threads."""
+        if self._reporter is None:
+            return
+        sinks, left = self._reporter.sinks, self._until(self._flush_by)
+        limit = NEVER if left is None else left
+        if self._function.is_async:
+            await sinks.wait(limit)
+        else:
+            sinks.wait_blocking(limit)
 
 
 # ---- arguments, and results

@@ -1,10 +1,14 @@
-"""The events of producers and consumers, and the sink that receives them.
+"""The events of producers and consumers, and the sinks that receive them.
 
-Pass a sink to ``Producer(sink=...)`` or ``Consumer(sink=...)``, and it is called with each event: per request or per
-change, never per record. No event contains data, keys or credentials. A new version may add events and fields.
+Pass sinks to ``Producer(sinks=[...])`` or ``Consumer(sinks=[...])``, or use them everywhere with ``instrument``. Each
+sink is called with each event: per request or per change, never per record. No event contains data, keys or
+credentials. A new version may add events and fields.
 """
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeAlias, final
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import (
@@ -60,6 +64,8 @@ from shardline.core.producer_events import (
     StreamUnknown,
 )
 from shardline.core.producer_events import Event as ProducerEvent
+from shardline.errors import UsageError
+from shardline.model.record import Record
 
 Event: TypeAlias = ProducerEvent | ConsumerEvent
 """Every event. A ``ProducerEvent`` is an event of a producer, and a ``ConsumerEvent`` one of a consumer."""
@@ -77,11 +83,120 @@ else:  # type checkers know the default; at run time, only Python 3.13 does
 class EventSink(Protocol[EventT_contra]):
     """A callable that receives events. Its exceptions are logged, and have no other effect.
 
-    A producer takes an ``EventSink[ProducerEvent]``, a consumer an ``EventSink[ConsumerEvent]``. A sink of all events,
-    an ``EventSink``, works for both.
+    It is called in a thread of its own, within about 50 ms of the event. A producer takes an
+    ``EventSink[ProducerEvent]``, a consumer an ``EventSink[ConsumerEvent]``. A sink of all events, an ``EventSink``,
+    works for both.
     """
 
     def __call__(self, event: EventT_contra, /) -> object: ...
+
+
+@final
+class EventSource(NamedTuple):
+    """The producer or consumer that emits the events."""
+
+    kind: Literal["producer", "consumer"]
+    stream: str
+    """The name of the stream."""
+    group: str | None = None
+    """The group of a consumer."""
+    worker_id: str | None = None
+    """The worker id of a consumer."""
+    server_address: str | None = None
+    """The host name of the endpoint. ``None`` if no ``endpoint_url`` was passed."""
+
+
+class Sink(Protocol):
+    """A sink that serves many producers and consumers, and tells their events apart."""
+
+    def open(self, source: EventSource, /) -> EventSink[Event]:
+        """Return the callable for the events of this producer or consumer.
+
+        Called once when the producer or consumer starts, in the thread that also calls the callable. If the callable
+        has a method ``close``, that is called once, after the last event.
+        """
+        ...
+
+
+class Tracing(Protocol):
+    """Carries the trace context from the put of a record to its handler.
+
+    A ``Sink`` with a method ``tracing(source)`` that returns such an object traces that producer or consumer.
+    """
+
+    def put_headers(self) -> Mapping[str, str] | None:
+        """Return the headers for a record, or ``None`` for no headers. Called for every put, in the putter's thread."""
+        ...
+
+    def handling(self, records: Sequence[Record[Any]], /) -> AbstractContextManager[object]:
+        """Return the context manager in which the handler is called with these records."""
+        ...
+
+
+# ---- sinks for every producer and consumer
+
+_instrumentations: Final[list["Instrumentation"]] = []
+
+
+@final
+class Instrumentation:
+    """The sinks that one call of ``instrument`` added. A context manager that removes them at its end."""
+
+    def __init__(self, sinks: tuple[Any, ...]) -> None:
+        self._sinks = sinks
+        _instrumentations.append(self)
+
+    @property
+    def sinks(self) -> tuple[Any, ...]:
+        return self._sinks
+
+    def remove(self) -> None:
+        """Add the sinks to no more producers and consumers. Those that have started keep them."""
+        if self in _instrumentations:
+            _instrumentations.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def instrument(*sinks: Sink | EventSink[Event]) -> Instrumentation:
+    """Pass the events of every producer and consumer that starts from now on in this process to these sinks, too.
+
+    Raises:
+        UsageError: an argument is not a sink.
+    """
+    return Instrumentation(check_sinks(sinks))
+
+
+def instrumented_sinks() -> list[Any]:
+    """Return the sinks that ``instrument`` added, in order."""
+    return [sink for each in [*_instrumentations] for sink in each.sinks]
+
+
+def check_sinks(sinks: object) -> tuple[Any, ...]:
+    """Return the sinks as a tuple.
+
+    Raises:
+        UsageError: the argument is not an iterable of sinks.
+    """
+    expected = "sinks must be a list of callables and of sinks such as LogSink()"
+    items: Any = sinks
+    if callable(sinks) or hasattr(sinks, "open"):
+        raise UsageError(f"{expected}, not a single {type(sinks).__name__}: pass sinks=[...]")
+    if isinstance(sinks, str | bytes) or not isinstance(sinks, Iterable):
+        raise UsageError(f"{expected}, not {type(sinks).__name__}")
+    checked: tuple[Any, ...] = tuple(items)
+    for sink in checked:
+        if isinstance(sink, type) and hasattr(sink, "open"):
+            raise UsageError(f"{expected}, not the class {sink.__name__}: pass {sink.__name__}(...)")
+        if not callable(sink) and not callable(getattr(sink, "open", None)):
+            raise UsageError(f"{expected}; one of them is of the type {type(sink).__name__}")
+    return checked
 
 
 __all__ = [
@@ -95,6 +210,7 @@ __all__ = [
     "DistributionChanged",
     "Event",
     "EventSink",
+    "EventSource",
     "Failure",
     "FailureKind",
     "HandOverAsked",
@@ -103,6 +219,7 @@ __all__ = [
     "HandlerRetried",
     "HandlerStuck",
     "HandlingStopped",
+    "Instrumentation",
     "LagMeasured",
     "LaneStats",
     "LeaseGained",
@@ -128,6 +245,7 @@ __all__ = [
     "ShardMapFailed",
     "ShardTrimmed",
     "ShardsChanged",
+    "Sink",
     "Stalled",
     "StoreFailed",
     "StoreRecovered",
@@ -137,5 +255,7 @@ __all__ = [
     "Subscribed",
     "SubscriptionEnded",
     "TooManyUnacknowledged",
+    "Tracing",
     "WorkerIdShared",
+    "instrument",
 ]

@@ -175,7 +175,7 @@ async def test_two_live_processes_under_one_name_leave_each_others_shards_alone_
         return handle
 
     async with anyio.create_task_group() as tasks:
-        first, second = make("twin", config=SHORT), make("twin", config=SHORT, sink=events.append)
+        first, second = make("twin", config=SHORT), make("twin", config=SHORT, sinks=[events.append])
         await first.start()
         tasks.start_soon(first.run, handler("first"))
         await first.wait_ready(timeout=LIMIT)
@@ -210,7 +210,7 @@ async def test_a_token_grows_through_every_change_of_hands_and_is_a_time(make, p
 
 async def test_a_worker_of_another_lease_duration_keeps_its_leases(make):
     events = []
-    async with make("slow", config=LONG, sink=events.append) as slow:
+    async with make("slow", config=LONG, sinks=[events.append]) as slow:
         await slow.wait_ready(timeout=LIMIT)
         async with make("quick", config=SHORT) as quick:
             await wait_until(lambda: [shard.state for shard in quick.status().shards].count("reading") == 1)

@@ -220,7 +220,9 @@ async def test_a_network_that_takes_a_third_of_a_lease_costs_no_lease(network, u
             "region": kinesis.region,
             "credentials": kinesis.credentials,
         }
-        consumer = Consumer("orders", group=unique, store=network.url, config=config, sink=events.append, **connection)
+        consumer = Consumer(
+            "orders", group=unique, store=network.url, config=config, sinks=[events.append], **connection
+        )
         async with consumer:
             await consumer.wait_ready(timeout=20)
             network.latency = 0.9

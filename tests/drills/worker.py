@@ -148,7 +148,7 @@ async def main(settings):
         worker_id=settings["worker_id"],
         until=settings.get("until"),
         config=ConsumerConfig(**settings["config"]),
-        sink=journal.event,
+        sinks=[journal.event],
         endpoint_url=settings["url"],
         region=settings["region"],
         credentials=Credentials(*settings["keys"]),

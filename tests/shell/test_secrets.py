@@ -294,7 +294,7 @@ async def test_a_producer_under_any_failure_tells_no_secret(script, *, server, m
     config = ProducerConfig(linger=0.0, record_ttl=0.4, retry_backoff=0.02)
     client = make_client(server, read_timeout=0.2, proxies={"https": f"http://user:{PASSWORD}@{server.host}"})
     async with client:
-        producer = Producer("orders", client=client, config=config, sink=told.event, close_timeout=1.0)
+        producer = Producer("orders", client=client, config=config, sinks=[told.event], close_timeout=1.0)
         async with producer:
             delivery = await producer.put(b"x", key="k")
             outcome = await delivery.outcome()
@@ -315,7 +315,12 @@ async def test_a_consumer_under_any_failure_tells_no_secret(script, *, server, m
     client = make_client(server, read_timeout=0.2, proxies={"https": f"http://user:{PASSWORD}@{server.host}"})
     async with client:
         consumer = Consumer(
-            "orders", group="g", store=f"sqlite:///{tmp_path}/l.db", client=client, sink=told.event, close_timeout=1.0
+            "orders",
+            group="g",
+            store=f"sqlite:///{tmp_path}/l.db",
+            client=client,
+            sinks=[told.event],
+            close_timeout=1.0,
         )
         try:
             with anyio.move_on_after(1.5):

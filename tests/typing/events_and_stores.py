@@ -12,12 +12,14 @@ from shardline.events import (
     ConsumerEvent,
     Event,
     EventSink,
+    EventSource,
     LeaseLost,
     ProducerEvent,
     RecordsDelivered,
     RecordsFailed,
     ShardMapFailed,
     StoreFailed,
+    instrument,
 )
 from shardline.stores import (
     BatchingLeaseStore,
@@ -58,19 +60,30 @@ def consumer_sink(event: ConsumerEvent) -> None:
         assert_type(event.why, str)
 
 
+class OpenedSink:
+    def open(self, source: EventSource) -> EventSink:
+        assert_type(source.group, str | None)
+        return AnySink()
+
+
 def sinks() -> None:
     everything: EventSink = AnySink()
-    Producer("orders", sink=everything)
-    Consumer("orders", sink=AnySink())
-    Producer("orders", sink=producer_sink)
-    sync.Producer("orders", sink=producer_sink)
-    sync.Consumer("orders", sink=consumer_sink)
-    Consumer("orders", sink=lambda event: event.count(1))
+    Producer("orders", sinks=[everything])
+    Consumer("orders", sinks=[AnySink()])
+    Producer("orders", sinks=[producer_sink])
+    sync.Producer("orders", sinks=[producer_sink])
+    sync.Consumer("orders", sinks=[consumer_sink])
+    Consumer("orders", sinks=[lambda event: event.count(1)])
     of_producers: EventSink[ProducerEvent] = producer_sink
     of_both: EventSink = producer_sink  # type: ignore[assignment]
     str((of_producers, of_both))
-    Consumer("orders", sink=producer_sink)  # type: ignore[call-overload]
-    Producer("orders", sink=consumer_sink)  # type: ignore[call-overload]
+    Consumer("orders", sinks=[producer_sink])  # type: ignore[list-item]
+    Producer("orders", sinks=[consumer_sink])  # type: ignore[list-item]
+    instrument(consumer_sink)  # type: ignore[arg-type]
+    with instrument(OpenedSink(), everything) as installed:
+        installed.remove()
+    Producer("orders", sinks=(OpenedSink(), producer_sink))
+    Consumer("orders", sinks=[OpenedSink(), consumer_sink])
 
 
 class DictStore:

@@ -33,7 +33,7 @@ source = KinesisEventSource(
     producer=Producer("results"),
     report_failures=True,
     margin=2.5,
-    sink=print,
+    sinks=[print],
     clock=clock,
 )
 KinesisEventSource(dead_letter="orders-failed", producer=BlockingProducer("results"))

@@ -108,7 +108,7 @@ async def put_orders(producer: Producer[Order], orders: Iterable[Order]) -> list
 
 async def produce(stream: str, orders: Iterable[Order], sink: Counts, connection: ConnectionArguments) -> int:
     config = ProducerConfig(linger=0.02)
-    async with Producer(stream, config=config, serializer=encode, sink=sink, **connection) as producer:
+    async with Producer(stream, config=config, serializer=encode, sinks=[sink], **connection) as producer:
         return len(await put_orders(producer, orders))
 
 
@@ -121,7 +121,7 @@ async def consume(stream: str, leases: Path, sink: Counts, connection: Connectio
         config=ConsumerConfig(lease_duration=10),
         deserializer=decode,
         until="latest",
-        sink=sink,
+        sinks=[sink],
         **connection,
     )
     async with consumer:

@@ -237,7 +237,7 @@ def test_a_dead_letter_that_cannot_be_written_is_reported(made, clock, tmp_path,
 def test_events_go_to_the_sink(made, clock):
     events = []
     handle, _ = fails_on(b"a")
-    KinesisEventSource(policy=STOP, sink=events.append, clock=clock).each_record(made(handle))(event_of(b"a"), None)
+    KinesisEventSource(policy=STOP, sinks=[events.append], clock=clock).each_record(made(handle))(event_of(b"a"), None)
     assert [type(event) for event in events] == [HandlerRetried, HandlingStopped]
     assert (events[0].shard_id, events[0].sequence_number, events[0].error_type) == ("shardId-7", "1", "BadError")
     assert "(test_awslambda.py:" in events[0].place
@@ -547,7 +547,7 @@ def test_an_end_of_a_window_that_takes_too_long_is_cancelled(new_loop):
     ("arguments", "message"),
     [
         ({"deserializer": 7}, "deserializer must be callable, or None, not int"),
-        ({"sink": "x"}, "sink must be callable, or None, not str"),
+        ({"sinks": "x"}, "sinks must be a list of callables and of sinks such as LogSink.., not str"),
         ({"policy": 7}, "policy must be a FailurePolicy, not int"),
         ({"policy": FailurePolicy(finally_="dead-letter")}, "needs dead_letter="),
         ({"dead_letter": 7}, "dead_letter must be a callable, a stream's name or ARN, a Producer, or a pathlib.Path"),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypedDict, final
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import anyio
@@ -194,6 +195,12 @@ class Client(ControlPlane):
     def region(self) -> str:
         """The region in use. Known after ``start``."""
         return self._open().region
+
+    @property
+    def server_address(self) -> str | None:
+        """The host name in ``endpoint_url``. ``None`` if AWS's endpoint rules decide."""
+        url = self._settings.endpoint_url
+        return None if url is None else urlsplit(url.strip()).hostname
 
     def access_settings(self) -> dict[str, Any]:
         """Return the settings for region and identity, which a lease store in DynamoDB shares."""

@@ -1,27 +1,29 @@
-"""Logs the events of a producer or consumer, and passes them to the user's sink.
+"""Logs the events of a producer or consumer, and passes them to its sinks.
 
 Invariants:
 
-- An exception of a sink or a hook stops nothing else. It is logged, at most once a minute.
+- An exception of a hook stops nothing else. It is logged, at most once a minute.
 - Failures are logged once per distinct (what, code, message) and period, with a count, and with an example if there is
   one. If there are too many distinct failures, the rest share one line.
 - No secrets are logged: no data and no keys. Exceptions of a handler are logged without the contents of its records
   (``handler_errors``).
 - Events that mean that records may be missing are always logged, at ERROR.
 - A request that ``close`` itself cancelled is not a failure of the store or the service, and is not reported.
+- Every line has the stream, the group, the worker, the shard and the code as ``extra``, or ``None`` for each of them
+  that does not apply.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
-from shardline.aio.loop.callbacks import Contained
+from shardline.aio.sink_threads import SinkThreads, log_context
 from shardline.core import producer_events
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events
 from shardline.core.consumer.store_outages import StoreTrouble, trouble_of
 from shardline.core.failures import Failure, FailureKind
-from shardline.events import ConsumerEvent, EventSink, ProducerEvent
+from shardline.events import EventSource
 
 CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")
 """The outcome of a request that ``close`` cancelled. It is not reported."""
@@ -61,29 +63,42 @@ class RateLimitedLog:
     Args:
         log: the logger.
         name: the beginning of each line.
+        source: the producer or consumer.
         consequence: the end of a line about an exception of user code.
         clock: returns the current time.
     """
 
-    def __init__(self, log: logging.Logger, name: str, consequence: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, log: logging.Logger, name: str, source: EventSource, consequence: str, clock: Callable[[], float]
+    ) -> None:
         self._log = log
         self._name = name
+        self._source = source
         self._consequence = consequence
         self._clock = clock
         self._counts: dict[_Failures, int] = {}
-        self._examples: dict[_Failures, str] = {}  # the last example of each counted failure
+        self._examples: dict[_Failures, tuple[str, str | None]] = {}  # the last example of each failure, and its shard
         self._logged_at: dict[_Failures, float] = {}
         self._user_errors_logged_at: dict[str, float] = {}
 
-    def write(self, line: _Line | None) -> None:
+    def write(self, line: _Line | None, shard_id: str | None = None, code: str | None = None) -> None:
         """Log a line at once."""
         if line is not None:
-            self._log.log(line[0], "%s: %s", self._name, line[1])
+            extra = log_context(self._source, shard_id, code)
+            self._log.log(line[0], "%s: %s", self._name, line[1], extra=extra)
 
     def count(
-        self, what: str, code: str, message: str, times: int = 1, *, level: int = logging.WARNING, example: str = ""
+        self,
+        what: str,
+        code: str,
+        message: str,
+        times: int = 1,
+        *,
+        level: int = logging.WARNING,
+        example: str = "",
+        shard_id: str | None = None,
     ) -> None:
-        """Count a failure, which ``log_due`` logs with the last ``example``."""
+        """Count a failure, which ``log_due`` logs with the last ``example`` and the last ``shard_id``."""
         key = _Failures(level, what, code, message)
         if key not in self._counts and key not in self._logged_at and len(self._logged_at) >= _DISTINCT_MAX:
             now = self._clock()
@@ -91,7 +106,7 @@ class RateLimitedLog:
             if len(self._logged_at) >= _DISTINCT_MAX:
                 key = _Failures(level, what, "and others", f"more than {_DISTINCT_MAX} different failures")
         self._counts[key] = self._counts.get(key, 0) + times
-        self._examples[key] = example
+        self._examples[key] = example, shard_id
 
     def log_due(self) -> None:
         """Log the counted failures that were not logged within the period."""
@@ -103,61 +118,59 @@ class RateLimitedLog:
         """Log every counted failure that is not logged yet."""
         self._write(list(self._counts), self._clock())
 
-    def call_sink(self, sink: Callable[[Any], object] | None, event: object) -> None:
-        """Pass an event to the user's sink, which may raise."""
-        if sink is not None:
-            with Contained(lambda error: self.log_user_error("the sink", error)):
-                sink(event)
-
     def log_user_error(self, what: str, error: BaseException) -> None:
         """Log an exception of user code. It is reported nowhere else."""
         now = self._clock()
         if now - self._user_errors_logged_at.get(what, -_USER_ERROR_PERIOD) >= _USER_ERROR_PERIOD:
             self._user_errors_logged_at[what] = now
-            self._log.error("%s: %s failed; %s", self._name, what, self._consequence, exc_info=error)
+            extra = log_context(self._source)
+            self._log.error("%s: %s failed; %s", self._name, what, self._consequence, exc_info=error, extra=extra)
 
     def _write(self, keys: list[_Failures], now: float) -> None:
         for key in keys:
             times = self._counts.pop(key)
-            example = self._examples.pop(key)
+            example, shard_id = self._examples.pop(key)
             self._logged_at[key] = now
+            extra = log_context(self._source, shard_id, key.code)
             why = ": ".join(filter(None, (key.code, key.message))) + (f" ({example})" if example else "")
             if "%d" in key.what:
                 what = key.what.replace("%d records", "%d record") if times == 1 else key.what
-                self._log.log(key.level, f"%s: {what}: %s", self._name, times, why)
+                self._log.log(key.level, f"%s: {what}: %s", self._name, times, why, extra=extra)
             else:
                 what = key.what if times == 1 else f"{key.what} ({times} times)"
-                self._log.log(key.level, "%s: %s: %s", self._name, what, why)
+                self._log.log(key.level, "%s: %s: %s", self._name, what, why, extra=extra)
 
 
 @final
 class ProducerReporter:
-    """Logs the events of a producer, and passes them to the sink."""
+    """Logs the events of a producer, and passes them to the sinks."""
 
-    def __init__(self, stream: str, sink: EventSink[ProducerEvent] | None, clock: Callable[[], float]) -> None:
-        self._sink = sink
-        log = logging.getLogger("shardline.producer")
-        self._log = RateLimitedLog(log, stream, "delivery continues", clock)
+    def __init__(self, stream: str, source: EventSource, sinks: Sequence[object], clock: Callable[[], float]) -> None:
+        consequence = "delivery continues"
+        self.sinks = SinkThreads(sinks, source, name=stream, consequence=consequence)
+        self._log = RateLimitedLog(logging.getLogger("shardline.producer"), stream, source, consequence, clock)
         self.log_user_error = self._log.log_user_error
         self.log_rest = self._log.log_rest
 
     def report(self, events: list[producer_events.Event]) -> None:
         for event in events:
             self._log_event(event)
-            self._log.call_sink(self._sink, event)
         self._log.log_due()
+        self.sinks.emit(events)
 
     def _log_event(self, event: producer_events.Event) -> None:
         match event:
             case producer_events.RecordsFailed():
                 self._log.count("%d records given up", event.code, event.message, event.records, level=logging.ERROR)
             case producer_events.RecordsRetried():
-                self._log.count("%d records sent again", event.code, event.message, event.records)
+                self._log.count(
+                    "%d records sent again", event.code, event.message, event.records, shard_id=event.shard_id
+                )
             case producer_events.ShardMapFailed(failure):
                 what = "listing shards failed; aggregation is paused until it succeeds"
                 self._log.count(what, failure.code, failure.message)
             case _:
-                self._log.write(_producer_line(event))
+                self._log.write(_producer_line(event), *_context(event))
 
 
 def _producer_line(event: producer_events.Event) -> _Line | None:
@@ -184,34 +197,39 @@ def _producer_line(event: producer_events.Event) -> _Line | None:
 
 @final
 class ConsumerReporter:
-    """Logs the events of a consumer, and passes them to the sink."""
+    """Logs the events of a consumer, and passes them to the sinks."""
 
-    def __init__(self, name: str, sink: EventSink[ConsumerEvent] | None, clock: Callable[[], float]) -> None:
+    def __init__(self, name: str, source: EventSource, sinks: Sequence[object], clock: Callable[[], float]) -> None:
         self.name = name
-        self._sink = sink
-        self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, "reading continues", clock)
+        consequence = "reading continues"
+        self.sinks = SinkThreads(sinks, source, name=name, consequence=consequence)
+        self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, source, consequence, clock)
         self.log_due = self._log.log_due
         self.log_rest = self._log.log_rest
 
     def report(self, events: Sequence[consumer_events.Event]) -> None:
+        reported: list[consumer_events.Event] = []
         for event in events:
             if getattr(event, "failure", None) is CLOSED:
                 self._log.write((logging.DEBUG, CLOSED.message))
-                continue
-            self._log_event(event)
-            self._log.call_sink(self._sink, event)
+            else:
+                self._log_event(event)
+                reported.append(event)
         self._log.log_due()
+        self.sinks.emit(reported)
 
     def _log_event(self, event: consumer_events.Event) -> None:
         match event:
             case consumer_events.ReadFailed(shard_id, operation, failure, retry_at):
                 suffix = " and is not retried" if retry_at == NEVER else ""
-                self._log.count(f"{operation} of {shard_id} failed{suffix}", failure.code, failure.message)
+                what = f"{operation} of {shard_id} failed{suffix}"
+                self._log.count(what, failure.code, failure.message, shard_id=shard_id)
             case consumer_events.Subscribed(shard_id, position):
-                self._log.write((logging.DEBUG, f"subscribed to {shard_id} at {position}"))
+                self._log.write((logging.DEBUG, f"subscribed to {shard_id} at {position}"), shard_id)
             case consumer_events.SubscriptionEnded(shard_id, failure):
                 why = "the service ended it" if failure is None else f"{failure.code}: {failure.message}"
-                self._log.write((logging.DEBUG, f"the subscription to {shard_id} is over: {why}"))
+                line = logging.DEBUG, f"the subscription to {shard_id} is over: {why}"
+                self._log.write(line, *_context(event))
             case consumer_events.StoreFailed(failure):
                 what, level = _STORE_FAILED[trouble_of(failure)]
                 self._log.count(what, failure.code, failure.message, level=level)
@@ -225,7 +243,7 @@ class ConsumerReporter:
             ):
                 self._count_failure(event)
             case _:
-                self._log.write(_lease_line(event) or _consumer_line(event))
+                self._log.write(_lease_line(event) or _consumer_line(event), *_context(event))
 
     def _count_failure(self, event: consumer_events.HandlingEvent) -> None:
         """Count a failure of a handler. Equal failures share a line, which names one of the records as an example."""
@@ -243,7 +261,15 @@ class ConsumerReporter:
         times = "once" if event.attempts == 1 else f"{event.attempts} times"
         record = f"{event.sequence_number}/{event.sub_sequence} of {event.shard_id}"
         example = f"at {event.place}; last: record {record}, tried {times}"
-        self._log.count(what, event.error_type, event.message, event.records, level=level, example=example)
+        self._log.count(
+            what, event.error_type, event.message, event.records, level=level, example=example, shard_id=event.shard_id
+        )
+
+
+def _context(event: object) -> tuple[str | None, str | None]:
+    """Return the shard and the code of an event, or ``None`` for each that the event does not have."""
+    failure = getattr(event, "failure", None)
+    return getattr(event, "shard_id", None), getattr(event if failure is None else failure, "code", None)
 
 
 def _lease_line(event: consumer_events.Event) -> _Line | None:

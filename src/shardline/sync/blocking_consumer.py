@@ -17,7 +17,7 @@ Invariants (docs/guarantees.md defines C5 and L5):
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -38,7 +38,7 @@ from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
 from shardline.errors import Closed, UsageError
-from shardline.events import ConsumerEvent, EventSink
+from shardline.events import ConsumerEvent, EventSink, Sink
 from shardline.model.position import Position
 from shardline.model.record import Record, ValueT_co
 from shardline.ports import LeaseStore
@@ -59,7 +59,6 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
                 handle(record.key, record.data)
 
     The arguments are those of the async ``Consumer``, except ``client``: a blocking consumer has its own connections.
-    The ``sink`` is called in the consumer's network thread.
     """
 
     @overload
@@ -92,7 +91,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         idle_timeout: float | None = None,
         max_leases: int | None = None,
         fan_out: str | FanOut | None = None,
-        sink: EventSink[ConsumerEvent] | None = None,
+        sinks: Iterable[Sink | EventSink[ConsumerEvent]] = (),
         close_timeout: float | None = 30.0,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
@@ -113,7 +112,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             idle_timeout=idle_timeout,
             max_leases=max_leases,
             fan_out=fan_out,
-            sink=sink,
+            sinks=sinks,
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )
@@ -158,6 +157,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             thread.begin(lambda: session.close(closer, timeout, clean=True))
             return
         refuse_to_wait_in_callback("close()")
+        session.handle_close_in_sink()
         if not clean:
             session.left_by_error = True  # before the lock: a clean close of another thread may hold it, and wait
         with self._lifecycle_lock:

@@ -45,7 +45,7 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
-from shardline.events import EventSink, ProducerEvent
+from shardline.events import EventSink, ProducerEvent, Sink
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 from shardline.sync.blocking_backpressure import ThreadWaitQueue
 from shardline.sync.blocking_delivery import Delivery, refuse_to_wait_in_callback
@@ -115,11 +115,13 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
-        sink: EventSink[ProducerEvent] | None = None,
+        sinks: Iterable[Sink | EventSink[ProducerEvent]] = (),
         close_timeout: float | None = 30.0,
         drain_on_cancel: bool = True,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
+        # A check only: the network thread creates its own client.
+        unused_client, _ = check_client("Producer", None, connection)
         super().__init__(
             stream,
             ThreadWaitQueue,
@@ -127,11 +129,11 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             serializer=serializer,
             packing=packing,
             on_failure=on_failure,
-            sink=sink,
+            sinks=sinks,
             close_timeout=close_timeout,
             drain_on_cancel=drain_on_cancel,
+            server_address=unused_client.server_address,
         )
-        check_client("Producer", None, connection)  # a check only: the network thread creates its own client
         self._connection = connection
         self._thread: LoopThread | None = None
         self._network_ident: int | None = None
@@ -166,6 +168,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("close()")
+        self._driver.sinks.handle_close()
         if limit == 0 and self._closed and self._thread is not None:
             self._thread.soon(self._driver.stop)  # a close with no time left cuts a longer one short
         if self._closer == threading.get_ident():  # a signal handler, in the middle of a close of its own thread
@@ -423,6 +426,7 @@ async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArgum
     """Connect, and start the host. Neither keeps a reference to the ``Producer``, which would keep it alive."""
     client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()
+    driver.sinks.start()
     thread.begin(partial(_host, thread, driver, client))
 
 
@@ -432,5 +436,6 @@ async def _host(thread: LoopThread, driver: Driver, client: Client) -> None:
     finally:
         try:
             await client.close()
+            await driver.sinks.wait()
         finally:
             thread.stop()

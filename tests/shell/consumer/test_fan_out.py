@@ -48,7 +48,7 @@ async def test_all_records_come_in_order_without_a_call_of_get_records(make_cons
     await put(range(300))
     events = []
     with anyio.fail_after(20):
-        await read(make_consumer, ledger, sink=events.append)
+        await read(make_consumer, ledger, sinks=[events.append])
     assert sorted(ledger.numbers) == list(range(300))
     ledger.check_order()
     assert (calls()["GetRecords"], calls()["GetShardIterator"]) == (0, 0)
@@ -99,7 +99,7 @@ async def test_subscriptions_that_end_or_break_lose_nothing_and_are_quiet(
     kinesis.faults.fan_out_end(after=1, count=1)
     kinesis.faults.fan_out_reset(after=3, count=1)
     kinesis.faults.fan_out_exception("InternalFailureException", after=5, count=1)
-    async with make_consumer(fan_out="billing", sink=events.append) as consumer, anyio.create_task_group() as tasks:
+    async with make_consumer(fan_out="billing", sinks=[events.append]) as consumer, anyio.create_task_group() as tasks:
 
         async def put_all():
             for number in range(60):
@@ -132,7 +132,7 @@ async def test_an_older_subscription_delays_the_next_owner_and_no_error_is_logge
         for subscription in subscriptions:
             await anext(subscription)
         with anyio.fail_after(10):
-            await read(make_consumer, ledger, sink=events.append)
+            await read(make_consumer, ledger, sinks=[events.append])
         for subscription in subscriptions:
             await subscription.aclose()
     assert sorted(ledger.numbers) == list(range(10))
@@ -144,7 +144,7 @@ async def test_an_older_subscription_delays_the_next_owner_and_no_error_is_logge
 async def test_silence_replaces_the_subscription(make_consumer, put, monkeypatch, eventually):
     monkeypatch.setattr(fanout_reader, "SILENCE", 0.4)
     events = []
-    async with make_consumer(fan_out="billing", sink=events.append) as consumer:
+    async with make_consumer(fan_out="billing", sinks=[events.append]) as consumer:
         await consumer.wait_ready()
         await eventually(lambda: any(isinstance(event, SubscriptionEnded) for event in events))
         await put([1])
@@ -158,7 +158,7 @@ async def test_a_slow_handler_stops_the_subscription_of_its_shard_and_no_other(m
     shards = kinesis.streams["s"].shards
     low, high = (str(shard.hash_range.start) for shard in shards)
     events = []
-    async with make_consumer(fan_out="billing", prefetch_max_bytes=1_000_000, sink=events.append) as consumer:
+    async with make_consumer(fan_out="billing", prefetch_max_bytes=1_000_000, sinks=[events.append]) as consumer:
         async with kinesis.client() as client:
             for _ in range(40):
                 await client.put_record("s", big, "k", explicit_hash_key=low)

@@ -78,7 +78,7 @@ async def test_a_retry_is_a_warning_and_a_dead_letter_an_error(make_consumer, pu
     handlers = {"async": handle, "lambda": lambda record: handle(record), "thread": handle_in_thread}  # noqa: PLW0108 - a plain function that gives a coroutine
     letters = []
     with caplog.at_level(logging.INFO, logger="shardline"):
-        async with make_consumer(until="latest", sink=sink, ack=ack) as consumer:
+        async with make_consumer(until="latest", sinks=[sink], ack=ack) as consumer:
             await consumer.run(handlers[kind], policy=HASTY, dead_letter=letters.append)
             assert counts_of(consumer) == (10, 5, 0)
             assert consumer.status().health == "ok"
@@ -106,7 +106,7 @@ async def test_a_retry_is_a_warning_and_a_dead_letter_an_error(make_consumer, pu
 async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, put, sink):
     await put(range(8), keys=1)
     policy = FailurePolicy(attempts=1)
-    async with make_consumer(until="latest", sink=sink) as consumer:
+    async with make_consumer(until="latest", sinks=[sink]) as consumer:
         await consumer.run(fails_on(b"5"), batch=8, policy=policy, dead_letter=forget)
         assert counts_of(consumer) == (3, 1, 0)
     assert [(type(event).__name__, event.records) for event in sink.events] == [
@@ -120,7 +120,7 @@ async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, p
 @EVERY_API
 async def test_a_handler_that_stops_the_run_is_told_and_counted(make_consumer, put, sink, complaints):
     await put(range(5), keys=1)
-    async with make_consumer(sink=sink) as consumer:
+    async with make_consumer(sinks=[sink]) as consumer:
         with pytest.raises(HandlerFailed):
             await consumer.run(fails_on(b"2"), policy=HASTY)
         assert counts_of(consumer) == (2, 0, 1)
@@ -138,7 +138,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_told(make_consumer, put, 
         if len(tries) < 3:
             raise OSError("the disk is full")
 
-    async with make_consumer(until="latest", sink=sink) as consumer:
+    async with make_consumer(until="latest", sinks=[sink]) as consumer:
         await consumer.run(fails_on(b"2"), policy=HASTY, dead_letter=bury)
         assert counts_of(consumer) == (2, 1, 0)
     failed = [event for event in sink.events if isinstance(event, DeadLetterFailed)]
@@ -156,7 +156,7 @@ async def test_dead_letters_that_can_never_be_written_end_the_run_with_an_error(
     make_consumer, put, sink, complaints, tmp_path
 ):
     await put(range(5), keys=1)
-    async with make_consumer(sink=sink) as consumer:
+    async with make_consumer(sinks=[sink]) as consumer:
         with pytest.raises(HandlerFailed):
             await consumer.run(fails_on(b"2"), policy=HASTY, dead_letter=tmp_path / "no" / "such" / "directory")
         assert counts_of(consumer) == (2, 0, 1)
@@ -172,7 +172,7 @@ async def test_no_data_of_a_record_gets_into_logs_and_events(make_consumer, clie
         raise ValueError(f"cannot charge {record.data!r} of {record.key}")
 
     with caplog.at_level(logging.DEBUG, logger="shardline"):
-        async with make_consumer(until="latest", sink=sink) as consumer:
+        async with make_consumer(until="latest", sinks=[sink]) as consumer:
             await consumer.run(handle, policy=HASTY, dead_letter=forget)
     shown = " ".join([*(one.getMessage() for one in caplog.records), repr(sink.events)])
     assert "cannot charge" in shown

@@ -157,7 +157,7 @@ async def test_a_handler_that_hangs_is_told_once_and_once_when_it_goes_on(
         for record in records:
             consumer.ack(record)
 
-    async with make_consumer(until="latest", stuck_after=0.3, sink=sink, ack=ack) as consumer:
+    async with make_consumer(until="latest", stuck_after=0.3, sinks=[sink], ack=ack) as consumer:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(working, consumer, way, work)
             await eventually(lambda: consumer.status().health == "handler-stuck")
@@ -188,7 +188,7 @@ async def test_a_handler_that_fails_and_waits_for_its_retry_is_not_stuck(make_co
         if len(calls) < 3:
             raise ValueError
 
-    async with make_consumer(until="latest", stuck_after=0.3, sink=sink) as consumer:
+    async with make_consumer(until="latest", stuck_after=0.3, sinks=[sink]) as consumer:
         await consumer.run(handle, policy=FailurePolicy(backoff=1.0, backoff_max=1.0))
     assert sink.events == []
     assert "handler-stuck" not in {status.health for status in calls}
@@ -205,7 +205,7 @@ async def test_a_dead_letter_that_hangs_is_stuck(make_consumer, put, sink, event
     async def bury(letter):
         await hangs.wait()
 
-    async with make_consumer(until="latest", stuck_after=0.2, sink=sink) as consumer:
+    async with make_consumer(until="latest", stuck_after=0.2, sinks=[sink]) as consumer:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(handle, policy=FailurePolicy(attempts=1), dead_letter=bury))
             await eventually(lambda: consumer.status().health == "handler-stuck")
@@ -235,7 +235,7 @@ def test_the_blocking_consumer_tells_the_same(kinesis, connection, sink, way):
             time.sleep(0.1)
 
     config = ConsumerConfig(scan_interval=0.05, idle_poll_interval=0.05, stuck_after=0.3)
-    with shardline.sync.Consumer("s", until="latest", sink=sink, config=config, **connection) as consumer:
+    with shardline.sync.Consumer("s", until="latest", sinks=[sink], config=config, **connection) as consumer:
         if way == "loop":
             for record in consumer:
                 handle(record)

@@ -80,7 +80,7 @@ async def test_a_file_that_is_gone_for_longer_than_a_lease_ends_the_consumer(
 ):
     await put(range(20))
     path, events = tmp_path / "leases.db", []
-    async with make_consumer(group=group, store=f"sqlite:///{path}", sink=events.append) as consumer:
+    async with make_consumer(group=group, store=f"sqlite:///{path}", sinks=[events.append]) as consumer:
         await consumer.wait_ready()
         take_away(path, how)
         began = time.monotonic()
@@ -97,7 +97,7 @@ async def test_a_file_that_is_gone_for_longer_than_a_lease_ends_the_consumer(
 @pytest.mark.parametrize("writes_only", [False, True])
 async def test_a_store_that_denies_access_is_tried_for_store_patience(make_consumer, group, complaints, writes_only):
     store, events = BrokenStore(group), []
-    async with make_consumer(group=group, store=store, store_patience=3.0, sink=events.append) as consumer:
+    async with make_consumer(group=group, store=store, store_patience=3.0, sinks=[events.append]) as consumer:
         await consumer.wait_ready()
         store.failure, store.denies_writes_only = DENIED, writes_only
         began = time.monotonic()
@@ -117,7 +117,7 @@ async def test_a_store_that_comes_back_empty_is_reported(
     path, events = tmp_path / "leases.db", []
     store = MemoryLeases(group, "s") if kind == "memory" else f"sqlite:///{path}"
     async with (
-        make_consumer(group=group, store=store, sink=events.append) as consumer,
+        make_consumer(group=group, store=store, sinks=[events.append]) as consumer,
         anyio.create_task_group() as tasks,
     ):
 

@@ -164,7 +164,7 @@ async def test_children_are_found_at_once(make_consumer, put, kinesis, client_of
     """By what the parent names at its end: no listing is waited for."""
     events = []
     async with client_of() as client, anyio.create_task_group() as tasks:
-        consumer = make_consumer(group=group, store="memory:", list_interval=3600.0, sink=events.append)
+        consumer = make_consumer(group=group, store="memory:", list_interval=3600.0, sinks=[events.append])
         await consumer.start()
         await consumer.wait_ready()
         seen = []

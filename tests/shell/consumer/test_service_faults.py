@@ -55,7 +55,7 @@ async def test_throttled_broken_and_unavailable_reads_are_tried_again(make_consu
     kinesis.faults.unavailable(operation="ListShards", count=1)
     kinesis.faults.reset("after", operation="GetRecords", after=3, count=1)
     events = []
-    async with make_consumer(until="latest", page_max_records=20, sink=events.append) as consumer:
+    async with make_consumer(until="latest", page_max_records=20, sinks=[events.append]) as consumer:
         async for record in consumer:
             ledger(record)
     assert sorted(ledger.numbers) == list(range(100))
@@ -90,7 +90,7 @@ async def test_records_that_retention_took_are_told_loudly(make_consumer, kinesi
     kinesis.clock.advance(25 * 3600)
     await put(range(20, 30), keys=1)
     events = []
-    async with make_consumer(group=group, store="memory:", until="latest", sink=events.append) as consumer:
+    async with make_consumer(group=group, store="memory:", until="latest", sinks=[events.append]) as consumer:
         assert [int(record.data) async for record in consumer] == list(range(20, 30))
     assert any(isinstance(event, (RecordsTrimmed, PositionLost)) for event in events)
     assert any(level == "ERROR" for level, _ in complaints())
@@ -124,7 +124,7 @@ async def test_a_stream_that_is_missing_for_seconds_is_read_again_when_it_is_bac
     """A live worker; the stream is deleted, missing for 3 s, and re-created with other shards."""
     await put(range(20))
     events = []
-    settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sink": events.append}
+    settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sinks": [events.append]}
     async with (
         client_of() as client,
         make_consumer(**settings) as consumer,
@@ -164,7 +164,7 @@ async def test_the_limits_of_a_shard_are_kept(put, group):
             await client.put_records("s", [(b"%d" % number, "k") for number in range(100)])
         events = []
         config = ConsumerConfig(page_max_records=20)
-        async with Consumer("s", until="latest", sink=events.append, config=config, **where) as consumer:
+        async with Consumer("s", until="latest", sinks=[events.append], config=config, **where) as consumer:
             assert [int(record.data) async for record in consumer] == list(range(100))
         assert not [event for event in events if isinstance(event, ReadFailed)]
 

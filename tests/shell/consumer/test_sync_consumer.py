@@ -17,12 +17,12 @@ from tests.sim.interrupting import interrupted
 
 import shardline.sync
 from shardline import (
-    Closed,
     Producer,
     ProducerConfig,
     Record,
     UsageError,
 )
+from shardline.events import LeaseGained
 from shardline.sync import Consumer
 from shardline.sync.host_thread import LoopThread
 
@@ -375,23 +375,25 @@ def test_what_an_interrupt_left_behind_takes_nothing_from_a_new_iteration(make_c
         eventually(lambda: old._taker.is_over)
 
 
-def test_a_callback_may_look_and_may_not_wait(make_consumer, put):
+def test_a_sink_may_look_wait_and_close(make_consumer, put, caplog):
     put([1])
-    told = []
+    seen = []
 
     def sink(event):
-        told.append(consumer.status().worker_id)
-        for wait in (consumer.close, consumer.wait_ready, lambda: iter(consumer)):
-            try:
-                wait()
-            except (UsageError, Closed) as error:
-                told.append(type(error))
+        if isinstance(event, LeaseGained) and not seen:
+            consumer.wait_ready()
+            seen.append(consumer.status().worker_id)
+            began_at = time.monotonic()
+            consumer.close()
+            seen.append(time.monotonic() - began_at)
 
-    consumer = make_consumer(sink=sink, until="latest")
+    consumer = make_consumer(sinks=[sink], until=None)
     with consumer:
-        assert len(list(consumer)) == 1
-    assert consumer.worker_id in told
-    assert UsageError in told
+        assert len(list(consumer)) <= 1, "it ends, though it is not bounded"
+    eventually(lambda: len(seen) == 2)
+    assert seen[0] == consumer.worker_id
+    assert seen[1] < 1.5, "it does not wait for itself"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_consumer_that_is_dropped_says_so_and_lets_go(make_consumer, group):

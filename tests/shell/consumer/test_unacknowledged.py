@@ -19,7 +19,7 @@ async def test_no_more_are_handed_out_until_some_are_acknowledged(
     await put(range(1_000))
     events = []
     async with (
-        make_consumer(group=group, store="memory:", sink=events.append, page_max_records=50, **MANUAL) as consumer,
+        make_consumer(group=group, store="memory:", sinks=[events.append], page_max_records=50, **MANUAL) as consumer,
         anyio.create_task_group() as tasks,
     ):
 

@@ -104,7 +104,7 @@ async def test_metrics_of_the_stats_add_up(make_producer, kinesis):
         elif type(event).__name__ == "RequestAnswered":
             totals["requests"] += 1
 
-    async with make_producer(sink=sink) as producer:
+    async with make_producer(sinks=[sink]) as producer:
         for _ in range(5):
             await producer.put_many([(f"k{number}", b"x") for number in range(100)])
             await producer.flush()

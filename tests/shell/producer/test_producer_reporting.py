@@ -149,19 +149,19 @@ async def test_a_sink_that_raises_harms_nothing(make_producer, complaints, store
         calls.append(event)
         raise error
 
-    async with make_producer(sink=sink) as producer:
+    async with make_producer(sinks=[sink]) as producer:
         deliveries = await producer.put_many([(f"k{number}", b"x") for number in range(100)])
         assert await producer.flush() == []
         assert all(delivery.delivered for delivery in deliveries)
     assert len(calls) >= 3
-    assert [text for _, text in complaints()] == ["s: the sink failed; delivery continues"]
+    assert [text for _, text in complaints()] == ["s: the sink sink failed; delivery continues"]
     assert len(stored()) == 100
 
 
 async def test_a_sink_sees_what_happens_and_neither_data_nor_keys(make_producer, kinesis):
     kinesis.faults.throttle(operation="PutRecords", count=1)
     events = []
-    async with make_producer(sink=events.append) as producer:
+    async with make_producer(sinks=[events.append]) as producer:
         await producer.put_many([("a-private-key", b"private data"), ("another-private-key", b"private data")])
         await producer.flush()
     kinds = {type(event) for event in events}

@@ -225,7 +225,7 @@ async def test_a_list_that_does_not_fit_in_time_says_what_was_accepted(make_prod
 async def test_invalid_records_fail_and_the_others_are_accepted(make_producer, stored, make):
     handed, events = [], []
     records = [("a", b"1"), ("b", "text"), ("a", b"2"), 17, ("", b"3"), (None, b"4"), ("a", b"5", "-1")]
-    async with make_producer(on_failure=handed.append, sink=events.append) as producer:
+    async with make_producer(on_failure=handed.append, sinks=[events.append]) as producer:
         deliveries = await producer.put_many(make(records), on_invalid="fail")
         assert [delivery.done and not delivery.delivered for delivery in deliveries] == [0, 1, 0, 1, 1, 0, 1]
         assert [delivery.data for delivery in deliveries][3] == 17

@@ -11,9 +11,11 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events as consumed
 from shardline.core.consumer.grant import Grant
 from shardline.core.failures import Failure, FailureKind
+from shardline.events import EventSource
 from shardline.model.lease import Checkpoint
 from shardline.model.position import TRIM_HORIZON
 
+SOURCE = EventSource("consumer", "orders", "billing", "worker-1")
 DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "not you")
 
 
@@ -32,7 +34,7 @@ def clock():
 
 @pytest.fixture
 def log(clock):
-    return RateLimitedLog(logging.getLogger("shardline.test"), "s", "life goes on", clock)
+    return RateLimitedLog(logging.getLogger("shardline.test"), "s", SOURCE, "life goes on", clock)
 
 
 @pytest.fixture
@@ -84,16 +86,16 @@ def test_the_failures_beyond_a_hundred_different_ones_share_a_line(log, clock, l
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError(), SystemExit(3), GeneratorExit()])
-def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
-    def broken(_):
-        raise error
-
+def test_a_hook_that_raises_is_logged_once_a_minute(log, clock, lines, error):
     for _ in range(3):
-        log.call_sink(broken, "event")
-    log.log_user_error("the hook", error)
-    assert lines() == [("ERROR", "s: the sink failed; life goes on"), ("ERROR", "s: the hook failed; life goes on")]
+        log.log_user_error("the hook", error)
+    log.log_user_error("another hook", error)
+    assert lines() == [
+        ("ERROR", "s: the hook failed; life goes on"),
+        ("ERROR", "s: another hook failed; life goes on"),
+    ]
     clock.now += 61
-    log.call_sink(broken, "event")
+    log.log_user_error("the hook", error)
     assert len(lines()) == 3
 
 
@@ -160,8 +162,11 @@ def test_a_sink_that_raises_is_logged_once_a_minute(log, clock, lines, error):
 )
 def test_each_event_is_logged_in_words_and_passed_to_the_sink(clock, lines, event, level, text):
     seen = []
-    reporter = (ProducerReporter if isinstance(event, produced.Event) else ConsumerReporter)("s", seen.append, clock)
+    make = ProducerReporter if isinstance(event, produced.Event) else ConsumerReporter
+    reporter = make("s", SOURCE, [seen.append], clock)
+    reporter.sinks.start()
     reporter.report([event])
+    reporter.sinks.wait_blocking()
     assert seen == [event]
     assert [found_level for found_level, _ in lines()] == ([] if level is None else [level])
     assert all(line.startswith("s: ") and text in line for _, line in lines())
@@ -170,8 +175,43 @@ def test_each_event_is_logged_in_words_and_passed_to_the_sink(clock, lines, even
 @pytest.mark.parametrize("event", [consumed.StoreFailed(CLOSED, 1), consumed.ListingFailed("ListShards", CLOSED, 0.0)])
 def test_a_request_that_close_cut_short_is_no_failure(clock, lines, event):
     seen = []
-    reporter = ConsumerReporter("s", seen.append, clock)
+    reporter = ConsumerReporter("s", SOURCE, [seen.append], clock)
+    reporter.sinks.start()
     reporter.report([event])
     reporter.log_rest()
+    reporter.sinks.wait_blocking()
     assert lines() == [("DEBUG", f"s: {CLOSED.message}")]
     assert not seen
+
+
+CONTEXT = ("stream", "group", "worker", "shard_id", "code")
+
+
+@pytest.mark.parametrize(
+    ("event", "shard_id", "code"),
+    [
+        (consumed.LeaseLost("s-1", "it lapsed"), "s-1", None),
+        (consumed.ReadFailed("s-1", "GetRecords", DENIED, 1.0), "s-1", "AccessDeniedException"),
+        (consumed.PositionLost("s-1", TRIM_HORIZON, DENIED), "s-1", "AccessDeniedException"),
+        (consumed.Subscribed("s-1", TRIM_HORIZON), "s-1", None),
+        (consumed.SubscriptionEnded("s-1", DENIED, 1.0), "s-1", "AccessDeniedException"),
+        (consumed.StreamMissing(DENIED), None, "AccessDeniedException"),
+        (consumed.StoreFailed(DENIED, 1), None, "AccessDeniedException"),
+        (consumed.HandlingStopped("s-1", "4", 0, 3, 2, "KeyError", "m", "x"), "s-1", "KeyError"),
+        (consumed.Stalled(12.0), None, None),
+        (produced.RecordsRetried(5, "s-1", "Throttled", "a"), "s-1", "Throttled"),
+        (produced.RecordsFailed(2, "Expired", "b"), None, "Expired"),
+        (produced.StreamUnknown(DENIED), None, "AccessDeniedException"),
+    ],
+)
+def test_each_line_has_the_context_as_extra(clock, caplog, event, shard_id, code):
+    caplog.set_level(logging.DEBUG, "shardline")
+    make = ProducerReporter if isinstance(event, produced.Event) else ConsumerReporter
+    make("s", SOURCE, [], clock).report([event])
+    (record,) = caplog.records
+    assert [getattr(record, name) for name in CONTEXT] == ["orders", "billing", "worker-1", shard_id, code]
+
+
+def test_the_line_about_a_hook_has_the_context_too(log, caplog):
+    log.log_user_error("the hook", ValueError("mine"))
+    assert [getattr(caplog.records[0], name) for name in CONTEXT] == ["orders", "billing", "worker-1", None, None]

@@ -8,7 +8,7 @@ too, implements them.
 """
 
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -28,7 +28,7 @@ from shardline.aio.loop.host_tasks import running_task
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
-from shardline.events import ConsumerEvent, EventSink
+from shardline.events import ConsumerEvent, EventSink, Sink
 from shardline.model.position import Position
 from shardline.model.record import Record, ValueT_co
 from shardline.ports import LeaseStore
@@ -99,7 +99,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_leases: the maximum number of shards that this worker reads.
         fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
             is missing), its ARN, or a ``FanOut``.
-        sink: called with every event: see ``shardline.events``.
+        sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
         close_timeout: how many seconds closing waits for handlers, and for the release of the leases. ``None`` means
             without limit.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
@@ -141,7 +141,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         idle_timeout: float | None = None,
         max_leases: int | None = None,
         fan_out: str | FanOut | None = None,
-        sink: EventSink[ConsumerEvent] | None = None,
+        sinks: Iterable[Sink | EventSink[ConsumerEvent]] = (),
         close_timeout: float | None = 30.0,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
@@ -159,7 +159,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             idle_timeout=idle_timeout,
             max_leases=max_leases,
             fan_out=fan_out,
-            sink=sink,
+            sinks=sinks,
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )

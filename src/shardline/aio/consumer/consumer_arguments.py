@@ -4,7 +4,7 @@ A wrong argument raises a ``UsageError`` that names the argument, its value and 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,7 +19,7 @@ from shardline.aio.consumer.worker_identity import new_worker_id
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.errors import UsageError
-from shardline.events import ConsumerEvent, EventSink
+from shardline.events import ConsumerEvent, EventSink, Sink
 from shardline.model.position import Position, PositionKind, as_position
 from shardline.model.record import Record
 from shardline.ports import LeaseStore
@@ -49,7 +49,7 @@ class ConsumerArguments(ConnectionArguments, total=False):
     idle_timeout: float | None
     max_leases: int | None
     fan_out: str | FanOut | None
-    sink: EventSink[ConsumerEvent] | None
+    sinks: Iterable[Sink | EventSink[ConsumerEvent]]
     close_timeout: float | None
 
 

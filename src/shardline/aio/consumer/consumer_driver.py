@@ -98,6 +98,8 @@ class ConsumerDriver:
         self._service_time = service_time
         self._consumer_arn = consumer_arn  # of the registered consumer to subscribe with; None: poll
         self._reporter = reporter
+        self.sinks = reporter.sinks
+        """The threads that call the sinks. The session starts them before the host."""
         self._store = store
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
         self._watchdog = StallWatchdog(reporter.name, self._config.lease_duration, self.clock)
@@ -149,6 +151,7 @@ class ConsumerDriver:
         self.hand_out.end(self.clock())
         self._take_mail()  # last: callers that post from now on see that the host has ended
         self._reporter.log_rest()
+        self.sinks.stop()  # after the last event
         self._is_finished = True
 
     def stop(self) -> None:

@@ -22,7 +22,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, final
 from weakref import ref
@@ -60,7 +60,7 @@ from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import Closed, UsageError, WaitTimeout
-from shardline.events import ConsumerEvent, EventSink
+from shardline.events import ConsumerEvent, EventSink, EventSource, Sink, check_sinks
 from shardline.model.position import LATEST
 from shardline.model.record import Record, hand_out
 from shardline.model.stream import parse_stream
@@ -117,7 +117,7 @@ class ConsumerSession:
         idle_timeout: float | None,
         max_leases: int | None,
         fan_out: str | FanOut | None,
-        sink: EventSink[ConsumerEvent] | None,
+        sinks: Iterable[Sink | EventSink[ConsumerEvent]],
         close_timeout: float | None,
         not_started: str,
     ) -> None:
@@ -128,7 +128,7 @@ class ConsumerSession:
         self.client, self._owns_client = check_client("Consumer", client, connection)
         self._connection = connection
         self._deserializer = check_callable("deserializer", deserializer)
-        self._sink = check_callable("sink", sink)
+        self._sinks = check_sinks(sinks)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
         self._fan_out = check_fan_out(fan_out, self.stream)
         self._until_latest, self._idle_timeout = check_bounds(until, idle_timeout)
@@ -191,6 +191,7 @@ class ConsumerSession:
             driver.finish()
             ended.set()
 
+        driver.sinks.start()
         spawn(self._host(driver, api, failure, ended), "shardline consumer", finish)
         self._driver, self._hand_out = driver, driver.hand_out
 
@@ -213,13 +214,14 @@ class ConsumerSession:
         bounds = RunBounds(
             until_latest=self._until_latest, idle_timeout=self._idle_timeout, max_leases=config.max_leases
         )
+        source = EventSource("consumer", self.stream.name, self.group, self.worker_id, self.client.server_address)
         interval = store.checkpoint_interval if config.checkpoint_interval is None else config.checkpoint_interval
         return ConsumerDriver(
             HandOut({self.stream.name: coordinator}, config, bounds, report_interval=interval),
             boot_time,
             stream=self.stream,
             store=store,
-            reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", self._sink, time.monotonic),
+            reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", source, self._sinks, time.monotonic),
             deserializer=self._deserializer,
             service_time=service_time,
             consumer_arn=consumer_arn,
@@ -232,6 +234,8 @@ class ConsumerSession:
             try:
                 if not driver.is_disowned:
                     await self._close_owned()
+                    with anyio.CancelScope(shield=True):
+                        await driver.sinks.wait()
             finally:
                 ended.set()
 
@@ -432,6 +436,8 @@ class ConsumerSession:
         # User code may leave its block by an exception while another task's clean close waits for it. Its records are
         # not done then (C5).
         self.left_by_error = self.left_by_error or not clean
+        if driver is not None and is_loop_gone:
+            await driver.sinks.wait()
         if driver is None or ended is None or is_loop_gone:
             return
         with anyio.CancelScope(shield=True):
@@ -446,6 +452,11 @@ class ConsumerSession:
                 finally:
                     driver.stop()
             await ended.wait()
+
+    def handle_close_in_sink(self) -> None:
+        """If a sink closes the consumer, do not wait for that sink."""
+        if self._driver is not None:
+            self._driver.sinks.handle_close()
 
     async def _end_user_code(self, driver: ConsumerDriver, caller: object, until: float, *, clean: bool) -> None:
         """Wait for user code of other tasks, if the close is clean. Then decide which records in hand are done."""

@@ -44,7 +44,7 @@ from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
-from shardline.events import EventSink, ProducerEvent
+from shardline.events import EventSink, ProducerEvent, Sink
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 
 YIELD_EVERY: Final = 128
@@ -71,7 +71,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which is the KPL's
             aggregates by default.
         on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
-        sink: called with every event: see ``shardline.events``.
+        sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means without
             limit.
         drain_on_cancel: whether the end of the block also waits for deliveries if it is cancelled. If not, undelivered
@@ -114,11 +114,12 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
-        sink: EventSink[ProducerEvent] | None = None,
+        sinks: Iterable[Sink | EventSink[ProducerEvent]] = (),
         close_timeout: float | None = 30.0,
         drain_on_cancel: bool = True,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
+        self._client, self._owns_client = check_client("Producer", client, connection)
         super().__init__(
             stream,
             TaskWaitQueue,
@@ -126,11 +127,11 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             serializer=serializer,
             packing=packing,
             on_failure=on_failure,
-            sink=sink,
+            sinks=sinks,
             close_timeout=close_timeout,
             drain_on_cancel=drain_on_cancel,
+            server_address=self._client.server_address,
         )
-        self._client, self._owns_client = check_client("Producer", client, connection)
         self._until_yield = YIELD_EVERY
         self._ended: Flag | None = None
         self._checkpoint: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
@@ -164,6 +165,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             self._loop, self._running_loop = affinity.here, affinity.checker()
             self._ended = ended = make_flag()
             self._checkpoint = native_checkpoint()
+            driver.sinks.start()
             hosted = host_producer(driver, api, self._client, ended, owns_client=self._owns_client)
             self._schedule_in_loop = spawn(hosted, "shardline producer", lambda: end_host(driver, ended))
             self._admit()
@@ -181,6 +183,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         if is_loop_gone:
             self._left = left
         is_first = self._refuse_puts()
+        if is_loop_gone:
+            await driver.sinks.wait()
         if ended is None or is_loop_gone or not self._is_started:
             return undelivered(self._left)
         with anyio.CancelScope(shield=True):

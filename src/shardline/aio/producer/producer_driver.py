@@ -71,6 +71,8 @@ class Driver:
         self.failure: str | None = None
         """The error that ended the host, or ``None``."""
         self._reporter = reporter
+        self.sinks = reporter.sinks
+        """The threads that call the sinks. Whoever starts the host starts them first."""
         self._on_failure = on_failure
         self._on_room = on_room
         self._on_end = on_end
@@ -291,6 +293,7 @@ class Driver:
         self.machine.give_up_lost(reason)
         self._report_outcomes()
         self._reporter.log_rest()
+        self.sinks.stop()  # after the last event
         self._has_ended = True
         self._readiness_changed.notify()
 
@@ -307,9 +310,10 @@ async def host_producer(driver: Driver, api: Any, client: Client, ended: Flag, *
             await driver.run(api)
     finally:
         try:
-            if owns_client:
-                with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True):
+                if owns_client:
                     await client.close()
+                await driver.sinks.wait()
         finally:
             ended.set()
 

@@ -38,7 +38,7 @@ from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.errors import BufferFull, Closed
-from shardline.events import EventSink, ProducerEvent
+from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
 from shardline.model.stream import parse_stream
 
 _log: Final = logging.getLogger("shardline.producer")
@@ -52,7 +52,7 @@ class ProducerArguments(ConnectionArguments, total=False):
 
     config: ProducerConfig | None
     packing: PackingName | None
-    sink: EventSink[ProducerEvent] | None
+    sinks: Iterable[Sink | EventSink[ProducerEvent]]
     close_timeout: float | None
     drain_on_cancel: bool
 
@@ -75,9 +75,10 @@ class ProducerFacade(ABC, Generic[_Q]):
         serializer: Serializer | None,
         packing: PackingName | None,
         on_failure: Callable[[Any], object] | None,
-        sink: EventSink[ProducerEvent] | None,
+        sinks: Iterable[Sink | EventSink[ProducerEvent]],
         close_timeout: float | None,
         drain_on_cancel: bool,
+        server_address: str | None,
     ) -> None:
         self._stream = parse_stream(stream)
         self._config = check_config(config, packing)
@@ -91,9 +92,10 @@ class ProducerFacade(ABC, Generic[_Q]):
         self._intake = self._machine.intake
         self._intake.refuse(f"this Producer is not started: use {self._with_statement!r}, or start()")
         self._room = room(self._intake)
+        source = EventSource("producer", self._stream.name, server_address=server_address)
         self._driver = Driver(
             self._machine,
-            reporter=ProducerReporter(str(self._stream), check_callable("sink", sink), _clock),
+            reporter=ProducerReporter(str(self._stream), source, check_sinks(sinks), _clock),
             on_failure=check_callable("on_failure", on_failure),
             on_room=self._room.notify,
             on_end=weakly(self),

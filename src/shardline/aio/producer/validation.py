@@ -167,6 +167,8 @@ def check_timeout(name: str, seconds: object) -> float | None:
 
 def check_client(facade: str, client: object, connection: Mapping[str, Any]) -> tuple[Client, bool]:
     """Return the client of a ``Producer`` or ``Consumer``, and whether it was created for it."""
+    if "sink" in connection:
+        raise UsageError(f"{facade} takes no sink=, but a list: pass sinks=[...]")
     if client is None:
         try:
             return Client(**connection), True

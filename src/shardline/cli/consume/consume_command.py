@@ -133,7 +133,7 @@ async def _consume(
                 client=client,
                 until=settings["until"],
                 idle_timeout=settings["idle_timeout"],
-                sink=count_dead_letters,
+                sinks=[count_dead_letters],
                 close_timeout=settings["grace"],
             )
             with signals.stage():

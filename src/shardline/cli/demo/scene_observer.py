@@ -9,6 +9,7 @@ Invariants:
 """
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
@@ -45,6 +46,8 @@ class Observer:
         self._stream = stream
         self._fleet = fleet
         self._began_at = time.monotonic()
+        self.events: deque[ProducerEvent] = deque()
+        """The events of the producers. The threads of their sinks append to it."""
         self._pending: list[tuple[str, Delivery]] = []
         self._leases_read_at = 0.0
         self._owners: dict[str, str] = {}
@@ -64,14 +67,15 @@ class Observer:
         """Follow the deliveries of these orders."""
         self._pending += ((order.name, delivery) for order, delivery in zip(orders, deliveries, strict=True))
 
-    def handle_event(self, event: ProducerEvent) -> None:
-        """Handle an event of a producer. This method is the producers' sink."""
-        if isinstance(event, RecordsRetried):
-            self.scene.resent += event.records
-            if event.code == _THROTTLED and event.shard_id is not None:
-                self._report_throttled(event.shard_id)
-        elif isinstance(event, RequestAnswered):
-            self.scene.throttled += event.refused_entries
+    def _take_events(self) -> None:
+        while self.events:
+            event = self.events.popleft()
+            if isinstance(event, RecordsRetried):
+                self.scene.resent += event.records
+                if event.code == _THROTTLED and event.shard_id is not None:
+                    self._report_throttled(event.shard_id)
+            elif isinstance(event, RequestAnswered):
+                self.scene.throttled += event.refused_entries
 
     def _report_throttled(self, shard_id: str) -> None:
         if not any(event.text.startswith("throttled") for event in self.scene.events):
@@ -88,6 +92,7 @@ class Observer:
             for shard in await anyio.to_thread.run_sync(lambda: self._stream.shards):
                 self._update_shard(shard)
             self._update_owners(await self._fleet.leases())
+        self._take_events()
         self._read_receipts()
         self._read_journals()
         self._update_rate_shares([producer.stats().lanes for producer in producers])

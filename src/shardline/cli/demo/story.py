@@ -106,7 +106,7 @@ async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
                     STREAM,
                     config=config,
                     client=client,
-                    sink=observer.handle_event,
+                    sinks=[observer.events.append],
                     close_timeout=_END_LIMIT,
                     drain_on_cancel=False,
                 )

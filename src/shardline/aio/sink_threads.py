@@ -1,0 +1,286 @@
+"""Calls the sinks of a producer or consumer, each sink in a thread of its own.
+
+The host appends its events to a queue per sink, and never waits for a sink.
+
+Invariants:
+
+- A sink that is slow, raises or hangs delays neither the host nor another sink.
+- Events reach a sink in order, and within about ``INTERVAL`` seconds if it is fast enough. A queue holds at most
+  ``QUEUE_MAX`` events: beyond that, the oldest are dropped, counted and logged, at most once a minute.
+- Every event that was emitted before ``stop`` reaches a sink that is fast enough. All threads together have
+  ``CLOSE_TIMEOUT`` seconds for that. A thread that needs longer is abandoned, which is logged.
+- Any exception of a sink is logged, at most once a minute. That includes ``KeyboardInterrupt`` and ``SystemExit``: in a
+  thread that is not the main thread, they could not end the program.
+- A thread is woken at most once per ``INTERVAL``, and not at all while there are no events.
+- After a fork, no sink is called in the child, because the threads exist only in the parent.
+- Importing this module does not import asyncio, so that plain functions in AWS Lambda start without it.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, final
+
+from shardline.events import EventSource, instrumented_sinks
+
+INTERVAL: Final = 0.05  # seconds in which a thread collects events before it takes them
+QUEUE_MAX: Final = 10_000  # events
+CLOSE_TIMEOUT: Final = 2.0  # seconds
+_LOG_PERIOD: Final = 60.0  # seconds in which the same problem of a sink is logged once
+
+
+def log_context(source: EventSource, shard_id: str | None = None, code: str | None = None) -> dict[str, object]:
+    """Return the ``extra`` of a log record."""
+    return {
+        "stream": source.stream,
+        "group": source.group,
+        "worker": source.worker_id,
+        "shard_id": shard_id,
+        "code": code,
+    }
+
+
+@final
+class SinkThread:
+    """One sink, the queue of its events, and the thread that calls it."""
+
+    def __init__(self, sink: Any, owner: "SinkThreads") -> None:
+        self.name: str = getattr(sink, "__qualname__", type(sink).__qualname__).rpartition("<locals>.")[2]
+        self.has_ended = False
+        """Whether the thread has ended, or will call the sink no more. The thread writes it."""
+        self.closes_owner = False
+        """Whether the sink itself closes the producer or consumer. ``SinkThreads`` writes it."""
+        self._sink = sink
+        self._owner = owner
+        self._queue: deque[Any] = deque(maxlen=QUEUE_MAX)
+        self._emitted = 0  # the host writes it
+        self._taken = 0  # the thread writes it
+        # Both locks are held while there is nothing to report, and released to wake the thread.
+        self._has_events, self._is_stopping = threading.Lock(), threading.Lock()
+        self._has_events.acquire()
+        self._is_stopping.acquire()
+        self._failure_logged_at = self._drops_logged_at = -_LOG_PERIOD
+        self._drops_logged = 0
+        self._thread = threading.Thread(target=self._run, name=f"shardline sink {self.name}", daemon=True)
+        self._thread.start()
+
+    # ---- called by the host
+
+    def emit(self, events: Sequence[Any]) -> None:
+        self._queue.extend(events)
+        self._emitted += len(events)
+        # Not a flag of our own: an interrupt between setting the flag and waking the thread would leave it asleep.
+        if self._has_events.locked():
+            self._has_events.release()
+        if len(self._queue) == QUEUE_MAX:
+            self._log_drops(_LOG_PERIOD)
+
+    def stop(self) -> None:
+        """Have the thread take the events of the queue, and end."""
+        for lock in (self._is_stopping, self._has_events):
+            with suppress(RuntimeError):  # already released
+                lock.release()
+
+    def abandon(self) -> int:
+        """Have the thread end after the call that it is in. Return the number of events that the sink did not get."""
+        left = len(self._queue)
+        self._queue.clear()
+        return left
+
+    def log_drops(self) -> None:
+        """Log the dropped events that are not logged yet."""
+        self._log_drops(0.0)
+
+    def _log_drops(self, period: float) -> None:
+        now = self._owner.clock()
+        # The thread counts an event before it takes it: this may be one too few, and never too many.
+        dropped = self._emitted - self._taken - len(self._queue)
+        if dropped > self._drops_logged and now - self._drops_logged_at >= period:
+            self._drops_logged, self._drops_logged_at = dropped, now
+            events = "1 event" if dropped == 1 else f"{dropped} events"
+            self._owner.log(logging.WARNING, f"the sink {self.name} is too slow: dropped {events} so far")
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the end of the owner waits for this thread. After a fork, the thread does not exist."""
+        return not self.has_ended and not self.closes_owner and self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return self._thread is threading.current_thread()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            sink = self._sink
+            if hasattr(sink, "open"):
+                sink = self._open()
+            if sink is not None:
+                self._take_events(sink)
+        finally:
+            self.has_ended = True
+            self._owner.handle_ended()
+
+    def _open(self) -> Any:
+        try:
+            opened = self._sink.open(self._owner.source)
+            if not callable(opened):
+                raise TypeError(f"open() returned a {type(opened).__name__}, which is not callable")  # noqa: TRY301
+        except BaseException as error:  # noqa: BLE001 - see the invariants
+            self._owner.log(logging.ERROR, f"the sink {self.name} could not be opened and gets no events", error)
+            return None
+        return opened
+
+    def _take_events(self, sink: Any) -> None:
+        queue, is_over = self._queue, False
+        while not is_over:
+            self._has_events.acquire()
+            is_over = self._is_stopping.acquire(timeout=INTERVAL)
+            while queue:
+                self._taken += 1  # first, see _log_drops
+                event = queue.popleft()
+                try:
+                    sink(event)
+                except BaseException as error:  # noqa: BLE001 - see the invariants
+                    self._log_failure(error)
+        if sink is not self._sink and hasattr(sink, "close"):
+            try:
+                sink.close()
+            except BaseException as error:  # noqa: BLE001 - see the invariants
+                self._log_failure(error)
+
+    def _log_failure(self, error: BaseException) -> None:
+        now = self._owner.clock()
+        if now - self._failure_logged_at >= _LOG_PERIOD:
+            self._failure_logged_at = now
+            self._owner.log(logging.ERROR, f"the sink {self.name} failed; {self._owner.consequence}", error)
+
+
+@final
+class SinkThreads:
+    """The sinks of one producer or consumer.
+
+    Args:
+        sinks: the checked sinks. Those of ``shardline.events.instrument`` are added by ``start``.
+        source: the producer or consumer.
+        name: the beginning of each log line.
+        consequence: the end of a log line about a sink that failed.
+        clock: returns the current time.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Any],
+        source: EventSource,
+        *,
+        name: str,
+        consequence: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sinks: tuple[Any, ...] = (*sinks,)
+        """All sinks, including those of ``instrument`` after ``start``."""
+        self.source = source
+        self.consequence = consequence
+        self.clock = clock
+        self._name = name
+        self._logger = logging.getLogger(f"shardline.{source.kind}")
+        self._threads: list[SinkThread] = []
+        self._waiters: list[Callable[[], object]] = []  # called when a thread has ended
+        self._stopped_at: float | None = None
+        self._abandoned = False
+
+    def start(self) -> None:
+        """Start a thread for each sink."""
+        self.sinks = (*self.sinks, *instrumented_sinks())
+        for sink in self.sinks:
+            try:
+                self._threads.append(SinkThread(sink, self))
+            except RuntimeError as error:  # the limit of threads
+                self.log(logging.ERROR, "a sink gets no events, because its thread could not be started", error)
+
+    def emit(self, events: Sequence[Any]) -> None:
+        """Pass events to the sinks, without waiting. Only the host calls this."""
+        for thread in self._threads:
+            if not thread.has_ended:
+                thread.emit(events)
+
+    def stop(self) -> None:
+        """Have the threads take the events that were emitted, and end. Does not wait. Stopping twice is harmless."""
+        if self._stopped_at is None:
+            self._stopped_at = self.clock()
+        for thread in self._threads:
+            thread.stop()
+
+    def handle_close(self) -> None:
+        """Handle a call of ``close`` in this thread. If a sink makes it, that call must not wait for the sink."""
+        for thread in self._threads:
+            if thread.is_current:
+                thread.closes_owner = True
+
+    async def wait(self, limit: float = CLOSE_TIMEOUT) -> None:
+        """Stop the threads, and wait until they have ended, in the running event loop.
+
+        Threads that do not end in time are abandoned: ``CLOSE_TIMEOUT`` after the stop, or after ``limit`` seconds.
+        """
+        from shardline.adapters.event_loop import call_soon_from_threads  # noqa: PLC0415 - it imports asyncio
+        from shardline.aio.loop.host_tasks import make_flag  # noqa: PLC0415 - it imports asyncio
+
+        until = self._stop_until(limit)
+        if self._is_any_awaited:
+            call_soon, has_ended = call_soon_from_threads(), make_flag()
+
+            def wake() -> None:
+                with suppress(RuntimeError):  # the loop has ended
+                    call_soon(has_ended.set)
+
+            self._waiters.append(wake)
+            while self._is_any_awaited and (left := until - self.clock()) > 0:
+                await has_ended.wait(left)
+                has_ended.clear()
+        self._abandon_rest()
+
+    def wait_blocking(self, limit: float = CLOSE_TIMEOUT) -> None:
+        """Like ``wait``, without an event loop."""
+        until = self._stop_until(limit)
+        if self._is_any_awaited:
+            has_ended = threading.Event()
+            self._waiters.append(has_ended.set)
+            while self._is_any_awaited and (left := until - self.clock()) > 0:
+                has_ended.wait(left)
+                has_ended.clear()
+        self._abandon_rest()
+
+    def _stop_until(self, limit: float) -> float:
+        self.stop()
+        assert self._stopped_at is not None
+        return min(self._stopped_at + CLOSE_TIMEOUT, self.clock() + limit)
+
+    @property
+    def _is_any_awaited(self) -> bool:
+        return any(thread.is_awaited for thread in self._threads)
+
+    def _abandon_rest(self) -> None:
+        if not self._abandoned:
+            self._abandoned = True
+            for thread in self._threads:
+                thread.log_drops()
+            late = [thread for thread in self._threads if thread.is_awaited]
+            if late:
+                left = sum(thread.abandon() for thread in late)
+                names = ", ".join(thread.name for thread in late)
+                events = "1 event" if left == 1 else f"{left} events"
+                self.log(logging.ERROR, f"the sinks did not finish in time: {names}; {events} discarded")
+
+    # ---- called by the threads
+
+    def handle_ended(self) -> None:
+        for wake in [*self._waiters]:
+            wake()
+
+    def log(self, level: int, text: str, error: BaseException | None = None) -> None:
+        self._logger.log(level, "%s: %s", self._name, text, exc_info=error, extra=log_context(self.source))
