@@ -528,7 +528,7 @@ class _Run:
         events = self._machine.take_events()
         if events:
             if self._reporter is None:
-                from shardline.aio.reporting import ConsumerReporter  # noqa: PLC0415 - it imports asyncio
+                from shardline.aio.reporting import ConsumerReporter  # noqa: PLC0415 - only events need it
 
                 source = EventSource("consumer", self._name)
                 self._reporter = ConsumerReporter(self._name, source, self._settings.sinks, self._clock.now)

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import TracebackType
 from typing import Any, Final, final
 
 from shardline.events import EventSource, instrumented_sinks
@@ -44,6 +45,31 @@ def log_context(source: EventSource, shard_id: str | None = None, code: str | No
 
 
 @final
+class _Contained:
+    """``with _Contained(report):`` passes any exception of the block to ``report`` and suppresses it."""
+
+    def __init__(self, report: Callable[[BaseException], object]) -> None:
+        self._report = report
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            self._report(error)
+        return error is not None
+
+
+def _open(sink: Any, source: EventSource) -> Any:
+    opened = sink.open(source)
+    if not callable(opened):
+        raise TypeError(f"open() returned a {type(opened).__name__}, which is not callable")
+    return opened
+
+
+@final
 class SinkThread:
     """One sink, the queue of its events, and the thread that calls it."""
 
@@ -62,6 +88,7 @@ class SinkThread:
         self._has_events, self._is_stopping = threading.Lock(), threading.Lock()
         self._has_events.acquire()
         self._is_stopping.acquire()
+        self._is_abandoned = False
         self._failure_logged_at = self._drops_logged_at = -_LOG_PERIOD
         self._drops_logged = 0
         self._thread = threading.Thread(target=self._run, name=f"shardline sink {self.name}", daemon=True)
@@ -86,9 +113,8 @@ class SinkThread:
 
     def abandon(self) -> int:
         """Have the thread end after the call that it is in. Return the number of events that the sink did not get."""
-        left = len(self._queue)
-        self._queue.clear()
-        return left
+        self._is_abandoned = True
+        return len(self._queue)
 
     def log_drops(self) -> None:
         """Log the dropped events that are not logged yet."""
@@ -117,42 +143,31 @@ class SinkThread:
 
     def _run(self) -> None:
         try:
-            sink = self._sink
-            if hasattr(sink, "open"):
-                sink = self._open()
-            if sink is not None:
-                self._take_events(sink)
+            opened: Any = None
+            with _Contained(self._log_not_opened):
+                opened = _open(self._sink, self._owner.source) if hasattr(self._sink, "open") else self._sink
+            if opened is not None:
+                self._take_events(opened)
+                if opened is not self._sink and hasattr(opened, "close"):
+                    with _Contained(self._log_failure):
+                        opened.close()
         finally:
             self.has_ended = True
             self._owner.handle_ended()
-
-    def _open(self) -> Any:
-        try:
-            opened = self._sink.open(self._owner.source)
-            if not callable(opened):
-                raise TypeError(f"open() returned a {type(opened).__name__}, which is not callable")  # noqa: TRY301
-        except BaseException as error:  # noqa: BLE001 - see the invariants
-            self._owner.log(logging.ERROR, f"the sink {self.name} could not be opened and gets no events", error)
-            return None
-        return opened
 
     def _take_events(self, sink: Any) -> None:
         queue, is_over = self._queue, False
         while not is_over:
             self._has_events.acquire()
             is_over = self._is_stopping.acquire(timeout=INTERVAL)
-            while queue:
-                self._taken += 1  # first, see _log_drops
-                event = queue.popleft()
-                try:
-                    sink(event)
-                except BaseException as error:  # noqa: BLE001 - see the invariants
-                    self._log_failure(error)
-        if sink is not self._sink and hasattr(sink, "close"):
-            try:
-                sink.close()
-            except BaseException as error:  # noqa: BLE001 - see the invariants
-                self._log_failure(error)
+            while queue and not self._is_abandoned:
+                with _Contained(self._log_failure):  # an exception ends the inner loop, which spares a with per event
+                    while queue and not self._is_abandoned:
+                        self._taken += 1  # first, see _log_drops
+                        sink(queue.popleft())
+
+    def _log_not_opened(self, error: BaseException) -> None:
+        self._owner.log(logging.ERROR, f"the sink {self.name} could not be opened and gets no events", error)
 
     def _log_failure(self, error: BaseException) -> None:
         now = self._owner.clock()
