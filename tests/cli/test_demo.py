@@ -115,7 +115,7 @@ def begin(directory):
 # ---- in lines
 
 
-def test_the_story_is_told_and_nothing_is_lost(begin):
+def test_the_demo_prints_its_scenes_and_loses_nothing(begin):
     running = begin(*SHORT)
     code, errors = running.ended()
     assert (code, errors) == (0, "")

@@ -61,7 +61,7 @@ def test_only_the_first_few_losses_are_named():
     assert sentences(verdict, "B")[0] == "LOST 10: 10, 11, 12, ... had a receipt but did not arrive."
 
 
-def test_duplicates_are_told_apart():
+def test_duplicates_are_counted_by_cause():
     journals = {
         "B": [handled("1", 1, "x"), handled("2", 2, "y")],
         "A": [handled("1", 3, "x"), handled("2", 4, "y"), handled("2", 5, "z")],

@@ -77,7 +77,7 @@ def examined(kinesis, *arguments, code=0, stream="orders", **variables):
 
 
 def every_check(found):
-    """Those that something stands in the way of are told too."""
+    """Checks that could not run because an earlier one failed are reported, too."""
     return set(found) >= PERMISSIONS | {"region", "endpoint", "clock", "stream", "retention", "load", "consumers"}
 
 
@@ -211,7 +211,7 @@ def test_a_signature_that_does_not_fit(variables, words, advice):
         assert verdicts(examined(kinesis), "failed") == {}
 
 
-def test_nobody_listens(kinesis, free_port):
+def test_no_server_listens(kinesis, free_port):
     began_at = time.monotonic()
     found = examined(kinesis, "--endpoint-url", f"http://127.0.0.1:{free_port}", code=1)
     assert verdicts(found, "failed") == {"endpoint": "failed"}
@@ -254,7 +254,7 @@ def test_a_stream_that_is_not_there(kinesis):
     assert "shardline streams list" in found["stream"]["advice"]
 
 
-def test_a_name_that_is_none_is_wrong_usage(kinesis):
+def test_an_invalid_name_is_a_usage_error(kinesis):
     code, output, errors = run(kinesis, "no stream!")
     assert (code, output) == (2, "")
     assert errors.startswith("Error: 'no stream!' is not a stream name")

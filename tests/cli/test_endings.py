@@ -93,7 +93,7 @@ def test_a_demo_of_one_line_is_judged_all_the_same(shardline):
     assert (code, ended.stderr) == ("0", "")
 
 
-def test_a_failure_is_one_also_where_nobody_reads(shardline):
+def test_a_failure_sets_the_exit_code_even_if_the_output_is_not_read(shardline):
     ended = in_bash(shardline, "shardline doctor nothing 2>&1 | true; echo ${PIPESTATUS[0]}")
     assert ended.stdout == "1\n"
     ended = in_bash(

@@ -493,7 +493,7 @@ def test_an_aggregate_that_is_half_done_is_not_done(own_world):
     assert told[record.shard_id]["checkpoint"]["sub_sequence"] == 2
 
 
-def test_shards_without_rows_and_rows_without_shards_are_told(world):
+def test_shards_without_rows_and_rows_without_shards_are_reported(world):
     world.make(Lease(PARENT), Lease("shardId-000000000077", checkpoint=Checkpoint(SHARD_END)))
     told = {one["shard_id"]: one for one in world.json("describe", world.group)["shards"]}
     assert {name: (one["state"], one["has_row"]) for name, one in told.items()} == {
@@ -516,7 +516,7 @@ def test_without_lag_kinesis_is_left_alone(own_world):
     assert [one["lag_ms"] for one in told["shards"]] == [None, None]
 
 
-def test_a_busy_shard_is_asked_again_and_a_denied_one_is_told(own_world):
+def test_a_busy_shard_is_asked_again_and_a_denied_one_is_reported(own_world):
     world = own_world
     world.put("a")
     world.consume()
@@ -637,7 +637,7 @@ def test_one_shard_is_reset_alone(world):
     assert len(results) == 20
 
 
-def test_a_stream_made_anew_is_read_from_its_beginning(world):
+def test_a_recreated_stream_is_read_from_its_beginning(world):
     """A consumer refuses the rows of the stream before; a reset makes them rows of this one."""
     world.put("gone-1", "gone-2")
     world.consume()
@@ -715,7 +715,7 @@ def test_by_force_a_live_worker_reads_closed_shards_again_too(world):
 
 
 def test_a_silent_group_is_waited_for_and_then_changed(world):
-    """Whose owner crashed: nobody else wrote for a lease's duration."""
+    """A lease whose owner crashed: no worker wrote to it for the lease duration."""
     world.put("a", "b")
     world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND, owner="ghost", counter=9))
     began_at = time.monotonic()
@@ -767,7 +767,7 @@ def interrupted(process):
     return output, errors
 
 
-def test_ctrl_c_while_it_watches_leaves_all_as_it_was(world):
+def test_ctrl_c_while_it_watches_changes_nothing(world):
     before = world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
     with world.begin("reset", world.group, "--to", "TRIM_HORIZON", "--lease-duration", "60s") as process:
         assert process.stderr.readline().startswith("watching the leases for up to 60 s to see whether")
@@ -776,7 +776,7 @@ def test_ctrl_c_while_it_watches_leaves_all_as_it_was(world):
     assert world.leases() == before
 
 
-def test_ctrl_c_while_kinesis_is_asked_leaves_all_as_it_was(own_world):
+def test_ctrl_c_during_a_kinesis_request_changes_nothing(own_world):
     world = own_world
     before = world.make(Lease(PARENT), Lease(SECOND))
     fault = world.kinesis.faults.latency(60.0, operation="ListShards")
@@ -848,7 +848,7 @@ def test_ctrl_c_while_it_writes_ends_the_row_at_hand_and_says_what_was_done(shar
     assert world.leases() == {name: before[name] for name in names[2:]}
 
 
-def test_a_store_that_is_locked_for_good_is_told(world):
+def test_a_permanently_locked_store_is_reported(world):
     before = world.make(Lease(PARENT), Lease(SECOND))
     path = world.store.removeprefix("sqlite:///")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as lock:

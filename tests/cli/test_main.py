@@ -164,7 +164,7 @@ def test_a_stream_that_is_not_there(shardline, kinesis):
         )
 
 
-def test_the_wrong_region_is_told_with_the_stream_that_is_not_there(shardline):
+def test_a_missing_stream_is_reported_with_the_wrong_region(shardline):
     arn = "arn:aws:kinesis:eu-west-1:000000000000:stream/elsewhere"
     line = told(shardline("streams", "describe", arn, "--region", "eu-west-1", code=1))
     assert "elsewhere" in line
@@ -212,14 +212,14 @@ def test_a_key_that_is_not_utf_8(shardline, kinesis, command):
     assert kinesis.streams["orders"].record_count == 0
 
 
-def test_a_store_that_is_wrong_is_quoted_as_it_was_given(shardline):
+def test_an_invalid_store_url_is_quoted_unchanged(shardline):
     url = "dynamodb://t?endpoint_url=http://localhost:8000"
     line = told(shardline("groups", "list", "--store", url, code=2))
     assert line.startswith(f"Error: store '{url}' names no table (3 to 255 ")
     assert "--endpoint-url" not in line
 
 
-def test_an_answer_of_the_service_is_told_with_its_code(shardline, kinesis):
+def test_an_error_of_the_service_is_reported_with_its_code(shardline, kinesis):
     kinesis.faults.error("AccessDeniedException", "User: x is not authorized to perform: kinesis:ListStreams.")
     assert told(shardline("streams", "list", code=1)) == (
         "Error: ListStreams: User: x is not authorized to perform: kinesis:ListStreams (AccessDeniedException)"
@@ -242,7 +242,7 @@ def test_the_traceback_and_the_log_are_shown_if_asked_for(shardline, kinesis):
     assert "shardline.producer" not in shardline("put", "orders", stdin=b"x\n").stderr
 
 
-def test_a_bug_is_told_in_one_sentence_too():
+def test_a_bug_is_also_reported_in_one_sentence():
     code = (
         "import sys; from shardline.cli.streams import streams_command\n"
         "from shardline.cli.main import main\n"
@@ -315,7 +315,7 @@ def test_commands_options_and_streams_are_completed(shardline, kinesis, eventual
     eventually(lambda: completed(shardline, "shardline streams describe ret") == ["returns"])
 
 
-def test_completion_is_silent_where_nobody_answers(shardline, kinesis):
+def test_completion_is_silent_if_the_server_does_not_answer(shardline, kinesis):
     assert completed(shardline, "shardline tail ord", AWS_ENDPOINT_URL_KINESIS="http://127.0.0.1:1") == []
     assert completed(shardline, "shardline tail ord", AWS_SECRET_ACCESS_KEY=None, AWS_ACCESS_KEY_ID=None) == []
     kinesis.faults.latency(30, operation="ListStreams")

@@ -1,4 +1,4 @@
-"""Does ``shardline put`` put what it is given, and lose nothing in silence?
+"""Does ``shardline put`` put every record that it is given, and report each one that it cannot put?
 
 The real command, as a process of its own.
 """
@@ -37,7 +37,7 @@ def lines_of(path):
 # ---- where records come from
 
 
-def test_one_record_is_told_where_it_lies(shardline, kinesis):
+def test_the_shard_and_number_of_a_single_record_are_printed(shardline, kinesis):
     ended = shardline("put", "orders", "hello", "--key", "customer-7")
     (record,) = kinesis.streams["orders"].records
     assert ended.lines == [f"{record.shard_id} {record.sequence_number}"]
@@ -128,7 +128,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
     assert sorted(record.data for record in stored(kinesis) if record.key == "found") == sorted(bad[:3])
 
 
-def test_records_that_are_none_are_handed_back_as_they_are(shardline, kinesis, tmp_path):
+def test_invalid_records_are_handed_back_unchanged(shardline, kinesis, tmp_path):
     lines = [b'{"key": "k", "data": "good"}', b"{", b'{"key": 7, "data": "x"}', b'{"data_base64": "?"}', b"{}"]
     ended = shardline("put", "orders", "--records", "-", "--failed", "f", stdin=b"\n".join(lines), code=1)
     assert "4 records failed, in f (4 NotARecord)" in ended.stderr

@@ -302,7 +302,7 @@ def test_what_cannot_be_resharded(shardline, kinesis, resharded):
     assert ended.stderr == "Error: free is on demand: the service decides how many shards it has\n"
 
 
-def test_a_reader_that_has_enough_ends_it_in_silence(shardline, kinesis):
+def test_a_reader_that_closes_the_pipe_ends_it_silently(shardline, kinesis):
     for number in range(400):
         kinesis.create_stream(f"a-name-that-fills-the-pipe-of-a-list-{number:060}")
     process = shardline.start("streams", "list", "-q").process

@@ -24,7 +24,7 @@ ALL = (*OLDEST, "--until", "latest")
 
 @pytest.fixture
 def put(kinesis):
-    """Puts records of one key, each alone unless told otherwise."""
+    """Puts records of one key, without aggregation by default."""
 
     def put_all(*data, key="k", aggregation=False):
         async def main():
@@ -217,7 +217,7 @@ def test_throttling_and_failures_that_pass_are_waited_out(shardline, put, kinesi
     assert shardline("tail", "orders", *ALL).lines == ["1", "2"]
 
 
-def test_a_server_that_dies_is_told_after_a_while(following, put, kinesis):
+def test_a_server_that_dies_is_reported_after_a_while(following, put, kinesis):
     running = following("--give-up-after", "1s")
     kinesis.stop()
     ended = running.wait()
@@ -269,7 +269,7 @@ def test_a_signal_ends_it_in_order(following, number, code):
     assert time.monotonic() - began_at < 30
 
 
-def test_ctrl_c_ends_it_while_nobody_reads_what_it_prints(following, put, shardline, kinesis, eventually):
+def test_ctrl_c_ends_it_while_its_output_is_not_read(following, put, shardline, kinesis, eventually):
     put(*[b"x" * 900_000] * 3)
     read_end, write_end = os.pipe()
     running = shardline.start("tail", "orders", *OLDEST, stdout=write_end)

@@ -7,7 +7,7 @@ Invariants:
 - Access that is denied, unless expected, and a stream that cannot be made, end the scenario as not run: it neither
   passed nor failed.
 - Credentials that have expired are looked up again, once; if that does not help, the run ends.
-- A stream's name is reported before the stream is made, so that whatever happens next, somebody knows to delete it.
+- A stream's name is reported before the stream is made, so that the user can delete it whatever happens next.
 - A step that uses a name that no earlier answer gave is a difference, and is not sent.
 """
 

@@ -134,7 +134,7 @@ def kinesis_local() -> Iterator[Site]:
 
 @contextlib.contextmanager
 def at_url(url: str, region: str = "us-east-1") -> Iterator[Site]:
-    """Any endpoint that is no AWS: the environment's credentials, or some that nobody checks."""
+    """Any endpoint that is no AWS: the environment's credentials, or invented ones, which are not checked."""
     keys = ReadOnlyCredentials(
         os.environ.get("AWS_ACCESS_KEY_ID", "AKIACONFORMANCE00000"),
         os.environ.get("AWS_SECRET_ACCESS_KEY", "none"),

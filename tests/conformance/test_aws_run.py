@@ -286,7 +286,7 @@ def test_streams_of_others_are_never_touched(aws, state):
     assert aws.streams == before
 
 
-def test_nothing_is_made_unless_somebody_says_yes(aws, state):
+def test_nothing_is_created_without_confirmation(aws, state):
     ended = run(aws, state, *FAST, yes=False)
     assert ended.returncode == 2
     assert "not a terminal: pass --yes" in ended.stdout

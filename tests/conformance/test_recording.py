@@ -104,7 +104,7 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path, text):
         load(tmp_path / "x.json")
 
 
-def test_a_table_that_has_changed_since_is_told():
+def test_a_table_that_has_changed_since_is_reported():
     kept = recording_of(RESULTS, endpoint="e", date="d")
     scenario = Scenario("a", "t", (Call("DescribeLimits", {}, ok({"T": TIME})),))
     [(_, _, mismatch)] = against(kept, scenario, RESULTS[0])

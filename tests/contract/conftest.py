@@ -137,5 +137,5 @@ def unique():
 
 @pytest.fixture
 def free_port_of():
-    """Find a port where nobody listens."""
+    """Find a port on which no server listens."""
     return free_port

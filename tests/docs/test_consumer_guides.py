@@ -225,7 +225,7 @@ def test_manual_acknowledgements(page, put, backend):
     assert handled[20:] == [b"20"], "all before it was committed"
 
 
-def test_a_worker_that_is_told_to_stop(page, put, tmp_path):
+def test_a_worker_that_is_asked_to_stop(page, put, tmp_path):
     """Both of them, in turn: what was handled is committed, and the leases are free at once."""
     put(*[b"%d" % number for number in range(5)])
     handled = []

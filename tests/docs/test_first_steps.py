@@ -48,7 +48,7 @@ TUTORIAL_BLOCKS = pages.FENCE.findall(pages.text_of(TUTORIAL))
 
 
 def test_the_pages_have_no_other_kind_of_block():
-    """A block that nobody runs would be a promise that nobody keeps."""
+    """The tests run only these kinds of blocks, so a block of another kind would not be run."""
     assert {language for language, _ in README_BLOCKS} == {"python", "sh"}
     assert {language for language, _ in TUTORIAL_BLOCKS} == {"python", "sh"}
     assert programs(TUTORIAL_BLOCKS).keys() == {"produce.py", "consume.py", "flow.py", "test_orders.py"}

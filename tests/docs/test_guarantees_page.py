@@ -54,7 +54,7 @@ def test_what_is_cited_exists(file, test):
 
 
 def test_every_promise_is_cited_by_the_code_and_by_tests():
-    """A number that nobody writes down any more is no promise."""
+    """An invariant that neither the source nor a test cites is not kept by anything."""
     here = [path.read_text() for path in (TESTS.parent / "src").rglob("*.py")]
     there = [path.read_text() for path in TESTS.rglob("*.py") if path.parent != HERE.parent]
     for number in PROMISES:

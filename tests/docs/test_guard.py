@@ -28,7 +28,7 @@ def part(guard):
 
 
 class Runs:
-    """Tries with these costs, (peer's, ours) of each ratio; the last goes on for ever."""
+    """Tries with these costs, (peer's, ours) of each ratio; the last one repeats."""
 
     def __init__(self, guard, *tries):
         self._tries = [{name: guard.Costs(*costs) for name, costs in one.items()} for one in tries]

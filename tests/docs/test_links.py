@@ -1,7 +1,7 @@
 """Does every link of the pages lead somewhere?
 
 mkdocs looks at those inside of ``docs/``; this looks at all, also from the README and to files that are no pages: to a
-file that exists, to a heading that it has. An address elsewhere must be well formed; nobody is called.
+file that exists, to a heading that it has. An address elsewhere must be well formed; no request is sent.
 """
 
 import re

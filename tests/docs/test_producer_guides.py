@@ -225,7 +225,7 @@ def test_closing_twice_gives_the_same_answer(kinesis):
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_ctrl_c_delivers_first_unless_told(kinesis, drain):
+def test_ctrl_c_delivers_first_unless_configured_otherwise(kinesis, drain):
     kinesis.faults.latency(0.3, operation="PutRecords", count=1)
     deliveries = []
 

@@ -35,7 +35,7 @@ ATTEMPTS = 3
 
 
 class Ended(KeyboardInterrupt):
-    """Somebody sent SIGTERM."""
+    """The process received SIGTERM."""
 
 
 def end_on_sigterm(*_):

@@ -1,7 +1,7 @@
 """What does a drill run on?
 
 A local Kinesis in this process, a lease store, workers that are processes (worker.py), a producer that makes the load (in
-this process, or putter.py), and somebody who watches the leases in the store and counts (tally.py). All of it ends with the block.
+this process, or putter.py), an observer that watches the leases in the store, and a count of the records (tally.py). All of it ends with the block.
 """
 
 import contextlib
@@ -297,7 +297,7 @@ class Fleet:
         return rows
 
     def owners(self):
-        """How many leases that are not finished each worker has; ``None``: nobody."""
+        """How many leases that are not finished each worker has; ``None``: no worker."""
         return Counter(row.holder for row in self.leases().values() if not row.checkpoint.is_finished)
 
     def wait_owned(self, names, limit, what):
@@ -311,7 +311,7 @@ class Fleet:
         return wait_for(is_so, limit, f"{what} (leases: {dict(self.owners())})")
 
     def checkpoints_went_back(self):
-        """C1, as far as it was seen."""
+        """Return the checkpoints that went back (C1), as far as the observer saw them."""
         latest, found = {}, []
         for _, shard, _, checkpoint in self.history:
             place = place_of(checkpoint)

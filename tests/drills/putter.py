@@ -1,6 +1,6 @@
 """How does a producer of a drill put, and what does it leave behind?
 
-A process of its own, told what to do by a JSON file. It puts numbered records, at a pace or as fast as it may, until
+A process of its own, which reads its settings from a JSON file. It puts numbered records, at a pace or as fast as it may, until
 SIGTERM; then it waits for the rest. What was confirmed it writes to the list of what was put (tally.py), in the order of
 putting, as it goes: it keeps only what is not confirmed. At its end it writes a report: how many, how long the longest
 ``put`` took, how many were undelivered at most.

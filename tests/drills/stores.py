@@ -127,10 +127,10 @@ class Relay:
 
 
 class Store:
-    """A place for leases: its URL for the workers, another for the one who watches, and what may happen to it.
+    """A lease store: its URL for the workers, another URL for the observer, and the faults that it supports.
 
-    ``down()``: nobody gets in. ``slow(seconds)``: every write takes so much longer. ``throttled(share)``: so many
-    requests are refused. ``full()``: no room for a write. What a store cannot suffer is not there.
+    ``down()``: the store is unreachable. ``slow(seconds)``: every write takes that much longer. ``throttled(share)``: that share
+    of the requests is refused. ``full()``: no room for a write. A store has methods only for the faults that it supports.
     """
 
     def __init__(self, kind, url, watched_url, **troubles):
@@ -186,7 +186,7 @@ def sqlite_at(directory, full=None):
 
     @contextlib.contextmanager
     def slow(seconds):
-        """Somebody has the lock most of the time, for so long each: a write waits for it."""
+        """Another connection holds the lock most of the time, for this long each time, so writes wait for it."""
         stopping = threading.Event()
 
         def hinder():

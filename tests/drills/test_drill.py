@@ -38,7 +38,7 @@ sys.exit(drill.command())
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The drills that were run, of which the second fails in a way that nobody thought of."""
+    """The drills that were run, of which the second fails with an unexpected error."""
     names = []
 
     def fine(directory, store, *, full):
@@ -125,7 +125,7 @@ def test_a_drill_that_the_machine_spoilt_runs_again(failure, standstill, attempt
     assert ("stood still for 13.0 s: the drill runs again" in capsys.readouterr().out) == (attempts == 2)
 
 
-def test_a_machine_that_always_stands_still_is_told_and_fails(monkeypatch, capsys):
+def test_a_machine_that_always_stalls_is_reported_and_fails(monkeypatch, capsys):
     def fails(directory, store, *, full):
         raise DrillError("duplicates: 57")
 

@@ -63,7 +63,7 @@ def test_what_is_not_excused_is_lost(tally):
     assert tally.lost == []
 
 
-def test_a_failure_is_told_in_the_page(tally):
+def test_the_page_reports_a_failure(tally):
     line = Line("pause", "redis", 4.0, {}, "lost 1 records\nand more")
     assert line.row == "| pause | redis | | | | | | **failed**: lost 1 records |"
     assert "FAILED" in str(line)

@@ -24,7 +24,7 @@ def count(tmp_path):
     return count
 
 
-def test_what_nobody_handled_is_lost(count):
+def test_an_unhandled_record_is_lost(count):
     tally = count("123", a=[(1.0, PARENT, "1", 1)], b=[(2.0, PARENT, "3", 3)])
     assert tally.lost == ["2"]
     assert "lost 1" in str(tally)

@@ -1,6 +1,6 @@
 """How does a worker of a drill read, and what does it leave behind?
 
-A process of its own, told what to do by a JSON file. Every line it writes is one ``write`` to a file opened for
+A process of its own, which reads its settings from a JSON file. Every line it writes is one ``write`` to a file opened for
 appending, so that what a killed worker did is all there:
 
     W time                                    it is ready

@@ -46,7 +46,7 @@ def fuzz_here(name, arguments):
 
 
 def run_target(name, seconds, directory):
-    """Whether nothing was found, libFuzzer's last line, and all that was told."""
+    """Whether nothing was found, libFuzzer's last line, and its whole output."""
     fresh, seeds = Path(directory) / name, CORPUS / name
     fresh.mkdir(parents=True)
     FINDINGS.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def without_progress(told):
 
 
 def replay_of(name, told):
-    """How to see it again, from what libFuzzer told: the input that it kept."""
+    """How to reproduce the failure: with the input whose path libFuzzer printed."""
     kept = re.findall(r"Test unit written to (.+)", told)
     return [f"replay: .venv/bin/python tests/fuzz/campaign.py --child {name} {path}" for path in kept]
 

@@ -137,7 +137,7 @@ def whole_request(rng):
 def exchange(rng, address, data, *, finish=False, patience=PATIENCE):
     """Send it in one of many ways; what came back, as far as anything did.
 
-    With ``finish`` we are gone after it, one way or another, and most often nobody answers.
+    With ``finish`` we close the connection afterwards, in one of several ways; usually no answer arrives.
     """
     with socket.create_connection(address, timeout=10) as one:
         one.settimeout(patience)

@@ -270,7 +270,7 @@ def small_texts(data):
 
 
 class Served:
-    """The whole service without a socket; made anew now and then, so that it never grows."""
+    """The whole service without a socket; re-created now and then, so that it does not grow."""
 
     def __init__(self):
         self.calls = 0

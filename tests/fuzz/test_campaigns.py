@@ -1,4 +1,4 @@
-"""Do the campaigns try what they say, and is what they found told so that one can see it again?"""
+"""Do the campaigns cover the input that they claim to, and can each failure that they report be reproduced?"""
 
 import logging
 import subprocess

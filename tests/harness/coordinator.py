@@ -363,7 +363,7 @@ class Group:
         raise AssertionError("it wakes up again and again, for nothing")
 
     def answer_everything(self):
-        """Until nobody asks for more in this moment."""
+        """Run until no worker has another request at this moment."""
         for _ in range(200):
             if not sum(worker.answer_all() for worker in self.workers):
                 return

@@ -33,7 +33,7 @@ class FakeReader:
 
 
 class FakeGroup:
-    """A coordinator without a store: it holds leases, and notes what it is told."""
+    """A coordinator without a store: it holds leases, and records the calls that it gets."""
 
     def __init__(self, stream, config, clock):
         self.me, self.is_ready, self.ended, self.unseen = "me", True, [], []

@@ -100,7 +100,7 @@ class Side:
 
 
 class Both:
-    """Two servers that are told the same."""
+    """Two servers that get the same requests."""
 
     def __init__(self, theirs, ours):
         self.theirs, self.ours = Side(client_of(theirs)), Side(client_of(ours))

@@ -68,7 +68,7 @@ class Launch:
 
 
 class PortTakenError(Exception):
-    """Somebody took a port between our finding it free and the server's binding it."""
+    """Another process took the port after we found it free and before the server bound it."""
 
 
 def require_installed(name: str, listed: str, into: Path) -> None:
@@ -151,7 +151,7 @@ def started(launch: Launch, directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(ports: int, launch: Callable[[list[int], Path], Launch]) -> Iterator[ThirdPartyServer]:
-    """Run a server until the block ends, on other ports if the first ones are lost to somebody."""
+    """Run a server until the block ends, on other ports if another process takes the first ones."""
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         for attempt in range(3):

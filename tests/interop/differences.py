@@ -65,7 +65,7 @@ def api(operation):
 
 
 def kinesalite(operation):
-    """A file of kinesalite's tests, as it was when all of them passed against AWS."""
+    """A file of kinesalite's tests, at the commit at which all of them passed against AWS."""
     return f"https://github.com/mhart/kinesalite/blob/{ALL_PASSED}/test/{operation}.js"
 
 
@@ -454,7 +454,7 @@ DETAILS = (
         "other accounts. Of a policy's content, only Statement, Effect, Principal and Action are checked.",
         seen=(("LocalStack's recordings", LOCALSTACK),),
         tests=(
-            f"{_UNIT}/test_policies.py::test_a_policy_is_kept_told_and_deleted",
+            f"{_UNIT}/test_policies.py::test_a_policy_is_stored_returned_and_deleted",
             f"{_UNIT}/test_policies.py::test_a_policy_must_say_who_may_do_what",
         ),
     ),
@@ -530,7 +530,7 @@ DETAILS = (
         seen=(*_kinesalite("createStream"), LOCALSTACK_TESTS),
         tests=(
             f"{_UNIT}/test_descriptions.py::test_creation_times_are_whole_seconds",
-            f"{_UNIT}/test_state.py::test_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other",
+            f"{_UNIT}/test_state.py::test_streams_of_one_name_are_distinguished_however_soon_one_follows_the_other",
         ),
     ),
     Detail(

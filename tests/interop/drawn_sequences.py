@@ -107,7 +107,7 @@ def walk_settings(both, stream, rng, step):
 
 
 def walk_consumers(both, stream, rng, step):
-    """Consumers only come: kinesis-local keeps some that are told to go while the stream changes."""
+    """Consumers are only registered: kinesis-local keeps some that are deregistered while the stream changes."""
     arn, name = arn_of(stream), f"consumer-{rng.randrange(6)}"
     if "Error" in both("describe_stream_consumer", StreamARN=arn, ConsumerName=name):
         both.register(arn, name)

@@ -1,6 +1,6 @@
 """Does our server say the same in CBOR as in JSON, to every operation, as our own client sees it?
 
-Two servers are told the same, each in one protocol. The answers are compared value by value; sequence numbers by the
+Two servers get the same requests, each in one protocol. The answers are compared value by value; sequence numbers by the
 order in which they come, times and tokens by being there.
 """
 

@@ -57,7 +57,7 @@ async def stored(client, stream):
     return records
 
 
-async def test_the_doctor_puts_nothing_into_anybodys_stream(any_server, stream_name):
+async def test_the_doctor_puts_nothing_into_any_stream(any_server, stream_name):
     """They pass over ``DryRun``: whoever trusts it leaves a record."""
     async with client_of(any_server) as client:
         await client.create_stream(stream_name, shards=2, wait=60)

@@ -133,7 +133,7 @@ async def test_every_delivered_record_is_handed_out(server, stream_name):
 
 
 async def test_every_delivered_record_is_handed_out_though_the_stream_was_resharded(server, stream_name):
-    """Splits and merges that the producer is not told of: its aggregates land in shards where they do not belong."""
+    """Splits and merges that the producer does not know of: its aggregates land in shards where they do not belong."""
     connection, client = server
     delivered = set()
     async with (

@@ -1,4 +1,4 @@
-"""What does AWS say when it refuses a request, where was that seen, and which request is told so here?
+"""What does AWS say when it refuses a request, where was that seen, and which request gets this text here?
 
 Data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and text, and
 ``docs/tested/differences.md`` shows the table. A text without a source is ours: AWS's is not known.

@@ -113,7 +113,7 @@ def test_a_store_that_cannot_be_reached_ends_nothing():
     assert A in worker.held
 
 
-def test_a_store_that_comes_back_empty_is_told():
+def test_a_store_that_comes_back_empty_is_reported():
     """The rows are made again, from the start."""
     group, worker = hold_one(shards=HALVES)
     worker.read(A, 5)
@@ -128,7 +128,7 @@ def test_a_store_that_comes_back_empty_is_told():
     assert len(worker.seen(ProgressLost)) == 1
 
 
-def test_a_store_that_is_found_empty_by_a_refused_write_is_told():
+def test_a_store_that_a_refused_write_finds_empty_is_reported():
     group, worker = hold_one(scan_interval=2.0)
     while not any(request for request in worker.outbox if hasattr(request, "counter")):
         group.now = worker.machine.next_deadline()
@@ -227,7 +227,7 @@ def test_a_stream_that_was_never_there_ends_the_consumer():
 
 
 def test_the_same_stream_that_is_back_is_read_on():
-    """Somebody answered that there is no such stream, and was wrong."""
+    """The service answered wrongly that there is no such stream."""
     group, worker = read_and_delete(if_recreated="restart")
     group.run(20.0)
     group.stream.missing = None

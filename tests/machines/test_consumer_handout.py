@@ -546,7 +546,7 @@ def test_records_that_come_after_a_run_was_over_are_waited_for_as_ever():
     assert not taker.is_over
 
 
-def test_a_shard_takes_its_turn_when_it_has_pages_that_nobody_has():
+def test_a_shard_enters_the_queue_when_it_has_pages_that_were_not_handed_out():
     desk = Desk()
     first = desk.gain("a")
     desk.gain("b")
@@ -561,7 +561,7 @@ def test_a_shard_takes_its_turn_when_it_has_pages_that_nobody_has():
     assert [record.shard_id for record in desk.take(taker)] == ["b"]
 
 
-def test_an_iteration_goes_on_with_the_shards_that_nobody_asked_for():
+def test_an_iteration_continues_with_the_shards_that_no_other_worker_asked_for():
     desk = Desk(ack="manual")
     desk.gain("a")
     desk.poll()
@@ -707,7 +707,7 @@ class Caller:
         self.woken += 1
 
 
-def test_one_caller_at_a_time_asks_and_whoever_has_ended_blocks_nobody():
+def test_one_caller_at_a_time_asks_and_an_ended_caller_blocks_no_other():
     taker = Desk().iterate()
     first, second, again = Caller("first"), Caller("second"), Caller("first")
     alive = lambda _: False  # noqa: E731 - nobody has ended
@@ -807,7 +807,7 @@ def test_until_latest_ends_a_run_when_every_shard_is_read_and_every_other_lease_
     assert looks == [True, False, False, True]
 
 
-def test_a_lease_that_nobody_holds_keeps_a_run_until_latest_going_though_its_counter_moves():
+def test_an_unowned_lease_keeps_a_run_until_latest_going_though_its_counter_moves():
     bounds = RunBounds(until_latest=True, idle_timeout=None, max_leases=None)
     for counter in range(1, 4):
         free = OtherLease(("s", "a"), has_other_holder=False, counter=counter)

@@ -74,7 +74,7 @@ def test_tokens_grow_for_who_comes_after_the_store_was_emptied():
     assert tokens(fresh) > tokens(worker)
 
 
-def test_tokens_grow_though_the_store_comes_back_as_it_was():
+def test_tokens_grow_though_the_store_is_restored_from_a_backup():
     group, first = hold_one(latest_at=1.7e9)
     backup = dict(group.rows)
     group.run(5.0)
@@ -225,7 +225,7 @@ def test_a_scan_that_shows_a_write_of_ours_whose_answer_was_lost_shows_no_twin()
     assert worker.seen(WorkerIdShared) == worker.seen(LeaseLost) == []
 
 
-def test_a_store_that_was_set_back_to_an_earlier_life_gives_the_lease_to_nobody_at_once():
+def test_a_store_restored_to_an_earlier_life_gives_the_lease_to_no_worker_at_once():
     group, first = hold_one("w", latest_at=1.7e9)
     backup = dict(group.rows)
     kill(group, first)

@@ -102,7 +102,7 @@ def test_a_worker_that_died_is_replaced_when_its_leases_have_lapsed():
     assert group.loads() == [4]
 
 
-def test_nobody_asks_for_more_than_its_share_and_at_first_for_one():
+def test_a_worker_asks_for_one_lease_first_and_for_its_share_at_most():
     group = Group()
     old = group.worker("old")
     group.run(30.0)
@@ -114,7 +114,7 @@ def test_nobody_asks_for_more_than_its_share_and_at_first_for_one():
     assert len(group.done(AskHandOver)) <= 2
 
 
-def test_nobody_has_more_than_it_wants():
+def test_no_worker_has_more_leases_than_max_leases():
     group = Group(max_leases=1)
     group.worker()
     group.run(60.0)
@@ -197,7 +197,7 @@ def test_a_release_whose_answer_was_lost_is_a_release():
 # ---- right and time
 
 
-def test_l2_a_lease_that_lapses_while_the_store_hangs_is_told_in_that_moment():
+def test_l2_a_lease_that_lapses_while_the_store_hangs_is_reported_at_once():
     group, worker = hold_one()
     worker.mute = True
     grant = worker.held[A].grant
@@ -219,7 +219,7 @@ def test_l2_a_lease_that_was_taken_lasts_from_when_it_was_asked_for():
     assert worker.held[A].grant.held_until == pytest.approx(sent_at + 10.0)
 
 
-def test_l2_a_thread_that_asks_after_the_lapse_and_before_the_loop_turns_is_told_no():
+def test_l2_a_thread_that_asks_after_the_lapse_but_before_the_loop_runs_is_refused():
     group, worker = hold_one()
     grant = worker.held[A].grant
     group.now = grant.held_until + 0.001
@@ -314,7 +314,7 @@ def test_l5_an_ask_that_is_answered_after_closing_is_called_off_too():
     assert len(group.done(CancelHandOver)) == 1
 
 
-def test_l5_a_store_that_is_down_keeps_nobody_from_leaving_for_longer_than_a_lease():
+def test_l5_an_unreachable_store_delays_an_exit_by_one_lease_at_most():
     group, _, second = ask_and_leave(drains=False)
     second.failing = DOWN
     group.run(9.0)
@@ -474,7 +474,7 @@ def test_a_listing_that_failed_half_way_is_begun_again():
     assert len(worker.held) == 4
 
 
-def test_a_shard_that_nobody_named_is_found_by_the_next_listing():
+def test_an_unannounced_shard_is_found_by_the_next_listing():
     group, worker = hold_one()
     group.stream.shards += [shard(7, begin=90)]
     group.run(45.0)
@@ -690,7 +690,7 @@ def test_l6_latest_that_another_library_wrote_is_pinned_when_it_is_taken():
     assert worker.held[A].start == at_timestamp(LATE)
 
 
-def test_l6_a_group_that_was_begun_in_part_is_completed_as_it_was_begun():
+def test_l6_a_partly_created_group_is_completed_from_its_first_position():
     """Who began it died with its first row. What came to the other shards since is of the group, too."""
     group = Group()
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
@@ -715,7 +715,7 @@ def test_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_were_o
     assert {worker.held[shard_id].start for shard_id in names(2, 3)} == {TRIM_HORIZON}
 
 
-def test_what_is_left_of_a_line_that_nobody_followed_is_read_from_its_oldest_on():
+def test_an_unread_lineage_is_read_from_its_oldest_remaining_shard():
     """An outage longer than the retention, and two reshards in it: A's children came and went, theirs are closed."""
     closed = [shard(3, 1, part=(0, 1), begin=50, end=60), shard(4, 2, part=(3, 4), begin=50, end=60)]
     young = [shard(5, 3, 4, begin=70)]
@@ -863,7 +863,7 @@ def test_two_late_listings_that_come_at_once_stop_nothing():
     assert A in worker.held
 
 
-def test_a_stream_that_was_made_anew_meanwhile_is_noticed():
+def test_a_stream_that_was_recreated_meanwhile_is_noticed():
     group, worker = hold_one()
     group.stream.created_at = 2.0
     group.run(30.0)

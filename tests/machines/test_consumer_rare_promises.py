@@ -119,7 +119,7 @@ def test_l4_a_commit_that_is_refused_though_the_lease_is_ours_is_made_again():
     assert worker.seen(LeaseLost) == []
 
 
-def test_what_was_told_to_be_delivered_twice_counts_once():
+def test_a_record_that_was_delivered_twice_counts_once():
     """With manual acknowledgements."""
     tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=1.0, now=0.0, manual=True)
     one, two, three = (Record(b"", "k", sequence_number=str(number), shard_id=A) for number in (1, 2, 3))
@@ -133,7 +133,7 @@ def test_what_was_told_to_be_delivered_twice_counts_once():
     assert tracker.poll_commit(2.0) == at(3)
 
 
-def test_c3_that_a_shard_has_no_children_is_found_out_anew_by_who_gains_it_again():
+def test_c3_a_worker_that_regains_a_shard_checks_again_that_it_has_no_children():
     group, worker = hold_one()
     worker.end(A)
     group.run(0.1)  # one listing came, without children; it is not believed yet
@@ -154,7 +154,7 @@ def test_c3_that_a_shard_has_no_children_is_found_out_anew_by_who_gains_it_again
     assert len([when for when in listed_at if when <= finished_at[0]]) >= 2
 
 
-def test_what_retention_took_is_told_also_after_empty_pages():
+def test_records_removed_by_retention_are_reported_even_after_empty_pages():
     one = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500)).start()
     one.page(behind=1_000)
     assert one.reader.take_events() == []
@@ -187,7 +187,7 @@ def test_who_has_more_than_it_wants_takes_nothing():
 
 
 def test_l4_a_write_that_the_store_puts_off_puts_off_no_scan():
-    """A write that the store asks to repeat much later keeps nobody from looking at the rows in time."""
+    """A write that the store asks to repeat much later does not delay the next scan of the rows."""
     group = Group(shard(0))
     worker = group.worker()
     take = worker.wait_for(TakeLease)
@@ -435,14 +435,14 @@ def test_c4_what_is_done_while_a_commit_is_under_way_is_flushed_too():
 
 
 def test_c4_a_commit_that_failed_is_written_without_waiting_for_the_interval():
-    """What was not written is due as it was before."""
+    """A checkpoint that was not written stays due at the same time."""
     tracker, _ = tracked()
     tracker.handle_commit_failed()
     assert tracker.poll_commit(60.1) is not None
 
 
-def test_a_shard_that_came_back_and_goes_again_is_told_again():
-    """A shard that retention takes unread is told, though one of its name was told before."""
+def test_a_shard_that_came_back_and_goes_again_is_reported_again():
+    """A shard that retention removes unread is reported, even if one with the same id was reported before."""
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)))
     worker = group.worker()
     both = group.stream.shards

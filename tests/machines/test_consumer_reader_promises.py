@@ -1,6 +1,6 @@
-"""What the user of a shard relies on, one promise a test: nothing is skipped in silence, nobody is asked too often nor left
-waiting, and what an aggregate holds comes out as the writer meant it. The reader's machine draws what happens; these hold what
-must come of it.
+"""What the user of a shard relies on, one promise a test: no record is skipped silently, the service is not called too often,
+no caller is left waiting, and the records of an aggregate come out as they were put. The reader's machine draws random events;
+these tests check the required outcomes.
 """
 
 from itertools import pairwise
@@ -38,8 +38,8 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
 # ---- nothing is skipped in silence
 
 
-def test_a_position_that_is_refused_is_told_and_what_follows_is_skipped_by_no_number():
-    """The stream was made anew: its numbers are smaller than the checkpoint."""
+def test_a_refused_position_is_reported_and_later_records_are_not_skipped_by_number():
+    """The stream was re-created: its numbers are smaller than the checkpoint."""
     shard = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500))
     request = shard.ask()
     assert str(request.position.sequence_number) == "500"
@@ -84,7 +84,7 @@ def test_after_an_expired_iterator_reading_goes_on_after_the_last_record():
     assert (request.position.kind.value, str(request.position.sequence_number)) == ("AFTER_SEQUENCE_NUMBER", "3")
 
 
-def test_what_retention_took_before_it_was_read_is_told():
+def test_records_that_retention_removed_unread_are_reported():
     shard = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500)).start()
     shard.page(501)
     assert [type(event) for event in shard.reader.take_events()] == [RecordsTrimmed]
@@ -97,7 +97,7 @@ def summarize(shard, hours):
     return [type(event) for event in shard.summarize(hours)]
 
 
-def test_what_retention_took_after_a_page_that_came_late_is_told():
+def test_records_that_retention_removed_after_a_late_page_are_reported():
     """The page said how old the next record was when it was made, and not when it came."""
     shard = ReaderShell().start()
     shard.page(1, behind=24 * 3_600_000 - 20_000, latency=30.0)
@@ -106,7 +106,7 @@ def test_what_retention_took_after_a_page_that_came_late_is_told():
     assert summarize(shard, 24) == [RecordsTrimmed]
 
 
-def test_what_a_shortened_retention_took_is_told():
+def test_records_that_a_shortened_retention_removed_are_reported():
     """A reader is 30 hours behind when 48 hours become 24. It learns of that after it has read over the gap."""
     shard = ReaderShell().start()
     assert summarize(shard, 48) == []
@@ -129,7 +129,7 @@ def test_what_the_known_retention_explains_is_looked_into_at_once():
     assert summarize(shard, 24) == [RecordsTrimmed]
 
 
-def test_under_a_raised_retention_nothing_is_told():
+def test_under_a_raised_retention_nothing_is_reported():
     """24 hours became 168: a reader that is 30 hours behind reads on, page by page, and nothing is missing."""
     shard = ReaderShell().start()
     summarize(shard, 24)
@@ -155,7 +155,7 @@ def test_a_quiet_stream_whose_retention_was_raised_lost_nothing():
     assert summarize(shard, 168) == []
 
 
-def test_what_was_removed_before_the_retention_was_raised_is_told():
+def test_records_removed_before_the_retention_was_raised_are_reported():
     """A reader stands still for 30 hours while 24 are kept; then 168 are, and it reads on."""
     shard = ReaderShell().start()
     shard.page(1, behind=HOUR * 1000)
@@ -200,7 +200,7 @@ def test_where_no_summary_comes_any_more_the_last_one_decides():
     assert [type(event) for event in shard.trims.take_events()] == [RecordsTrimmed]
 
 
-def test_who_may_not_read_is_told_so_for_good():
+def test_a_denied_read_is_a_permanent_failure():
     shard = ReaderShell().start()
     shard.fail(DENIED)
     assert shard.reader.state is ReaderState.FAILED
@@ -236,7 +236,7 @@ def test_a_user_that_does_not_read_on_stops_the_reader():
     assert number < 10
 
 
-def test_the_end_is_told_also_with_an_empty_page():
+def test_the_end_is_reported_even_with_an_empty_page():
     shard = ReaderShell().start()
     shard.page(following=None)
     (page,) = shard.reader.take_pages()
@@ -301,7 +301,7 @@ def opened(data, **how):
 MIXED = aggregate([(IN, b"in"), (OUT, b"out"), (IN, b"in too")])
 
 
-def test_records_outside_of_the_shard_are_delivered_and_counted_unless_told():
+def test_records_outside_of_the_shard_are_delivered_and_counted_by_default():
     assert opened(MIXED) == ([b"in", b"out", b"in too"], 1)
     assert opened(MIXED, drop=True) == ([b"in", b"in too"], 1)
 

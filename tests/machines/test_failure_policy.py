@@ -1,6 +1,6 @@
 """A batch on its way through a handler that fails as it pleases, beside a naive account of it: whatever fails, records are
-handled in order, each ends by success or by a written dead letter, or the consumer stops at it, and each failure is told
-once.
+handled in order, each ends by success or by a written dead letter, or the consumer stops at it, and each failure is
+reported once.
 """
 
 from math import ceil, log2
@@ -176,7 +176,7 @@ class Handling(RuleBasedStateMachine):
             assert self.work.next_deadline() == NEVER
 
     def teardown(self):
-        """The world is as poisonous as it was, but otherwise kind."""
+        """From now on only the poisonous records fail."""
         if not hasattr(self, "work"):
             return
         for _ in range(400):

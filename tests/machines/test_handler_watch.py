@@ -1,4 +1,4 @@
-"""Handlers that come, hang, go on and lose their shards, beside a naive account: a stuck spell is told once when it is
+"""Handlers that come, hang, go on and lose their shards, beside a naive account: a stuck spell is reported once when it is
 noticed and once when it is over, never for code that waits, and a sleeping host is woken for it.
 """
 

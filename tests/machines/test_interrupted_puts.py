@@ -133,7 +133,7 @@ def test_p1_p7_a_put_that_is_interrupted_is_in_with_its_room_or_neither(when):
     assert ends == ({False} if when == "one without room" else {False, True})
 
 
-def test_what_is_abandoned_after_an_interrupt_is_told_of_as_failed():
+def test_records_abandoned_after_an_interrupt_are_reported_as_failed():
     for after in count(0, 13):
         stream = Stream()
         stream.run(1.0)

@@ -1,7 +1,7 @@
-"""What a user of the producer relies on, one promise a test, on a stream of a few lines: what is transient is overcome, what
-is fatal is told at once, nobody is asked too often, and what was learnt in a bad moment is forgotten in a good one.
+"""What a user of the producer relies on, one promise a test, on a stream of a few lines: transient errors are
+retried, fatal errors are reported at once, the service is not called too often, and the effects of a failure end when it does.
 
-The other machines and the simulation draw what happens, and so hold what must never be. These hold what must come to be.
+The other machines and the simulation draw random events and check what must never happen. These tests check what must happen.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ def place_of(entry):
 
 
 class Stream(ProducerShell):
-    """A producer's machine, and a service that does what it is told."""
+    """A producer's machine, and a scripted service."""
 
     def __init__(self, *shards, seed=0, latency=0.01, **config):
         super().__init__(ProducerConfig(**config), 100.0, Random(seed))
@@ -230,7 +230,7 @@ def test_a_producer_of_a_stream_that_is_not_there_says_so_until_it_is():
 
 
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "KMSDisabledException"])
-def test_p5_what_is_fatal_for_a_request_is_told_at_once(code):
+def test_p5_a_fatal_error_of_a_request_is_reported_at_once(code):
     stream = Stream()
     stream.fail = whole_request(code, 400, 1_000)
     stream.put()
@@ -239,7 +239,7 @@ def test_p5_what_is_fatal_for_a_request_is_told_at_once(code):
 
 
 @pytest.mark.parametrize("code", ["KMSDisabledException", "AccessDeniedException"])
-def test_p5_what_is_fatal_for_an_entry_is_told_at_once(code):
+def test_p5_a_fatal_error_of_an_entry_is_reported_at_once(code):
     stream = Stream()
     stream.refuse = lambda *_: code
     stream.put()
@@ -756,7 +756,7 @@ def test_p4_an_aggregate_of_which_one_record_lies_elsewhere_is_sent_again_whole(
     assert places == ["b", "c"]
 
 
-def test_in_a_stream_that_was_made_anew_nothing_is_sent_by_the_old_map_again_and_again():
+def test_in_a_recreated_stream_nothing_is_sent_repeatedly_by_the_old_map():
     """Its shards have the old names, and other ranges; and its map cannot be read for a while."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
     stream.run(1.0)

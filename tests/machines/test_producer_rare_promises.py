@@ -1,5 +1,5 @@
 """What the producer promises where two rare things meet: a landing that nothing explains, and a stream that does not answer; AUTO
-distribution that is switched while records are under way; a stream made anew while it is listed. On the stream of
+distribution that is switched while records are under way; a stream that is re-created while it is listed. On the stream of
 ``test_producer_promises.py``.
 """
 
@@ -215,7 +215,7 @@ def test_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once():
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_who_is_given_up_is_told_whether_it_may_be_stored(received):
+def test_an_abandoned_record_reports_whether_it_may_be_stored(received):
     stream = Stream(linger=0.1, record_ttl=5.0)
     stream.run(1.0)
     broken = Failure(FailureKind.TRANSIENT, "ConnectFailed", "why", maybe_received=received)
@@ -297,7 +297,7 @@ def test_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_mor
 
 
 @pytest.mark.parametrize("has_map", [True, False])
-def test_what_was_stored_nobody_knows_where_is_told_as_maybe_stored(has_map):
+def test_a_record_stored_in_an_unknown_shard_is_reported_as_maybe_stored(has_map):
     """A broken service gives a sequence number, and no shard."""
     stream = Stream(linger=0.1, record_ttl=3.0)
     if not has_map:
@@ -376,8 +376,8 @@ def test_what_a_flush_released_does_not_linger_again_when_others_join_its_lane()
     assert released.conclusion is not None
 
 
-def test_that_a_stream_was_made_anew_is_told_once():
-    """A question that fails after the stream was made anew does not clear the map once more."""
+def test_a_recreated_stream_is_reported_once():
+    """A request that fails after the stream was re-created does not clear the map once more."""
     facts = StreamFacts(StreamRef("s"), ProducerConfig(), Random(0))
     throttled = Failure(FailureKind.THROTTLED, "LimitExceededException", "why", 400)
     told = []

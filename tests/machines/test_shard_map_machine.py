@@ -143,7 +143,7 @@ class ShardMaps(RuleBasedStateMachine):
     @precondition(lambda self: not self.in_flight and self.wanted_at != NEVER and len(self.open) > 1)
     @rule(kind=st.sampled_from(FailureKind), late=LATE)
     def break_off_between_two_pages(self, kind, late):
-        """What follows begins anew: the pages of two listings do not fit together."""
+        """The next listing starts over: the pages of two listings do not fit together."""
         self.wait_until_it_wants_something()
         self.poll()
         self.answer(1, late)

@@ -1,6 +1,6 @@
 """Makes mutants from the source: every comparison, condition and state change of a few modules, one at a time.
 
-The listed mutants are mistakes that somebody thought of. These are all mistakes of a few simple kinds, so that nothing of
+The listed mutants are mistakes that a person thought of. These are all mistakes of a few simple kinds, so that nothing of
 the modules that hand out records is taken on trust. The name of a mutant is its change
 (``cursor.Cursor.is_open: self.place < self.end -> self.place <= self.end``), so that it outlives changes to other lines.
 ``equivalents.toml`` lists those that no test can tell from the original, each with the reason.

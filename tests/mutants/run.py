@@ -8,7 +8,7 @@ exit code is 0 if every mutant was killed by the simulation or by the machines, 
 Invariants:
 
 - The unchanged code passes everything first; otherwise nothing is proved.
-- A hang is told by CPU time, not by the clock of a busy machine.
+- A hang is detected by CPU time, not by the clock of a busy machine.
 - Hypothesis draws the same cases for the same tests, and shrinks nothing: a mutant that is found today is found
   tomorrow, and the first failing case is enough.
 """
@@ -308,7 +308,7 @@ def write_results(outcomes):
 
 
 def chosen(ids, every):
-    """Those that were asked for, and the names that are nobody's."""
+    """The requested mutants, and the requested names that no mutant has."""
 
     def is_meant(part, mutant):
         return part == mutant.id or part in mutant.file

@@ -157,5 +157,5 @@ def test_a_name_that_no_mutant_has_is_an_error():
 
 
 def test_the_tree_is_left_alone():
-    """After all of that the code is as it was."""
+    """After a run, the code is unchanged."""
     assert "self.failures += 1\n" in (ROOT / "src" / "shardline" / "core" / "backoff.py").read_text()

@@ -42,7 +42,7 @@ def same(one, other):
 
 
 def theirs(data):
-    """What cbor2 reads, told of AWS's milliseconds and to drop the other tags as we do; ``undefined`` is None."""
+    """The value that cbor2 reads, configured for AWS's milliseconds and to drop other tags as we do; ``undefined`` is None."""
     known = (0, 4, 5, 25, 28, 29, 30, 35, 36, 37, 43, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
     dropped = dict.fromkeys(known, lambda value, _: value)
     return plain(

@@ -97,7 +97,7 @@ class TestAggregates:
 
     @thorough
     @given(mixtures, addresses, st.data())
-    def test_what_is_left_of_one_is_sized_anew_in_its_place(self, mixture, address, draw):
+    def test_the_rest_of_an_aggregate_is_sized_again_in_its_place(self, mixture, address, draw):
         records, whole = records_of(mixture), Aggregate(0.1, address)
         for record in records:
             whole.add(record, 1 << 40)

@@ -453,7 +453,7 @@ def test_mutated_http(kinesis):
     works(kinesis)
 
 
-def test_slow_and_vanishing_clients_hold_up_nobody(kinesis):
+def test_slow_and_vanishing_clients_delay_no_other_client(kinesis):
     whole = request("PutRecord", b'{"StreamName":"s","Data":"eA==","PartitionKey":"k"}')
     with contextlib.ExitStack() as stack:
         for at in range(200):

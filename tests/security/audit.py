@@ -1,7 +1,7 @@
 """Is a vulnerability known in what we depend on? ``make audit``.
 
 Asks pip-audit about the packages that a user gets with every extra, at the versions that development uses. It asks PyPI, then
-OSV. What neither could answer is told: pip-audit itself calls a package that it could not look up "skipped", and says that
+OSV. Packages that neither could look up are reported: pip-audit itself calls a package that it could not look up "skipped", and says that
 no vulnerability is known.
 
 Exit code 0: all were looked up, and none is known; or nothing could be asked, without ``--strict``. 1: some are known.

@@ -29,7 +29,7 @@ def run(monkeypatch, capsys, tmp_path, answers, *options):
 
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 2)])
 @pytest.mark.parametrize("answers", [["", ""], [report(a=None, b=None)] * 2])
-def test_a_service_that_cannot_be_reached_is_told_and_fails_where_it_must(
+def test_an_unreachable_service_is_reported_and_fails_with_strict(
     answers, options, code, monkeypatch, capsys, tmp_path
 ):
     result, told = run(monkeypatch, capsys, tmp_path, answers, *options)

@@ -579,7 +579,7 @@ def tls_server(start_server, server_tls):
 
 @pytest.fixture
 def make_client(wire):
-    """Make a ``Client`` for a server or a URL, with fixed credentials unless told otherwise."""
+    """Make a ``Client`` for a server or a URL, with fixed credentials by default."""
 
     def make(server, **changes):
         settings = {

@@ -196,7 +196,7 @@ def test_traffic_is_one_line_that_is_rewritten_on_a_terminal():
 
 
 def ask(port, operation, **members):
-    """One call without an SDK: quick, and retried by nobody."""
+    """One call without an SDK: quick, and without retries."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     target = {"X-Amz-Target": f"Kinesis_20131202.{operation}", "Content-Type": "application/x-amz-json-1.1"}
     try:
@@ -265,7 +265,7 @@ def test_the_output_can_be_json(start):
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_it_serves_on_when_nobody_reads_its_output(output):
+def test_it_keeps_serving_when_its_output_is_not_read(output):
     ours, theirs = os.pipe()
     port = free_port()
     command = [*COMMAND, "local", "--port", str(port), "--output", output]
@@ -316,7 +316,7 @@ def test_it_starts_in_a_moment(start):
         one.end()
 
 
-def test_streams_shards_limits_and_faults_are_as_told(start, tmp_path):
+def test_streams_shards_limits_and_faults_match_the_options(start, tmp_path):
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps([{"kind": "throttle", "operation": "PutRecord", "count": 1}]))
     options = ("--stream", "a", "--stream", "b", "--stream", "a", "--shards", "3", "--no-limits", "--faults", faults)
@@ -332,7 +332,7 @@ def test_streams_shards_limits_and_faults_are_as_told(start, tmp_path):
     running.end()
 
 
-def test_limits_are_on_unless_told_otherwise(start):
+def test_limits_are_on_by_default(start):
     running = start("--stream", "s")
     entries = [{"Data": b"x", "PartitionKey": "a"}] * 500
     with contextlib.closing(running.boto()) as client:
@@ -496,7 +496,7 @@ def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1():
     assert line.startswith(f"Error: cannot serve on 127.0.0.1 port {port}: ")
 
 
-def test_a_data_file_that_is_none_is_one_sentence_and_exit_code_1(tmp_path):
+def test_an_invalid_data_file_is_one_sentence_and_exit_code_1(tmp_path):
     path = tmp_path / "notes"
     path.write_text("nothing of ours " * 200)
     said = f"Error: {path} is not a data file of Shardline's local server"

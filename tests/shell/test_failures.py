@@ -111,7 +111,7 @@ def check(error, case, host):
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_bad_answer_is_told_after_one_request(name, server, make_client):
+async def test_a_bad_response_is_reported_after_one_request(name, server, make_client):
     case = CASES[name]
     case.script(server)
     async with make_client(server, **case.settings) as client:
@@ -124,7 +124,7 @@ async def test_a_bad_answer_is_told_after_one_request(name, server, make_client)
     assert len(server.requests) == 2
 
 
-async def test_the_wait_that_a_front_end_asks_for_is_told(server, make_client):
+async def test_the_delay_that_a_front_end_requests_is_reported(server, make_client):
     server.reply(b"", status=503, headers={"Retry-After": "17"})
     async with make_client(server) as client:
         with pytest.raises(ServiceError) as caught:

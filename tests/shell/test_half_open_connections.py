@@ -1,4 +1,4 @@
-"""Are connections closed that nobody uses any more: a peer that vanished without a word, a request that never comes?
+"""Are unused connections closed: a peer that vanished without a word, a request that never comes?
 
 The server runs with timeouts of fractions of a second. A vanished peer is a socket whose kernel drops every packet that
 arrives for it (a BPF filter): it acknowledges nothing, and says nothing.
@@ -222,7 +222,7 @@ def test_a_body_that_comes_slowly_is_waited_for(run):
     run(main)
 
 
-def test_an_http2_connection_without_streams_is_told_goodbye(run):
+def test_an_http2_connection_without_streams_gets_a_goaway(run):
     async def main():
         async with serving() as local:
             _, reader, writer = await local.connect()

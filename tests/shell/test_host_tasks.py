@@ -66,7 +66,7 @@ def test_an_interrupt_at_any_place_of_a_task_goes_to_the_main_one(within):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("wire", [("asyncio", False), ("uvloop", False), ("trio", False)], indirect=True, ids=str)
-async def test_a_task_that_breaks_ends_the_others_and_is_told():
+async def test_a_task_that_fails_ends_the_others_and_is_reported():
     async def sleep():
         await anyio.sleep(60)
 

@@ -184,7 +184,7 @@ async def test_a_large_body_arrives_whole(start_http2, ca_path, make_client):
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["a refused stream", "a server that goes away"])
-async def test_a_request_that_breaks_is_told_after_one_request(is_gone, start_http2, ca_path, make_client):
+async def test_a_reset_is_reported_after_one_request(is_gone, start_http2, ca_path, make_client):
     def refuse(link, stream_id, headers, body):
         if is_gone:
             link.close_connection()
@@ -415,7 +415,7 @@ async def test_a_context_of_the_callers_speaks_http2_if_asked_to(start_http2, au
     assert server.protocols == ["h2"]
 
 
-async def test_a_connection_whose_server_has_vanished_is_noticed_while_nobody_reads(
+async def test_a_vanished_server_is_noticed_while_the_subscription_is_not_read(
     *, start_http2, ca_path, make_client, monkeypatch
 ):
     """It is half open: no answer to a ping, no reset. The subscription is not being read."""

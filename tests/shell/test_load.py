@@ -80,7 +80,7 @@ async def test_two_hundred_requests_over_ten_connections(server, make_client):
 
 
 async def test_large_bodies_need_no_thread_of_the_callers_pool(server, make_client):
-    """Forty blocked callers hold all of anyio's threads: hashing has threads of its own, or they would wait for ever."""
+    """Forty blocked callers hold all of anyio's threads: hashing has threads of its own, or they would wait forever."""
     server.reply(results(7))
     release = threading.Event()
     limiter = anyio.to_thread.current_default_thread_limiter()

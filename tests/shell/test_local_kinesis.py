@@ -426,7 +426,7 @@ def test_delays_are_the_servers():
         assert stream.status == "ACTIVE"
 
 
-def test_limits_are_on_unless_told_otherwise():
+def test_limits_are_on_by_default():
     entries = [{"Data": b"x", "PartitionKey": "a"}] * 500
     for limits, failed in [(True, True), (False, False), (Limits(write_records_per_second=10), True)]:
         with LocalKinesis(stream="s", limits=limits) as kinesis, contextlib.closing(boto(kinesis)) as client:
@@ -496,7 +496,7 @@ def test_the_clock_stands_moves_and_goes_on():
             kinesis.clock.advance(-1)
 
 
-def test_a_fault_hits_as_often_as_told():
+def test_a_fault_hits_as_often_as_its_count():
     with LocalKinesis(stream="s") as kinesis:
         fault = kinesis.faults.throttle(operation="PutRecord", count=2)
         for _ in range(2):

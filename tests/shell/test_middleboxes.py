@@ -89,7 +89,7 @@ class Relay(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Nobody reads it."""
+        """Discard the log of the server."""
 
 
 @pytest.fixture

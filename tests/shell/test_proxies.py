@@ -179,7 +179,7 @@ async def test_an_explicit_proxy_wins_over_the_environment(proxy, server, make_c
 
 
 @pytest.mark.parametrize("value", ["socks5://user:hush@127.0.0.1:1", "http://[user:hush@", "http://user:hush@:x"])
-async def test_a_proxy_in_the_environment_that_is_none(value, server, make_client, monkeypatch):
+async def test_an_invalid_proxy_in_the_environment(value, server, make_client, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", value)
     error = await failed_put(make_client(server))
     assert (error.code, error.kind, error.maybe_received) == ("HttpClientError", "invalid", False)

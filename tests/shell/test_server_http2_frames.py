@@ -267,7 +267,7 @@ def test_a_window_that_settings_widen_lets_the_rest_through(wire, connect):
     assert (status, len(page["Records"])) == (200, 1)
 
 
-def test_a_client_without_room_holds_up_nobody_beside_it(kinesis, wire):
+def test_a_client_without_room_delays_no_other_client(kinesis, wire):
     put(wire, bytes(500_000))
     found = iterator(wire)
     wire.gives_room = False
@@ -348,7 +348,7 @@ def test_a_flood_of_pings_from_a_client_that_does_not_read_is_not_buffered(kines
 # ---- frames
 
 
-def test_a_thousand_streams_are_served_at_once_and_the_rest_is_told_so(kinesis, wire):
+def test_a_thousand_streams_are_served_at_once_and_the_rest_is_refused(kinesis, wire):
     wire.until(lambda: wire.frames.remote_settings.max_concurrent_streams == 1_000)
     open_streams = [wire.begin("PutRecord") for _ in range(1_000)]
     wire.flush()

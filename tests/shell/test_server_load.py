@@ -24,7 +24,7 @@ def anyio_backend():
 
 
 class Ledger:
-    """What the writers were told."""
+    """The responses that the writers got."""
 
     def __init__(self):
         self.acknowledged = []  # (shard, sequence number, data)

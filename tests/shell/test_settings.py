@@ -206,7 +206,7 @@ async def test_configured_endpoints_can_be_ignored(environment, ambient_keys):
     assert await address_of() == "https://kinesis.eu-west-1.amazonaws.com/"
 
 
-async def test_an_endpoint_of_the_environment_that_is_none(environment, ambient_keys):
+async def test_an_invalid_endpoint_in_the_environment(environment, ambient_keys):
     environment(AWS_REGION="eu-west-1", AWS_ENDPOINT_URL="http://user:hush@127.0.0.1:1")
     async with Client() as client:
         with pytest.raises(TransportError) as caught:
@@ -239,7 +239,7 @@ async def test_verify_is_not_looked_at_for_a_plain_endpoint(server, make_client)
     assert len(server.requests) == 1
 
 
-async def test_an_operation_that_nobody_knows(server, make_client):
+async def test_an_unknown_operation(server, make_client):
     server.reply(b'{"__type":"UnknownOperationException"}', status=400)
     async with make_client(server) as client:
         with pytest.raises(ServiceError) as caught:

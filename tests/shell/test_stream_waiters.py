@@ -94,7 +94,7 @@ def test_it_takes_its_whole_limit_and_no_longer(limit):
     assert str(outcome) == f"stream orders is not ACTIVE after {limit:g} s: it is CREATING"
 
 
-def test_the_last_failure_is_told():
+def test_the_last_failure_is_reported():
     outcome, _, _ = on_virtual_time(None, 2.0, "DELETING", THROTTLED)
     assert str(outcome) == "stream orders is not gone after 2 s: it is LimitExceededException"
 

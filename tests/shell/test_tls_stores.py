@@ -1,5 +1,5 @@
-"""Whom do the lease stores trust? A server with a certificate that nobody vouches for, or for another host, is refused, and
-hears nothing: no key, no password. The client's own ways are in ``test_tls``.
+"""Which servers do the lease stores trust? A server with an untrusted certificate, or one for another host, is refused, and
+receives no key and no password. ``test_tls`` has the tests of the client.
 """
 
 import socket
@@ -86,7 +86,7 @@ async def open_store(url):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "another.example"])
-async def test_a_dynamodb_that_nobody_vouches_for_is_refused(host, start_server):
+async def test_a_dynamodb_with_an_untrusted_certificate_is_refused(host, start_server):
     server = start_server(context_for(trustme.CA(), host))
     failure = await open_store(f"dynamodb://table?endpoint_url={server.url}")
     assert isinstance(failure, Failure)
@@ -112,7 +112,7 @@ async def test_a_dynamodb_whose_authority_is_known_is_spoken_to(start_server, se
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "another.example"])
-async def test_a_redis_that_nobody_vouches_for_is_refused(host, start_redis):
+async def test_a_redis_with_an_untrusted_certificate_is_refused(host, start_redis):
     server = start_redis(context_for(trustme.CA(), host))
     failure = await open_store(f"rediss://user:password@127.0.0.1:{server.port}/0")
     assert isinstance(failure, Failure)

@@ -1,6 +1,6 @@
 """What must hold at every write, at every hand-over to a user, and in the end? C1 to C5, L1 to L6, and from end to end.
 
-- C1 to C3, and that nobody but the holder writes: at every write that the store applies (``see_write``).
+- C1 to C3, and that only the holder writes: at every write that the store applies (``see_write``).
 - L3, and that no two users ever act on one shard: when a lease is gained and when records are handed out.
 - End to end: every record that the stream took, since the group's start, was handled; the records of an ordered
   producer's key were first handed out in the order of their puts; nothing is left when the fleet has come to rest.
@@ -272,7 +272,7 @@ class Watch:
     def check_alone(self, worker, shard_id):
         """Of all users that have records of a shard, one at most may act: by its own clock, at one true moment (L2).
 
-        Not while a stream that was made anew is taken over: rows of the old one are deleted under those who hold them.
+        Not while a re-created stream is taken over: rows of the old stream are deleted while workers hold them.
         """
         if self.truth.epoch or self.world.store.is_forgetful:
             return
@@ -288,8 +288,8 @@ class Watch:
     # ---- retention
 
     def see_retention(self, *, is_shorter):
-        """An operator changed it, and somebody is behind. Whoever learns of it when it was raised knows only what the old
-        one had removed when it was last seen.
+        """An operator changed the retention while a worker lags behind. A worker that learns of a raised retention knows
+        only what the old one had removed when it was last seen.
         """
         readers = [shard.reader for worker in self.world.live for shard in worker.hand_out.shards.values()]
         self.was_shortened |= is_shorter and any(reader.lag for reader in readers)
@@ -329,7 +329,7 @@ class Watch:
         self.alarms.add(shard_id)
 
     def excuse(self, trims):
-        """A worker ends: what it has read over, and not judged by a newer summary yet, nobody will judge."""
+        """A worker ends: the gaps that it has not yet checked against a newer summary are never checked."""
         self.unjudged.update(gap.shard_id for gap in trims._gaps)
 
     # ---- in the end
@@ -363,7 +363,7 @@ class Watch:
         return next(filter(None, unrest), None) or self._find_unbalanced()
 
     def _adopt(self, known):
-        """A row that outlived its stream, and fits the one that was made anew, is one of the new stream."""
+        """A row that outlived its stream, and fits the re-created one, counts as a row of the new stream."""
         row = self.world.store.rows.get(known.shard_id)
         if row is not None and known.starts_at is None:
             known.starts_at = row.latest_at or row.checkpoint.position.timestamp or self._start_time()
@@ -434,7 +434,7 @@ class Watch:
         return not known.is_open and not is_needed and any(self.truth.shards[one].ever_rowed for one in family)
 
     def _check_alarms(self):
-        """What retention took before it was read is told, where anyone could know: after a checkpoint, before a record
+        """Records that retention removed unread are reported where a worker could know: after a checkpoint, before a record
         that came later, or with the whole shard.
         """
         for known in self.truth.shards.values():
@@ -442,9 +442,9 @@ class Watch:
             assert not untold, f"{untold} records of {known.shard_id} were lost in silence"
 
     def _count_untold(self, known):
-        """How many records retention took before they were read, where anyone could know, and nobody has said so.
+        """How many records retention removed unread, where a worker could know, without a report.
 
-        Who may not ask how long the stream keeps its records sees only that a shard is gone.
+        A worker that may not request the stream's retention sees only that a shard is gone.
         """
         if self.world.fleet.summary_faults.get("denied") and not known.is_gone:
             return 0
@@ -455,7 +455,7 @@ class Watch:
         return len(missed) if missed and (known.is_gone or max(known.first_delivered) > missed[0]) else 0
 
     def _find_missed(self, known):
-        """What retention took after the first checkpoint, and nobody has seen."""
+        """The records that retention removed after the first checkpoint, and that no worker has seen."""
         seen, first = known.done | known.first_delivered.keys(), known.first_committed
         later = [place for place in known.places if first is not None and place > first and known.is_trimmed(place)]
         return [place for place in later if place not in seen]

@@ -119,7 +119,7 @@ class ShardReading:
 
 
 class FanOutReading(ShardReading):
-    """One reader with a subscription. Events that come after it has given the subscription up are for nobody."""
+    """One reader with a subscription. Events that come after it has given up the subscription are dropped."""
 
     subscription = None
     turn = 0  # of the request under way

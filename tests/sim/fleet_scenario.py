@@ -205,7 +205,7 @@ class Fleet:
 
 
 def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
-    """The world of a seed. ``polls_only``: as it was before there were subscriptions."""
+    """The world of a seed. ``polls_only``: without subscriptions, as older seeds expect."""
     rng = Random(f"fleet {seed}")
     duration = rng.choice([6.0, 12.0, 20.0])
     lease = rng.choice([1.0, 2.0, 4.0])

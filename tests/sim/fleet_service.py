@@ -133,7 +133,7 @@ class FleetService(Endpoint):
         self.advance(now)
 
     def advance(self, now):
-        """What is due happens, also if nobody asks."""
+        """Run the changes that are due, even without a request."""
         self.service.state.advance(BEGIN + now)
         stream = self.service.state.streams.get(STREAM)
         if stream is not None:

@@ -49,7 +49,7 @@ class Store(FakeStore):
         self._backup = dict(self.rows)
 
     def set_back(self):
-        """It comes back as it was backed up, or empty (``SetBack``)."""
+        """The store comes back from a backup, or empty (``SetBack``)."""
         self.world.note("store", "comes back", "as it was" if self._backup else "empty")
         self.watch.reached.add(f"the store came back {'as it was' if self._backup else 'empty'}")
         self.watch.see_set_back(self.rows, self._backup)
@@ -91,7 +91,7 @@ class Store(FakeStore):
         return None
 
     def _refuse(self, worker_id, request, fault, reply):
-        """It is not applied, and the client is told something, or nothing."""
+        """The operation is not applied, and the client gets an error or no answer."""
         if fault == "throttled":
             self.watch.reached.add("store throttled")
         if fault not in {"unsent", "contended"} and not isinstance(request, ScanLeases):

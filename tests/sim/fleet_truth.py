@@ -60,7 +60,7 @@ class ShardTruth:
 
 
 class Truth:
-    """The stream as it is, over all its shards. A stream that is made anew begins a new book."""
+    """The stream as it is, over all its shards. A re-created stream begins a new book."""
 
     def __init__(self, world, reached):
         self.world = world

@@ -380,7 +380,7 @@ class Worker(Process, CoordinatorShell):
                 self.world.watch.alarms.add(shard_id)
 
     def _check_failed(self, failure):
-        """Who has seen the stream waits for it, if told to."""
+        """A worker that has seen the stream waits for it, if it is configured to."""
         if failure.code == "ResourceNotFoundException":
             has_seen = self.machine.topology.graph.listings > 0
             assert not has_seen or self.config.if_recreated == "stop", "it was to wait"

@@ -1,6 +1,6 @@
 """What did none of the seeds reach, whichever process ran them?
 
-Under pytest-xdist the chunks of seeds run in several processes, in an order that nobody knows. Each chunk leaves a file in
+Under pytest-xdist the chunks of seeds run in several processes, in an unknown order. Each chunk leaves a file in
 the directory of the run with what it did not reach. Invariants:
 
 - A chunk is run once in a run of the tests, by the first that asks; another that asks meanwhile waits for it.
@@ -27,5 +27,5 @@ class Ledger:
             return json.loads(told.read_text())
 
     def missing_after_all(self, chunks):
-        """What none of them reached; those that nobody has run yet are run here."""
+        """The situations that no chunk reached. Chunks that have not been run yet are run here."""
         return sorted(set.intersection(*(set(self.missing_after(chunk)) for chunk in chunks)))

@@ -222,7 +222,7 @@ class StepOracles:
                 assert all(other.lane is not one.lane for other in separate), "P9: beside an aggregate"
 
     def _allowance(self, lane):
-        """By lane, not by shard: a lane that comes back after AUTO starts anew."""
+        """By lane, not by shard: a lane that comes back after AUTO starts over."""
         if lane not in self._allowances:
             config, now = self.shell.config, self.shell.now
             rates = (config.records_per_second, config.bytes_per_second)

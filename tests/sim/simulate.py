@@ -1,5 +1,5 @@
 """Simulated worlds: ``make sim SEED=7`` tells the story of one, ``make sim SEEDS=500`` looks for trouble in many, and
-``make sim-soak HOURS=8`` goes on for hours with seeds that nobody has seen, and writes a report. The worlds are those of
+``make sim-soak HOURS=8`` goes on for hours with new seeds, and writes a report. The worlds are those of
 fleets; with ``WORLD=producer`` they are those of a producer alone.
 """
 
@@ -158,7 +158,7 @@ def some(word):
 
 
 def some_hours(word):
-    """How long, for argparse: more than nothing, and not for ever."""
+    """Parse a duration for argparse: positive and finite."""
     try:
         hours = float(word)
     except ValueError:

@@ -1,7 +1,7 @@
 """Whole fleets in simulated worlds: many seeds, every oracle of ``fleet_oracles``, and proof that it was worth it.
 
-A failing seed: ``make sim SEED=k`` tells its story. Seeds that found something stand in ``past_fleet_seeds.txt`` and are
-run for ever.
+A failing seed: ``make sim SEED=k`` tells its story. Seeds that found a bug are in ``past_fleet_seeds.txt`` and
+are always run.
 """
 
 from pathlib import Path

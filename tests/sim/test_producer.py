@@ -1,7 +1,7 @@
 """The producer in simulated worlds: many seeds, every oracle of ``producer_oracles``, and proof that it was worth it.
 
-A failing seed: ``make sim WORLD=producer SEED=k`` prints what happened. Seeds that found a bug stand in
-``past_seeds.txt`` and are run for ever.
+A failing seed: ``make sim WORLD=producer SEED=k`` prints what happened. Seeds that found a bug are in
+``past_seeds.txt`` and are always run.
 """
 
 from pathlib import Path

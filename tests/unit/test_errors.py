@@ -109,7 +109,7 @@ def test_an_error_survives_the_way_between_processes(kind):
     assert (str(error), error.code, error.status) == ("broken", "SlowDown", 503)
 
 
-def test_service_and_transport_errors_are_told_apart():
+def test_service_and_transport_errors_are_separate_classes():
     assert not issubclass(ServiceError, TransportError)
     assert not issubclass(TransportError, ServiceError)
 

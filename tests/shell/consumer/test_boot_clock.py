@@ -16,7 +16,7 @@ def test_it_is_the_clock_that_counts_suspension(monkeypatch):
     assert boot_clock.boot_time() == 7.0 + slept
 
 
-def test_where_there_is_none_it_is_the_monotonic_one(monkeypatch):
+def test_without_a_boot_clock_the_monotonic_clock_is_used(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert runpy.run_path(boot_clock.__file__)["boot_time"] is time.monotonic
 

@@ -103,7 +103,7 @@ async def test_a_retry_is_a_warning_and_a_dead_letter_an_error(make_consumer, pu
 
 
 @EVERY_API
-async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, put, sink):
+async def test_each_part_of_a_bisected_batch_is_reported(make_consumer, put, sink):
     await put(range(8), keys=1)
     policy = FailurePolicy(attempts=1)
     async with make_consumer(until="latest", sinks=[sink]) as consumer:
@@ -118,7 +118,7 @@ async def test_each_part_of_a_batch_that_is_taken_apart_is_told(make_consumer, p
 
 
 @EVERY_API
-async def test_a_handler_that_stops_the_run_is_told_and_counted(make_consumer, put, sink, complaints):
+async def test_a_handler_that_stops_the_run_is_reported_and_counted(make_consumer, put, sink, complaints):
     await put(range(5), keys=1)
     async with make_consumer(sinks=[sink]) as consumer:
         with pytest.raises(HandlerFailed):
@@ -129,7 +129,7 @@ async def test_a_handler_that_stops_the_run_is_told_and_counted(make_consumer, p
     assert "the handler failed for good; stopping the run, 1 record will come again" in line
 
 
-async def test_a_dead_letter_that_cannot_be_written_is_told(make_consumer, put, sink, complaints):
+async def test_a_dead_letter_that_cannot_be_written_is_reported(make_consumer, put, sink, complaints):
     await put(range(5), keys=1)
     tries = []
 

@@ -146,7 +146,7 @@ async def test_a_record_that_is_tried_again_has_the_lag_of_the_last_attempt(make
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ack", ["auto", "manual"])
-async def test_a_handler_that_hangs_is_told_once_and_once_when_it_goes_on(
+async def test_a_stuck_handler_is_reported_once_and_again_when_it_continues(
     make_consumer, put, working, way, ack, sink, eventually, complaints
 ):
     await put(range(2), keys=1)

@@ -473,7 +473,7 @@ async def test_a_record_whose_body_raises_during_a_close_is_not_done(make_consum
 
 
 @EVERY_API
-async def test_close_from_another_task_does_not_wait_for_ever(make_consumer, put, group):
+async def test_close_from_another_task_does_not_wait_forever(make_consumer, put, group):
     await put(range(10), keys=1)
     async with make_consumer(group=group, store="memory:") as consumer:
         records = aiter(consumer)

@@ -19,7 +19,7 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "you may not", 400
 
 
 class BrokenStore:
-    """A store in memory that fails as it is told to."""
+    """A store in memory that fails on request."""
 
     scan_interval = 0.05
     checkpoint_interval = 0.05

@@ -1,4 +1,4 @@
-"""What does a consumer do when the service refuses, forgets, or sends what nobody expects?"""
+"""What does a consumer do when the service refuses, forgets, or sends an unexpected response?"""
 
 import anyio
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 @EVERY_API
-async def test_a_stream_that_is_not_there_is_told(make_consumer):
+async def test_a_missing_stream_is_reported(make_consumer):
     async with make_consumer("nosuch") as consumer:
         with pytest.raises(ServiceError) as failed:
             await anext(aiter(consumer))
@@ -28,7 +28,7 @@ async def test_a_stream_that_is_not_there_is_told(make_consumer):
 
 
 @pytest.mark.parametrize("operation", ["ListShards", "GetShardIterator", "GetRecords"])
-async def test_denied_is_told(make_consumer, kinesis, put, operation):
+async def test_denied_access_is_reported(make_consumer, kinesis, put, operation):
     await put(range(5))
     kinesis.faults.error("AccessDeniedException", "not you", operation=operation, status=400)
     async with make_consumer() as consumer:
@@ -37,7 +37,7 @@ async def test_denied_is_told(make_consumer, kinesis, put, operation):
                 pass
 
 
-async def test_expired_iterators_are_made_anew(make_consumer, kinesis, put, ledger):
+async def test_expired_iterators_are_replaced(make_consumer, kinesis, put, ledger):
     await put(range(200))
     fault = kinesis.faults.expired_iterator(chance=0.4)
     async with make_consumer(until="latest", page_max_records=10) as consumer:
@@ -83,7 +83,9 @@ async def test_a_failing_shard_delays_no_other(make_consumer, kinesis, put, even
         await consumer.close()
 
 
-async def test_records_that_retention_took_are_told_loudly(make_consumer, kinesis, put, take, group, complaints):
+async def test_records_that_retention_removed_are_logged_as_errors(
+    make_consumer, kinesis, put, take, group, complaints
+):
     await put(range(20), keys=1)
     async with make_consumer(group=group, store="memory:") as consumer:
         await take(consumer, 5)
@@ -109,7 +111,7 @@ async def recreated(make_consumer, kinesis, put, group, client_of):
     await put(range(20, 30))
 
 
-async def test_a_stream_that_was_made_anew_stops_the_consumer(make_consumer, recreated, group, complaints):
+async def test_a_recreated_stream_stops_the_consumer(make_consumer, recreated, group, complaints):
     async with make_consumer(group=group, store="memory:") as consumer:
         with pytest.raises(StreamRecreated), anyio.fail_after(8):
             async for _ in consumer:
@@ -149,7 +151,7 @@ async def test_a_stream_that_is_missing_for_seconds_is_read_again_when_it_is_bac
     assert any(level == "ERROR" and "the stream is missing" in text for level, text in complaints())
 
 
-async def test_a_stream_that_was_made_anew_is_read_from_the_start_if_told(make_consumer, recreated, group, take):
+async def test_a_recreated_stream_is_read_from_the_start_if_configured(make_consumer, recreated, group, take):
     async with make_consumer(group=group, store="memory:", if_recreated="restart") as consumer:
         assert {int(record.data) for record in await take(consumer, 10)} == set(range(20, 30))
 

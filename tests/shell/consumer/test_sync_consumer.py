@@ -90,7 +90,7 @@ def leave_behind(consumer, iterator):
 
 
 def test_a_thread_that_was_interrupted_lost_nothing(make_consumer, put):
-    """The page came while nobody waited for it any more."""
+    """The page arrived after its waiter had left."""
     with make_consumer(until=None) as consumer:
         records = iter(consumer)
         threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]).start()

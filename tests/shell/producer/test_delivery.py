@@ -88,7 +88,7 @@ async def test_a_repr_shows_no_data(make_producer):
     assert "secret" not in repr(delivery)
 
 
-async def test_deliveries_that_nobody_keeps_arrive_all_the_same(make_producer, stored):
+async def test_records_whose_deliveries_are_dropped_still_arrive(make_producer, stored):
     async with make_producer() as producer:
         for number in range(200):
             await producer.put(b"%d" % number, key="k")
@@ -118,7 +118,7 @@ class Odd(BaseException):
 @pytest.mark.parametrize(
     "error", [ValueError("oops"), asyncio.CancelledError(), AssertionError(), SystemExit(3), GeneratorExit(), Odd()]
 )
-async def test_a_callback_that_raises_harms_nobody(make_producer, complaints, error):
+async def test_a_callback_that_raises_affects_no_other_delivery(make_producer, complaints, error):
     def broken(_):
         raise error
 

@@ -68,7 +68,7 @@ async def test_aiokpl_b15_a_request_carries_many_aggregates(kinesis, make_produc
     assert (after.entries - before.entries) / (after.requests - before.requests) >= 15
 
 
-async def test_aiokpl_b16_the_ttl_counts_from_the_put_and_expiry_is_told_once(make_producer, kinesis):
+async def test_aiokpl_b16_the_ttl_counts_from_the_put_and_expiry_is_reported_once(make_producer, kinesis):
     kinesis.faults.throttle(operation="PutRecords")
     async with make_producer(record_ttl=0.25) as producer:
         began = time.monotonic()

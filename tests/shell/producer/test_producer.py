@@ -166,7 +166,7 @@ async def test_a_serializer_turns_what_is_put_into_bytes_once_per_record(make_pr
 
 @EVERY_API
 @pytest.mark.parametrize("made", ["text", None, 5])
-async def test_a_serializer_that_makes_no_bytes_is_told(make_producer, made):
+async def test_a_serializer_that_returns_no_bytes_is_reported(make_producer, made):
     async with make_producer(serializer=lambda _: made) as producer:
         for put in (producer.put({}, key="a"), producer.put_many([("a", {})])):
             with pytest.raises(UsageError, match="serializer"):
@@ -209,7 +209,7 @@ async def test_a_client_is_shared_and_stays_open(make_producer, kinesis, stored)
     assert [stored(name)[0] for name in ("s", "t", "u")] == [("k", b"1"), ("k", b"2"), ("k", b"3")]
 
 
-async def test_a_client_that_is_not_started_is_told(make_producer, kinesis):
+async def test_a_client_that_is_not_started_is_reported(make_producer, kinesis):
     producer = make_producer(client=kinesis.client())
     with pytest.raises(Closed, match="not started"):
         await producer.start()
@@ -349,7 +349,7 @@ async def test_turns_come_in_the_order_of_waiting(make_producer):
     assert order == sorted(order)
 
 
-async def test_nobody_overtakes_the_one_whose_turn_has_come(make_producer):
+async def test_no_put_overtakes_the_first_waiter(make_producer):
     """Room came, and the waiter has yet to wake up: a put that does not wait must not take it."""
     async with make_producer(buffer_max_records=1, linger=0.0) as producer:
         first = await producer.put(b"first", key="k")
@@ -376,7 +376,7 @@ async def test_nobody_overtakes_the_one_whose_turn_has_come(make_producer):
 
 
 @EVERY_API
-async def test_a_large_record_is_not_overtaken_for_ever_by_small_ones(make_producer, stored):
+async def test_a_large_record_is_not_overtaken_forever_by_small_ones(make_producer, stored):
     async with make_producer(buffer_max_bytes=1024, linger=0.0) as producer:
         stop = anyio.Event()
 

@@ -1,6 +1,6 @@
 """What becomes of the records when the program ends, is interrupted, or forks (P1)?
 
-Each program runs in a process of its own, and is told where the local Kinesis is.
+Each program runs in a process of its own, and gets the address of the local Kinesis.
 """
 
 import signal

@@ -202,7 +202,7 @@ async def test_an_answer_that_is_lost_after_storing_makes_duplicates_and_says_so
 
 
 async def test_one_poisonous_record_among_hundreds_fails_alone(make_producer, kinesis, stored):
-    """aiokpl_b11: it is larger than the stream takes, and the producer was told otherwise."""
+    """aiokpl_b11: the record is larger than the stream's limit, and the producer was configured with a higher limit."""
     async with make_producer(record_max_bytes=10 * 1024 * 1024) as producer:
         records = [(f"k{number}", b"%d" % number) for number in range(400)]
         records.insert(200, ("poison", b"p" * 1_500_000))

@@ -59,7 +59,7 @@ ERRORS = [ValueError("mine"), asyncio.CancelledError(), SystemExit(3), Generator
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_a_hook_that_raises_harms_nothing_and_is_told_once(make_producer, kinesis, complaints, kind, error):
+async def test_a_hook_that_raises_harms_nothing_and_is_reported_once(make_producer, kinesis, complaints, kind, error):
     kinesis.faults.error(**DENIED, count=1)
 
     handed = []
@@ -93,7 +93,7 @@ async def test_a_hook_may_put_again(make_producer, kinesis, stored):
     assert stored() == [("k", b"again")]
 
 
-async def test_a_hook_that_does_not_end_does_not_hold_up_the_close_for_ever(
+async def test_a_hook_that_does_not_end_does_not_delay_the_close_forever(
     make_producer, kinesis, complaints, monkeypatch
 ):
     monkeypatch.setattr(driver_module, "HOOK_TIMEOUT", 0.05)

@@ -234,7 +234,7 @@ def test_a_future_of_a_pending_delivery_can_neither_be_cancelled_nor_harm_it(mak
         assert first.result(10) == second.result(10) == delivery.result(10)
 
 
-def test_a_delivery_whose_future_nobody_asked_for_costs_no_waiter(make_sync_producer):
+def test_a_delivery_whose_future_is_not_requested_costs_no_waiter(make_sync_producer):
     """P11."""
     with make_sync_producer(linger=0.2) as producer:
         delivery = producer.put(b"x", key="k")

@@ -122,7 +122,7 @@ def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves(
     assert not intake.waiters
 
 
-def test_a_blocked_put_and_a_running_flush_hold_up_nobody(make_sync_producer, kinesis):
+def test_a_blocked_put_and_a_running_flush_delay_no_other_thread(make_sync_producer, kinesis):
     """A defect of aiokpl (aiokpl_b10)."""
     kinesis.faults.throttle(operation="PutRecords")
     with make_sync_producer(buffer_max_records=2, close_timeout=0) as producer:

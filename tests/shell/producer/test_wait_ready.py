@@ -20,14 +20,14 @@ async def test_it_is_ready_when_it_has_seen_the_stream(make_producer, kinesis):
 
 
 @EVERY_API
-async def test_a_misspelt_stream_is_told_at_once(make_producer):
+async def test_a_misspelt_stream_is_reported_at_once(make_producer):
     async with make_producer("misspelt") as producer:
         with anyio.fail_after(10), pytest.raises(ServiceError, match="misspelt") as caught:
             await producer.wait_ready()
         assert (caught.value.kind, caught.value.code) == ("not-found", "ResourceNotFoundException")
 
 
-async def test_who_may_do_nothing_is_told(make_producer, kinesis):
+async def test_missing_permissions_are_reported(make_producer, kinesis):
     for operation in ("ListShards", "DescribeStreamSummary"):
         kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation=operation)
     async with make_producer() as producer:
@@ -37,14 +37,14 @@ async def test_who_may_do_nothing_is_told(make_producer, kinesis):
 
 
 @EVERY_API
-async def test_a_time_that_is_over_is_told_with_the_last_failure(make_producer, kinesis):
+async def test_a_timeout_is_reported_with_the_last_failure(make_producer, kinesis):
     kinesis.faults.error("InternalFailure", "a bad hour", status=500, operation="ListShards")
     async with make_producer() as producer:
         with anyio.fail_after(10), pytest.raises(WaitTimeout, match=r"s is not ready after 0.3 s: .*a bad hour"):
             await producer.wait_ready(timeout=0.3)
 
 
-def test_a_time_that_is_over_is_told_by_a_blocking_one(make_sync_producer, kinesis):
+def test_a_timeout_of_a_blocking_producer_is_reported(make_sync_producer, kinesis):
     kinesis.faults.latency(30, operation="ListShards")
     with make_sync_producer() as producer, pytest.raises(WaitTimeout, match=r"s is not ready after 0.3 s$"):
         producer.wait_ready(timeout=0.3)

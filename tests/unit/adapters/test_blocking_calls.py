@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Slow:
-    """A call that ends when told."""
+    """A call that ends on request."""
 
     def __init__(self, answer="found"):
         self.answer = answer
@@ -127,7 +127,7 @@ async def test_where_no_thread_can_begin_any_more_the_caller_makes_the_call(monk
         assert await BlockingCalls().run("a", threading.get_ident) == threading.get_ident()
 
 
-async def test_where_threads_have_run_out_that_is_told_and_the_next_tries_again(monkeypatch):
+async def test_a_thread_that_cannot_start_is_reported_and_the_next_call_tries_again(monkeypatch):
     calls = BlockingCalls()
     with monkeypatch.context() as patched:
         patched.setattr(threading, "Thread", NoThread)

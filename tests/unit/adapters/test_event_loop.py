@@ -10,7 +10,7 @@ import trio
 from shardline.adapters.event_loop import call_soon_from_threads, is_trio, make_wakeup, running_loop, spawn_task
 
 
-def test_it_is_told_which_one_runs(anyio_backend):
+def test_the_running_event_loop_is_recognized(anyio_backend):
     async def look():
         return is_trio(), running_loop()
 
@@ -20,7 +20,7 @@ def test_it_is_told_which_one_runs(anyio_backend):
     assert isinstance(loop, trio.lowlevel.TrioToken if found else asyncio.AbstractEventLoop)
 
 
-def test_where_none_runs_there_is_none():
+def test_without_an_event_loop_none_is_found():
     assert not is_trio()
     assert running_loop() is None
 

@@ -42,7 +42,7 @@ def test_arguments_of_the_library_are_options_here(ours, shown):
         "dynamodb://table?endpoint_url=a&endpoint_url=b",
     ],
 )
-def test_a_store_that_is_wrong_is_quoted_as_it_was_given(url):
+def test_an_invalid_store_url_is_quoted_unchanged(url):
     with pytest.raises(UsageError) as caught:
         lease_catalog(url, AwsAccess(lambda: 0.0))
     assert worded(caught.value) == str(caught.value)

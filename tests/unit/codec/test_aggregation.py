@@ -156,7 +156,7 @@ class TestSplitting:
 
 
 class TestExplicitHashKeys:
-    def test_a_table_that_nobody_refers_to_does_no_harm(self):
+    def test_an_unreferenced_table_does_no_harm(self):
         assert split_aggregate(frame(key("a") + hash_key("7") + simple(0, b"1"))) == [("a", b"1", None)]
 
     def test_are_handed_out_as_written(self):

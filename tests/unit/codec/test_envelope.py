@@ -271,7 +271,7 @@ def test_retry_after_is_whole_seconds_up_to_a_day(text, seconds):
     assert answer(b"", retry_after=text).retry_after == seconds
 
 
-def test_without_retry_after_there_is_none():
+def test_without_retry_after_there_is_no_delay():
     assert answer(b"").retry_after is None
 
 

@@ -202,7 +202,7 @@ class TestEnd:
             with pytest.raises(FrameError, match=f"ended inside a frame, after {left} bytes"):
                 call()
 
-    def test_between_frames_is_none(self):
+    def test_input_may_end_between_frames(self):
         assert decode(b"") == []
         assert len(decode(frame() * 3)) == 3
 

@@ -73,7 +73,7 @@ class TestByLength:
         assert read(ok(b"Content-Length: 1", b"Content-Length: 1", body=b"x")).take() == b"x"
 
     @pytest.mark.parametrize("length", [b"x", b"-1", b"", b"1, 2", b"+1", b"1" * 19, b"\xb2"])
-    def test_a_length_that_is_none(self, length):
+    def test_an_invalid_length(self, length):
         with pytest.raises(HttpError, match="content length"):
             read(ok(b"Content-Length: " + length))
 
@@ -126,11 +126,11 @@ class TestTheEnd:
             ok(b"Transfer-Encoding: chunked", body=b"5\r\n12345\r\n"),
         ],
     )
-    def test_an_end_in_the_middle_is_told(self, data):
+    def test_an_end_in_the_middle_is_reported(self, data):
         with pytest.raises(CutShortError):
             read(data, end=True)
 
-    def test_an_end_after_a_whole_answer_is_none_of_its_business(self):
+    def test_an_end_after_a_whole_response_is_ignored(self):
         reader = read(ok(b"Content-Length: 1", body=b"x"), end=True)
         assert (reader.complete, reader.keep_alive) == (True, False)
 

@@ -358,7 +358,7 @@ class TestWhatOurClientReads:
         assert [record.key for record in deaggregate(self.RAW)] == ["a", "b"]
 
 
-def test_a_time_that_is_none_is_told():
+def test_an_invalid_time_is_reported():
     """Regression: an OverflowError came out."""
     kinesis = {"data": "eA==", "partitionKey": "k", "sequenceNumber": NUMBER, "approximateArrivalTimestamp": 10**400}
     with pytest.raises(UsageError, match=r"record 0: .*is not a time"):

@@ -112,7 +112,7 @@ def test_an_open_shard_has_no_end(nothing):
 
 
 @pytest.mark.parametrize(("start", "end"), [("x", "5"), ("6", "5"), ("", "5"), ("0", str(2**128))])
-def test_a_range_that_is_none_is_refused(start, end):
+def test_an_invalid_range_is_refused(start, end):
     with pytest.raises(UsageError):
         shapes.HashKeyRangeShape(start, end).to_range()
 
@@ -150,7 +150,7 @@ def test_a_stream_of_an_old_endpoint_has_the_defaults_of_the_service():
 
 
 @pytest.mark.parametrize("kib", [0, -5])
-def test_a_limit_that_no_record_could_keep_is_none(kib):
+def test_an_impossible_record_limit_is_replaced_by_one_mebibyte(kib):
     assert read(shapes.StreamSummary, SUMMARY | {"MaxRecordSizeInKiB": kib}).max_record_bytes == MIB
 
 

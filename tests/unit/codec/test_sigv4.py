@@ -169,7 +169,7 @@ class TestWhatIsRefused:
         with pytest.raises(UsageError, match="surrogate"):
             sign(**changes)
 
-    def test_hashes_that_are_none(self):
+    def test_invalid_hashes(self):
         with pytest.raises(UsageError, match="hexadecimal"):
             sign(payload_sha256="\ud800")
 

@@ -48,7 +48,7 @@ def test_the_same_chance_gives_the_same_delays():
     assert delays(Backoff(1.0, 30.0, Random(7)), 20) == delays(Backoff(1.0, 30.0, Random(7)), 20)
 
 
-def test_a_success_starts_the_row_anew():
+def test_the_delays_start_over_after_a_success():
     backoff = Backoff(1.0, 30.0, Fixed(0.0))
     assert delays(backoff, 3) == [0.5, 1.0, 2.0]
     assert backoff.failures == 3

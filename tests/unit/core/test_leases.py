@@ -228,7 +228,7 @@ def test_a_take_raises_the_counter_to_its_floor():
     assert apply(taken, replace(RENEW, by="c", counter=taken.counter)).counter == taken.counter + 1
 
 
-def test_nobody_takes_a_lease_as_someone_else():
+def test_no_worker_takes_a_lease_under_another_name():
     with pytest.raises(UsageError, match="cannot take"):
         TakeLease(SHARD, "b", FREE.fence, C)
 

@@ -71,7 +71,7 @@ def test_every_other_combination_is_refused(kind, number, timestamp):
 
 
 @pytest.mark.parametrize("kind", ["TRIM_HORIZON", "sideways", None, 1])
-def test_a_kind_that_is_none_of_the_six_is_refused(kind):
+def test_a_kind_other_than_the_six_is_refused(kind):
     with pytest.raises(UsageError, match="kind is a PositionKind"):
         Position(kind)
 

@@ -36,7 +36,7 @@ def test_the_text_is_the_services_number_alone():
 
 
 @pytest.mark.parametrize("text", ["0", "1", REAL, "9" * 129])
-def test_a_number_of_1_to_129_digits_comes_back_as_it_was(text):
+def test_a_number_of_1_to_129_digits_comes_back_unchanged(text):
     assert str(SequenceNumber.parse(text)) == text
 
 
@@ -79,7 +79,7 @@ def test_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
     assert later.first == numbers.limit
 
 
-def test_a_shard_of_aws_is_told_apart_from_its_children():
+def test_a_shard_of_aws_is_distinguished_from_its_children():
     """AWS's own numbers, from https://brandur.org/kinesis-by-example: a shard, and one of the two that it was split into."""
     parent = numbers_of_shard("49548859072970256769156879668947671610661756289899560962")
     child = numbers_of_shard("49548859213219643322715968606065803827347328807764754450")

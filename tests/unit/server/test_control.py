@@ -1,4 +1,4 @@
-"""Does the control API do what it is told, and nothing by halves?"""
+"""Does the control API carry out each request completely or not at all?"""
 
 import json
 from random import Random
@@ -146,7 +146,7 @@ def test_the_clock_is_frozen_advanced_and_resumed(world):
         b'{"advance": 1e99999999999999999999}',
     ],
 )
-def test_a_clock_that_is_told_nonsense_does_not_move(world, body):
+def test_an_invalid_request_does_not_move_the_clock(world, body):
     status, answer = world.call("POST", "clock", body)
     assert (status, list(answer)) == (400, ["error"])
     assert (world.clock.now(), world.clock.is_frozen) == (NOW, False)

@@ -85,7 +85,7 @@ def test_it_is_moved_ahead_also_where_the_machine_was_set_back(clock, machine):
     assert clock.now() == 1006.0
 
 
-def test_who_watches_is_told_after_each_move(clock):
+def test_watchers_are_called_after_each_move(clock):
     seen = []
     clock.on_move = lambda: seen.append(clock.now())
     clock.advance(1)

@@ -85,7 +85,7 @@ def told(server, name="s"):
     return description, server.summary(name), records, consumers, tags
 
 
-def test_everything_comes_back_as_it_was(life):
+def test_everything_comes_back_unchanged(life):
     one = life()
     server = one.begin()
     server.create(shards=3, Tags={"a": "1"})
@@ -369,7 +369,7 @@ def test_another_account_is_refused(life):
         one.begin()
 
 
-def test_a_damaged_stream_is_told(life):
+def test_a_damaged_stream_is_reported(life):
     one = life()
     one.begin().create().put(b"0")
     one.server.put(b"1")
@@ -387,7 +387,7 @@ def test_a_damaged_stream_is_told(life):
         one.begin()
 
 
-def test_a_damaged_page_is_told(life):
+def test_a_damaged_page_is_reported(life):
     one = life()
     server = one.begin()
     server.create()
@@ -658,7 +658,7 @@ def test_a_file_of_an_earlier_version_has_no_channels_and_no_policies(life):
     assert server.set_commitment()["Status"] == "ENABLED"
 
 
-def test_a_damaged_commitment_is_told(life):
+def test_a_damaged_commitment_is_reported(life):
     one = life()
     one.begin()
     one.storage._database.execute("UPDATE setting SET value = X'5B5D' WHERE name = 'commitment'")

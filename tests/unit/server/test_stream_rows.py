@@ -12,7 +12,7 @@ def members(kind):
     return {field.name for field in msgspec.structs.fields(kind)}
 
 
-def test_whatever_a_stream_learns_to_remember_is_written_or_known_to_begin_anew(server):
+def test_every_attribute_of_a_stream_is_written_or_known_to_be_rebuilt(server):
     server.create()
     stream = server.service.state.streams["s"]
     anew = {"arn", "is_deleted", "_limits", "_records_held", "open_shards", "_endings", "_sweep_at"}

@@ -40,7 +40,7 @@ def test_what_other_threads_say_comes_out(spoken):
     assert names(spoken) == ["theirs"]
 
 
-def test_it_holds_again_after_an_exception_and_after_logging_was_configured_anew(spoken):
+def test_it_holds_again_after_an_exception_and_after_logging_was_reconfigured(spoken):
     endpoint = logging.getLogger("botocore.endpoint")
     with pytest.raises(ValueError, match="x"), keeping_secrets():
         raise ValueError("x")

@@ -321,7 +321,7 @@ DENIED = ClientError({"Error": {"Code": "AccessDenied", "Message": "not you"}}, 
     "error",
     [DENIED, OSError("no route"), ValueError("no JSON"), KeyError("AccessKeyId"), RuntimeError("still expired")],
 )
-def test_whatever_goes_wrong_with_a_refresh_is_told_in_our_words(error):
+def test_every_failed_refresh_is_reported_in_our_words(error):
     def refresh():
         raise error
 
@@ -354,7 +354,7 @@ def test_credentials_that_cannot_be_sent(monkeypatch):
     assert "hush" not in str(caught.value)
 
 
-def test_half_a_pair_is_told_in_our_words(monkeypatch):
+def test_half_a_key_pair_is_reported_in_our_words(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     with pytest.raises(CredentialsError):
         session_of().credentials(reload=False)

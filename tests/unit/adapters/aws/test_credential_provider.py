@@ -16,7 +16,7 @@ ONE, TWO = Credentials("AKID1", "secret-1"), Credentials("AKID2", "secret-2", "t
 
 
 class Chain:
-    """Gives one answer after the other, the last one for ever."""
+    """Gives one answer after the other, and repeats the last one."""
 
     def __init__(self, *answers, can_change=False):
         self.answers = list(answers)
@@ -34,7 +34,7 @@ class Chain:
         return answer, self.can_change
 
 
-async def test_fixed_ones_are_at_hand_for_ever():
+async def test_fixed_credentials_never_expire():
     source = CredentialSource(None, ONE)
     assert source.cached(0.0) is ONE
     assert await source.replace(ONE, 0.0) is ONE

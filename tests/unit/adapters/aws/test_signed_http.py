@@ -342,7 +342,7 @@ async def test_a_signature_that_came_too_late_does_not_throw_credentials_away():
         {"date": "Fri, 31 Dec 9999 23:59:59 -1200"},
     ],
 )
-async def test_a_date_that_is_none_corrects_nothing(headers):
+async def test_an_invalid_date_corrects_nothing(headers):
     transport = Transport(refusal("RequestExpired", **headers), ok())
     http = make(transport)
     assert "off by" not in (await post(http)).message

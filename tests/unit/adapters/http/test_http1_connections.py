@@ -209,7 +209,7 @@ async def test_connecting_has_a_limit():
         (ssl.SSLError(1, "wrong version"), "TlsError", "wrong version"),
     ],
 )
-async def test_a_connection_that_fails_is_told(error, code, words):
+async def test_a_connection_that_fails_is_reported(error, code, words):
     failure = await pool(Dialer(error)).get("https://kinesis.example/")
     assert (failure.code, failure.maybe_received) == (code, False)
     assert words in failure.message
@@ -224,7 +224,7 @@ async def test_a_cancelled_connect_is_cancelled():
     assert scope.cancelled_caught
 
 
-async def test_a_proxy_of_the_environment_that_is_none(monkeypatch):
+async def test_an_invalid_proxy_of_the_environment(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "socks5://user:hush@proxy")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)

@@ -1,4 +1,4 @@
-"""Is each way in which a connection can break told by one code, one kind and one useful sentence?"""
+"""Is each failure of a connection reported with one code, one kind and one useful sentence?"""
 
 import ssl
 
@@ -48,7 +48,7 @@ def test_an_unknown_way_is_a_bug():
         ("{host} {detail} {}", "({host} {detail} {})"),
     ],
 )
-def test_the_cause_is_told_in_its_own_words(detail, words):
+def test_the_cause_is_reported_in_its_own_words(detail, words):
     assert words in broken("ConnectError", "host", detail).message
 
 

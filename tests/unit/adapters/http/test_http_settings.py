@@ -125,7 +125,7 @@ def test_what_is_said_wins(monkeypatch):
     assert proxy_for("https://host", {}) is None
 
 
-def test_certificates_are_verified_unless_told_otherwise():
+def test_certificates_are_verified_by_default():
     default = make_ssl_context(verify=True, ca_bundle=None)
     assert (default.verify_mode, default.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert default.cert_store_stats()["x509_ca"] > 50  # the system may have none: botocore's bundle is in it

@@ -195,7 +195,7 @@ async def test_a_connection_that_is_cancelled_leaves_no_socket(kind, peer):
 
 
 def slow_resolver(monkeypatch):
-    """A resolver that answers when told; in which threads it was asked, for what."""
+    """A resolver that answers on request. It records the thread and the arguments of each call."""
     resolve, gate, asked = socket.getaddrinfo, threading.Event(), []
 
     def look_up(host, port, family=0, type=0, proto=0, flags=0):  # noqa: A002 - its signature

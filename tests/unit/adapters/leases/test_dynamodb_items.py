@@ -81,7 +81,7 @@ def test_what_java_committed_since_makes_our_start_time_meaningless():
     assert decode_item(JAVA_ROW | {"shardlineStartAt": {"N": "1700000000"}}).latest_at is None
 
 
-def test_a_throughput_below_0_is_none():
+def test_a_negative_throughput_is_ignored():
     assert decode_item(JAVA_ROW | {"throughputKBps": {"N": "-1"}}).throughput is None
 
 

@@ -64,7 +64,7 @@ def test_a_row_is_cut_at_its_own_counter(lease, counter, with_unknown):
 
 
 @pytest.mark.parametrize("name", ['"counter":7', '\\"counter":7,', "counter"])
-def test_a_shard_id_that_looks_like_a_counter_is_none(name):
+def test_a_shard_id_that_looks_like_a_counter_is_not_a_counter(name):
     lease = Lease(name, counter=5)
     assert decode_row(b"6".join(split_at_counter(encode_row(lease)))) == replace(lease, counter=6)
 
@@ -78,7 +78,7 @@ def test_a_row_says_which_process_took_it():
     assert encode_row(lease) == row
 
 
-def test_a_row_looks_like_this_for_ever():
+def test_the_format_of_a_row_never_changes():
     """What is in stores outlives versions: this one must always be read."""
     row = (
         b'{"shard_id":"shardId-000000000001","counter":7,"checkpoint":"4960","sub_sequence":3,"owner":"b",'
@@ -112,7 +112,7 @@ def test_what_this_version_does_not_know_stays():
     assert written == {"shard_id": "s", "counter": 1, "checkpoint": "TRIM_HORIZON", "added_in_2030": {"x": [1]}}
 
 
-def test_a_time_that_is_not_told_is_the_oldest():
+def test_a_missing_time_counts_as_the_oldest():
     row = b'{"shard_id":"s","counter":0,"checkpoint":"AT_TIMESTAMP"}'
     assert decode_row(row).checkpoint.position == Position(PositionKind.AT_TIMESTAMP, timestamp=0.0)
 

@@ -1,4 +1,4 @@
-"""What is told of the way to Kinesis?"""
+"""What do the checks report about the connection to Kinesis?"""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def profiles(tmp_path, monkeypatch):
     return make
 
 
-def test_credentials_are_told_without_themselves(profiles):
+def test_credentials_are_described_without_their_secrets(profiles):
     way = check_settings(profiles("work", 7_230), STREAM)
     found = {finding.check: finding for finding in way.findings}
     assert found["credentials"].verdict is Verdict.OK

@@ -71,7 +71,7 @@ def test_a_stream_without_open_shards_takes_nothing():
         ({}, Verdict.NOT_CHECKED, "no open shard"),
     ],
 )
-def test_a_load_is_told_with_how_it_is_known(loads, verdict, words):
+def test_a_load_is_reported_with_its_source(loads, verdict, words):
     found = check_load(loads, len(loads))
     assert found.verdict is verdict
     assert words in found.seen

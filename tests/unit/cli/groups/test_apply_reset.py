@@ -134,7 +134,7 @@ async def test_a_write_that_did_not_arrive_is_sent_again():
 @pytest.mark.parametrize(
     ("maybe_received", "uncertainty"), [(True, "; the last write may have been applied"), (False, "")]
 )
-async def test_a_store_that_fails_is_told_with_what_was_done(maybe_received, uncertainty):
+async def test_a_failing_store_is_reported_with_the_changes_made_so_far(maybe_received, uncertainty):
     denied = Failure(FailureKind.DENIED, "Denied", "no", maybe_received=maybe_received)
     store = await Store(lambda number: denied if number == 2 else None).filled()
     outcome = await carry_out(store, await steps_of(store), force=False)

@@ -50,7 +50,7 @@ def narrow(monkeypatch):
 
 
 @pytest.mark.parametrize("case", PLACES)
-def test_in_a_pipe_a_place_is_told_whole(case):
+def test_in_a_pipe_a_position_is_printed_in_full(case):
     row, whole, _ = PLACES[case]
     assert shown_checkpoint(row) == whole
 

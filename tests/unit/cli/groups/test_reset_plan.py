@@ -224,7 +224,7 @@ def test_a_row_that_is_there_already_is_kept():
     ],
     ids=["hash range", "parents"],
 )
-def test_a_row_of_another_stream_is_made_anew(row):
+def test_a_row_of_another_stream_is_recreated(row):
     (step,) = plan([SHARD], {name(0): row}, HERE)
     assert step.action is Action.REPLACE
     assert operations(row, step.after) == [DeleteLease(name(0), 3), CreateLease(step.after)]

@@ -22,7 +22,7 @@ def test_lines_are_those_of_the_whole(blocks):
     assert splitter.unfinished_bytes == 0
 
 
-def test_a_line_that_is_too_long_is_none_and_takes_no_room(monkeypatch):
+def test_a_line_that_is_too_long_is_refused_and_takes_no_memory(monkeypatch):
     monkeypatch.setattr(line_input, "LINE_MAX_BYTES", 10)
     splitter = LineSplitter()
     assert splitter.feed(b"x" * 10) == []
@@ -78,7 +78,7 @@ def test_what_was_read_ahead_can_be_had():
     os.close(read_end)
 
 
-def test_input_that_cannot_be_read_is_told(tmp_path):
+def test_unreadable_input_is_reported(tmp_path):
     directory = os.open(tmp_path, os.O_RDONLY)
 
     async def main():

@@ -40,7 +40,7 @@ def plan(leases, me="me", max_leases=None, *, spill_after=1.5, impatient=False, 
         ({"a": 6, "b": 1, "free": 3}, 2),  # the poorest first: one to me, one to b, one to me
     ],
 )
-def test_what_nobody_holds_is_dealt_out(loads, taken):
+def test_unowned_leases_are_dealt_out(loads, taken):
     assignment = plan(fleet(**loads))
     assert len(assignment.take) == taken
     assert all(name.startswith("free") for name in assignment.take)
@@ -53,7 +53,7 @@ def test_two_who_see_the_same_take_different_ones():
     assert sorted(mine + theirs) == ["free-0", "free-1", "free-2", "free-3"]
 
 
-def test_what_is_left_lying_is_anybodys_a_few_at_a_time():
+def test_abandoned_leases_are_taken_by_any_worker_a_few_at_a_time():
     leases = [*fleet(a=2, me=4), *(ReadableLease(f"free-{number}", None, 2.0) for number in range(2))]
     assert plan(leases, spill_after=2.0).take == []
     assert plan(leases, spill_after=1.9).take == ["free-0"]

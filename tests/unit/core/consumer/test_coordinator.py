@@ -232,7 +232,7 @@ def test_l2_after_a_suspension_nothing_is_held_and_nothing_is_written(group):
     assert len(worker.numbers) == 6
 
 
-def test_a_blocked_loop_is_told_before_the_leases_lapse(group):
+def test_a_blocked_loop_is_reported_before_the_leases_lapse(group):
     worker = group.worker("me")
     group.run(5.0)
     worker.machine.next_deadline()
@@ -321,7 +321,7 @@ def test_l1_what_is_under_way_is_left_out_of_the_plan(group):
 
 
 @pytest.mark.internal_error
-def test_an_answer_that_nobody_waits_for_is_a_bug(group, stream):
+def test_a_response_without_a_request_is_a_bug(group, stream):
     machine = group.sleeper("me").machine
     with pytest.raises(AssertionError, match="L1"):
         machine.handle_rows([], 100.0)

@@ -182,7 +182,7 @@ def test_an_answer_for_another_time_than_is_wanted_by_now_does_not_count():
 
 
 @pytest.mark.parametrize("in_a_round", [False, True])
-def test_of_a_stream_that_was_made_anew_it_is_asked_again(in_a_round):
+def test_a_recreated_stream_is_described_again(in_a_round):
     discovery = begun(at_timestamp(50.0))
     page(discovery, "a")
     page(discovery, "a", "b")

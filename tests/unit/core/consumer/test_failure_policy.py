@@ -111,7 +111,7 @@ def test_a_wrong_policy_is_refused(facts, words):
 WHY = ErrorSummary("ValueError", "why", "handle (worker.py:1)")
 
 
-def test_every_failure_of_a_handler_is_told_once():
+def test_every_failure_of_a_handler_is_reported_once():
     batch = [Record(b"x", "k", sequence_number="7", sub_sequence=place, shard_id="shard") for place in (3, 4)]
     work = BatchWork(batch, FailurePolicy(attempts=1), Random(0), 0.0)
     work.poll_attempt(0.0)

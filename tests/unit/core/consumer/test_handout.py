@@ -47,7 +47,7 @@ def test_a_wait_that_was_interrupted_has_taken_nothing(desk):
     assert desk.watermark() == 0
 
 
-def test_the_end_of_a_shard_is_handed_to_nobody(desk):
+def test_the_end_of_a_shard_is_handed_to_no_taker(desk):
     desk.gain()
     taker = desk.iterate()
     desk.ask(taker)

@@ -130,7 +130,7 @@ def test_what_we_do_not_hold_is_refused_and_otherwise_ignored(world):
     assert (world.held.next_work(), world.held.next_lapse()) == (NEVER, NEVER)
 
 
-def test_l2_a_lease_that_lapses_is_told_as_lost_once(world):
+def test_l2_a_lease_that_lapses_is_reported_lost_once(world):
     shard_id = world.gain(4)
     found = world.poll(104.0)
     world.poll(110.0)
@@ -158,7 +158,7 @@ def test_a_lease_can_be_given_up(world):
     assert world.step(200.0) is None
 
 
-def test_a_hand_over_that_takes_too_long_is_told(stream):
+def test_a_hand_over_that_takes_too_long_is_reported(stream):
     world = World(stream, hand_over_timeout=5.0)
     shard_id = world.gain(4)
     world.ask(shard_id)

@@ -1,4 +1,4 @@
-"""What of a shard waits, what is in hand, and what is the coordinator told?"""
+"""Which records of a shard wait, which are in hand, and which does the coordinator count as done?"""
 
 import pytest
 from tests.harness.hand_out import Desk
@@ -13,7 +13,7 @@ def open_all(shard, limit=None, *, whole=False, room=10):
     return list(shard.open(limit, whole=whole, room=room).records)
 
 
-def test_the_next_record_is_the_first_that_nobody_has_taken(desk):
+def test_the_next_record_is_the_first_that_was_not_taken(desk):
     shard = desk.gain()
     first, second = desk.bring(2), desk.bring(1)
     cursor = shard.open(None, whole=False, room=10)
@@ -56,7 +56,7 @@ def test_the_shard_ends_with_a_page_that_came_later_and_is_empty(desk):
     assert desk.groups["s"].ended == [("a", ())]
 
 
-def test_the_end_of_a_shard_that_is_not_ours_any_more_is_nobodys_business(desk):
+def test_the_end_of_a_shard_that_is_not_ours_any_more_is_ignored(desk):
     shard = desk.gain()
     desk.bring(1, last=True)
     shard.open(None, whole=False, room=10)

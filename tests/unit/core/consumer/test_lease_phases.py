@@ -137,7 +137,7 @@ def test_an_answer_after_the_end_changes_nothing(world):
 # ---- failures
 
 
-def test_what_was_never_sent_is_decided_anew(world):
+def test_an_operation_that_was_never_sent_is_decided_again(world):
     world.done(1)
     assert world.poll(101.0) == CommitCheckpoint("s", "me", 7, at(1))
     world.holding.handle_failure(101.5, maybe_received=False)

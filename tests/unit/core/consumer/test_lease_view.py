@@ -49,7 +49,7 @@ def test_a_finished_row_is_never_available(view):
     assert not view.is_available(replace(FREE, checkpoint=Checkpoint(SHARD_END)), 999.0)
 
 
-def test_a_row_that_goes_before_it_is_finished_is_told_once(view):
+def test_a_row_that_goes_before_it_is_finished_is_reported_once(view):
     assert not view.take_loss()
     view.handle_rows([FREE], 100.0, 101.0)
     assert view.take_loss()
@@ -69,7 +69,7 @@ def test_when_the_group_began_is_remembered(view):
     assert view.begun_at == 50.0
 
 
-def test_finished_rows_go_in_silence(view):
+def test_finished_rows_go_silently(view):
     done = replace(OWNED, checkpoint=Checkpoint(SHARD_END))
     view.handle_rows([done, FREE], 100.0, 101.0)
     view.handle_rows([FREE], 102.0, 103.0)

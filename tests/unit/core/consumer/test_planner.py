@@ -110,7 +110,7 @@ def test_what_another_process_took_under_our_name_is_taken_when_that_is_dead(wor
 
 
 @pytest.mark.parametrize("incarnation", [ME, OTHER._replace(owner="a"), None])
-def test_what_we_took_ourselves_or_nobody_did_is_taken_at_once(world, stream, incarnation):
+def test_our_own_and_unowned_leases_are_taken_at_once(world, stream, incarnation):
     world.scan(of_another(stream, incarnation))
     assert [operation.shard_id for operation in world.plan()] == [stream.name(4)]
 
@@ -151,7 +151,7 @@ def test_nothing_is_created_on_a_graph_that_is_older_than_the_rows(world, stream
     assert {type(operation) for operation in world.plan()} == {TakeLease}
 
 
-def test_an_uneven_fleet_is_not_waited_for_for_ever(world, stream):
+def test_an_uneven_fleet_is_not_waited_for_forever(world, stream):
     rows = owned(stream.rows(0, 1, 2, 3, 4), w_0="a", w_1="a", w_2="a", w_3="b", w_4="me")
     asked = []
     for step in range(45):
@@ -162,7 +162,7 @@ def test_an_uneven_fleet_is_not_waited_for_for_ever(world, stream):
     assert asked == [21, 42]
 
 
-def test_patience_starts_anew_when_the_fleet_was_even(world, stream):
+def test_patience_starts_over_when_the_fleet_was_even(world, stream):
     uneven = owned(stream.rows(0, 1, 2, 3, 4), w_0="a", w_1="a", w_2="a", w_3="b", w_4="me")
     even = owned(stream.rows(0, 1, 2, 3, 4), w_0="a", w_1="a", w_2="b", w_3="b", w_4="me")
     for step in range(40):

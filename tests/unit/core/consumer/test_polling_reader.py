@@ -92,7 +92,7 @@ def test_after_a_failure_the_same_is_asked_again_later(kind):
     assert [event.operation for event in setting.reader.take_events()] == ["GetRecords"]
 
 
-def test_a_position_that_is_refused_gives_way_to_the_trim_horizon_and_is_told():
+def test_a_refused_position_gives_way_to_the_trim_horizon_and_is_reported():
     start = at_sequence_number(SequenceNumber(50))
     setting = Setting(start, done=SequenceNumber(50))
     setting.fail(failure(FailureKind.INVALID))
@@ -113,7 +113,7 @@ def test_a_trim_horizon_that_is_refused_is_the_end():
     assert setting.reader.is_over
 
 
-def test_an_iterator_that_is_refused_is_made_anew_three_times():
+def test_a_refused_iterator_is_replaced_three_times():
     setting = Setting().start()
     setting.page(1)
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_an_iterator_that_is_refused_is_made_anew_three_times():
     assert setting.reader.state is ReaderState.FAILED
 
 
-def test_what_was_trimmed_before_the_checkpoint_could_be_read_again_is_told():
+def test_records_trimmed_before_the_checkpoint_could_be_read_again_are_reported():
     setting = Setting(at_sequence_number(SequenceNumber(50)), done=SequenceNumber(50)).start()
     setting.page()
     setting.page(70, 71)
@@ -144,7 +144,7 @@ def trimmed(setting, hours=24):
     return [event.why for event in setting.summarize(hours)]
 
 
-def test_an_empty_page_after_so_long_a_silence_is_a_gap_too():
+def test_an_empty_page_after_such_a_long_silence_is_a_gap_too():
     """What came and was trimmed in between is not to be seen any more."""
     setting = Setting().start()
     setting.page(1, behind=0)
@@ -163,7 +163,7 @@ def test_records_without_a_time_of_arrival_prove_nothing():
     assert len(trimmed(setting)) == 1
 
 
-def test_a_page_of_nothing_but_what_was_done_moves_on_in_silence():
+def test_a_page_of_records_that_are_done_moves_on_silently():
     setting = Setting(at_sequence_number(SequenceNumber(5)), done=SequenceNumber(5)).start()
     setting.page(5)
     assert setting.reader.take_pages() == []

@@ -3,7 +3,7 @@
 from shardline.core.consumer.prefetch import PrefetchBudget
 
 
-def test_nobody_reads_beyond_its_fair_share():
+def test_no_shard_reads_beyond_its_fair_share():
     budget = PrefetchBudget(100)
     budget.hold("a", 50)
     assert budget.admits("a")

@@ -9,7 +9,7 @@ def work(number, since, *, records=1):
     return Work(str(number), 0, records, since)
 
 
-def test_a_spell_is_told_once_when_it_is_noticed_and_once_when_it_is_over():
+def test_a_stuck_spell_is_reported_once_when_noticed_and_once_when_over():
     watch = HandlerWatch(10.0)
     watch.handle_work({("s", "shard"): work(7, 100.0, records=3)}, 101.0)
     assert (watch.is_stuck, watch.next_deadline(), watch.since(("s", "shard"))) == (False, 110.0, 100.0)

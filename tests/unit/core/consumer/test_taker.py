@@ -55,7 +55,7 @@ def test_a_second_caller_is_refused_while_the_first_one_waits():
 
 
 @pytest.mark.parametrize(("caller", "has_ended"), [("task 1", alive), ("task 2", ended)])
-def test_a_wait_that_was_interrupted_blocks_nobody(caller, has_ended):
+def test_an_interrupted_wait_blocks_no_other_taker(caller, has_ended):
     taker = Asker()
     assert taker.enter(waiting("task 1"), alive)  # and it never leaves
     mine = waiting(caller)

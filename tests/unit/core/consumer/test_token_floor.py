@@ -33,5 +33,5 @@ def test_it_lies_above_every_counter_that_was_seen(tokens):
     assert tokens.floor("t", 50.0) == 1_700_000_000_000
 
 
-def test_a_clock_that_nobody_has_set_is_no_floor():
+def test_an_unset_clock_is_no_floor():
     assert TokenFloor(0.0, 50.0).floor("s", 50.0) == 1

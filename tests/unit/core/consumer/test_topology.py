@@ -127,7 +127,7 @@ def test_nothing_is_settled_before_it_is_known_what_was_open_when_the_group_was_
     assert topology.matching == stream.names(4)
 
 
-def test_a_shard_that_is_trimmed_before_it_was_finished_is_told_once(stream):
+def test_a_shard_that_is_trimmed_before_it_was_finished_is_reported_once(stream):
     world = World()
     rows = stream.rows(5, 9, finished=[0])
     left = [stream.shard(number) for number in (4, 8, 9, 10)]
@@ -148,7 +148,7 @@ def test_a_listing_can_be_asked_for(stream):
     assert world.topology.next_deadline() == 105.0
 
 
-def test_a_stream_that_is_missing_is_waited_for_and_told_once(stream):
+def test_a_missing_stream_is_waited_for_and_reported_once(stream):
     world = World("restart")
     world.look(stream.all, {})
     missing = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no stream")

@@ -154,7 +154,7 @@ class Rig(ProducerShell):
 
 @pytest.fixture
 def rig():
-    """Makes one with a map of two halves, unless told otherwise."""
+    """Makes a machine, with a map of two halves by default."""
 
     def make(**changes):
         return Rig(**{"shards": {"a": (0, 8), "b": (8, 16)}} | changes)

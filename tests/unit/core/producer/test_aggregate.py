@@ -164,7 +164,7 @@ def test_the_first_record_always_fits():
     assert whole.entry() == Entry(b"x" * 1_000, "key", None)
 
 
-def test_it_starts_open_and_due_when_it_was_told():
+def test_it_starts_open_and_is_due_at_the_given_time():
     whole = Aggregate(12.5, ADDRESS)
     assert (whole.due_at, whole.order, whole.records, whole.payload_bytes) == (12.5, 0, [], 0)
 

@@ -93,7 +93,7 @@ def test_a_property_that_the_kpl_does_not_know_is_an_error(name):
     assert refusal(f"{name} = 1") == f"the KPL has no property {name!r}"
 
 
-def test_nothing_is_told_of_the_value_of_a_property_that_is_only_explained():
+def test_the_value_of_a_property_that_is_only_explained_is_not_shown():
     _, untranslated = translate("ProxyPassword = hunter2")
     assert "hunter2" not in "".join(untranslated)
 
@@ -111,7 +111,7 @@ def test_per_cent_become_rates_of_a_shard(percent, records, size):
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("4294967294", 4_294_967_294), ("9223372036854775807", None)])
-def test_no_limit_of_the_count_is_none(text, count):
+def test_the_largest_kpl_count_means_no_limit(text, count):
     assert translate(f"AggregationMaxCount={text}")[0] == {"aggregate_max_count": count}
 
 
@@ -203,7 +203,7 @@ def test_a_very_long_line_is_shown_cut():
 
 
 def test_a_comment_that_ends_in_a_backslash_does_not_swallow_the_next_line():
-    """Regression: the property after it was dropped in silence."""
+    """Regression: the property after it was dropped silently."""
     assert translate("# see C:\\kpl\\\nRecordTtl=60000")[0] == {"record_ttl": 60.0}
 
 
@@ -223,7 +223,7 @@ def test_a_comment_in_any_encoding_stays_one_line(character):
 
 
 @pytest.mark.parametrize("digits", [400, 5_000])
-def test_a_number_that_no_setting_can_be_is_told_and_not_shown_whole(digits):
+def test_a_number_out_of_range_is_reported_and_not_shown_in_full(digits):
     """Regression: it was an OverflowError."""
     with pytest.raises(UsageError, match="RecordTtl has a value that cannot be read") as caught:
         translate(f"RecordTtl={'9' * digits}")

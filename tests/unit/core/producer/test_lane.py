@@ -274,7 +274,7 @@ def test_the_others_of_an_aggregate_stay_in_its_place():
 
 @pytest.mark.parametrize("step", range(200))
 def test_what_expires_at_the_deadline_leaves_at_the_deadline_however_it_is_rounded(step):
-    """``expires_at`` less a duration plus the same duration need not be ``expires_at``: it once looped for ever."""
+    """``expires_at`` less a duration plus the same duration need not be ``expires_at``: it once looped forever."""
     one = lane(linger=0.1, record_ttl=0.7)
     put_at = 5_000.25 + step / 7
     one.add(BufferedRecord(b"a", "k", None, put_at + 0.7))

@@ -162,7 +162,7 @@ def test_p11_a_full_aggregate_is_sealed_quietly(rig):
     assert [len(entry) for entry in one.send()] == [2, 2, 1]
 
 
-def test_a_deadline_that_proves_too_early_is_armed_anew(rig):
+def test_a_deadline_that_proves_too_early_is_armed_again(rig):
     one = rig(linger=0.1, request_max_entries=1)
     one.put(b"x" * 60_000, place=1)
     assert one.send()
@@ -521,7 +521,7 @@ def test_auto_distribution_takes_the_lanes_away_and_its_end_brings_them_back(rig
     assert one.flush() == [[b"0", b"1"]]
 
 
-def test_a_stream_that_was_made_anew_has_other_shards_under_the_old_ids(rig):
+def test_a_recreated_stream_has_other_shards_under_the_old_ids(rig):
     one = rig(facts=False)
     assert one.asks_for_summary()
     one.summary(created_at=1.0)

@@ -71,7 +71,7 @@ def test_the_defaults_keep_the_limits_of_a_shard():
     assert config.bytes_per_second == SHARD_WRITE_BYTES_PER_SECOND
 
 
-def test_every_knob_is_checked_and_told_about():
+def test_every_setting_is_checked_and_named_in_the_error():
     assert set(NUMBERS) | set(SWITCHES) | set(CHOICES) | {"untranslated"} == set(DEFAULTS)
     assert all(knob.metadata["about"] for knob in fields(ProducerConfig) if knob.name != "untranslated")
 

@@ -109,8 +109,8 @@ def test_a_receipt_after_very_many_attempts_has_the_first_and_the_good_one():
 
 
 @pytest.mark.parametrize("which", range(0, 40, 3))
-def test_a_copy_that_may_be_stored_is_told_even_if_its_attempt_is_no_longer_kept(which):
-    """Regression: it was looked for among the kept attempts alone, and a caller was told that sending again is safe."""
+def test_a_copy_that_may_be_stored_is_reported_even_if_its_attempt_is_no_longer_kept(which):
+    """Regression: only the kept attempts were searched, so the error said that sending again is safe."""
     assert undelivered(tried(40, stored={which}), "Expired", "too late").maybe_stored is True
 
 
@@ -136,7 +136,7 @@ def test_p11_neither_are_endings_attempts_and_histories():
     assert not any(gc.is_tracked(value) for value in values)
 
 
-def test_records_are_told_apart_by_identity():
+def test_records_are_compared_by_identity():
     """Two puts of the same data are two records."""
     one, other = record(), record()
     assert one != other

@@ -174,7 +174,7 @@ def test_p4_a_lane_that_is_right_again_aggregates_again(rig):
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_p4_what_waits_in_a_lane_that_proved_to_be_wrong_is_packed_anew_and_keeps_its_time(rig, released):
+def test_p4_records_that_wait_in_a_wrong_lane_are_packed_again_and_keep_their_time(rig, released):
     one = rig()
     one.puts(1, 5)
     one.flush()
@@ -212,7 +212,7 @@ def test_p4_a_lane_with_what_was_astray_twice_does_not_aggregate_before_that_has
 
 
 def test_what_a_lane_of_a_stream_that_is_gone_had_under_way_is_no_news(rig):
-    """A shard of the stream made anew has the id of the old one: by its id it is still among the open ones."""
+    """A shard of the re-created stream has the id of an old one: by its id it is still among the open shards."""
     one = rig(shards={"a": (0, 16)})
     records = [one.put(b"%d" % number, f"key {number}", 9) for number in range(20)]
     one.flush()
@@ -407,7 +407,7 @@ def test_an_aggregate_under_way_when_the_service_began_to_choose_is_sent_again_u
         (THROTTLED, 400, False),
     ],
 )
-def test_p5_a_request_that_failed_is_sent_again_as_it_was(rig, code, status, stored):
+def test_p5_a_request_that_failed_is_sent_again_unchanged(rig, code, status, stored):
     one = rig(record_ttl=0.5, retry_backoff=0.1)
     records = one.puts(1, 2)
     assert one.flush() == [[b"0", b"1"]]

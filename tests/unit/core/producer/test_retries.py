@@ -9,7 +9,7 @@ SPLIT = {"b": (8, 16), "c": (0, 4), "d": (4, 8)}
 
 
 def new_map(rig, **shards):
-    """The map changes, for a reason that is not told here."""
+    """The map changes, for any reason."""
     machine = rig.machine
     machine._map.invalidate(rig.now, machine._router.lanes[0].shard_id, rig.now)
     rig.wait(0.001)

@@ -121,7 +121,7 @@ def test_keys_that_come_again_are_remembered_and_more_of_them_when_it_pays(monke
     assert one.route([f"{number % 22}" for number in range(60)]) == (20, 20)
 
 
-def test_keys_that_never_come_again_are_not_remembered_until_it_is_tried_anew(monkeypatch):
+def test_keys_that_never_recur_are_not_remembered_until_it_is_tried_again(monkeypatch):
     one = Routed(monkeypatch)
     assert one.route([f"{number}" for number in range(25)]) == (5, 0)
     assert one.route([f"{number}" for number in range(25, 80)]) == (0, 0)

@@ -243,7 +243,7 @@ def test_a_number_of_another_shard_of_the_same_id_has_no_range():
     assert shard_map.hash_range(PARENT[0], own) is None
 
 
-def test_of_a_stream_that_was_made_anew_nothing_is_known():
+def test_nothing_is_known_of_a_recreated_stream():
     shard_map = ready((PARENT[0], 0, HASH_KEY_MAX), now=1.0)
     shard_map.reset(2.0)
     assert (shard_map.snapshot, shard_map.hash_range(PARENT[0], "1")) == (None, None)

@@ -90,7 +90,7 @@ def test_a_limit_that_the_user_set_stays(answer):
 
 
 @pytest.mark.parametrize("kind", FATAL)
-def test_a_failure_for_good_leaves_the_default_and_is_told(kind):
+def test_a_permanent_failure_leaves_the_default_and_is_reported(kind):
     failure = Failure(kind, "Code", "words", 400)
     known = answered(failure)
     assert known.record_max_bytes == MIB
@@ -139,7 +139,7 @@ def test_a_pause_that_the_service_asks_for_is_kept_within_reason(asked, pause):
     assert known.next_deadline() == pause
 
 
-def test_after_an_answer_the_pauses_start_anew():
+def test_after_an_answer_the_pauses_start_over():
     known, now = facts(), 0.0
     for _ in range(6):
         known.poll_request(now)
@@ -274,7 +274,7 @@ def test_that_keys_count_again_explains_it():
     assert known.next_deadline() == 5.01
 
 
-def test_after_a_long_quiet_time_the_pauses_start_anew():
+def test_after_a_long_quiet_time_the_pauses_start_over():
     known = answered()
     now = 5.0
     for _ in range(8):

@@ -64,8 +64,8 @@ def test_a_legal_record_larger_than_a_second_of_rate_does_not_starve():
 @pytest.mark.parametrize("started_at", [0.0, 1e3, 1e5, 1e7, 1.7e9])
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.343, 0.02])
 def test_at_ready_at_the_take_is_admitted_however_long_the_machine_is_up(started_at, share):
-    """Regression: a share of the rate and a large clock lost more to rounding than was forgiven, and a waker that was
-    told "now" was refused, again and again, until the clock moved.
+    """Regression: a share of the rate and a large clock lost more to rounding than was forgiven, so a caller whose
+    wait was over was refused again and again, until the clock moved.
     """
     bucket = make(1_000.0, 1_048_576.0, now=started_at)
     now = started_at

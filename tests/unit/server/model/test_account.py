@@ -16,7 +16,7 @@ def warm(server, mibps, name="s"):
 # ---- the account's settings
 
 
-def test_the_commitment_is_told_and_changed(server):
+def test_the_commitment_is_described_and_changed(server):
     described = {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}
     assert server.call("DescribeAccountSettings") == described
     assert server.set_commitment("DISABLED") == {"Status": "DISABLED"}

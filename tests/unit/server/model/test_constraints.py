@@ -151,7 +151,7 @@ NUMBER = "class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not 
         ({}, "Start of structure or map found where not expected."),
     ],
 )
-def test_a_wrong_type_is_told_in_the_words_of_aws(given, message):
+def test_a_wrong_type_is_reported_in_the_words_of_aws(given, message):
     """For all other types, ``kinesalite_recordings`` has them, with each member of each operation."""
     found = refusal("GetRecords", {"DryRun": given})
     assert (found.code, found.message) == ("SerializationException", message)
@@ -215,7 +215,7 @@ def test_base64_of_any_length_is_read_without_a_second_look(monkeypatch):
         assert read_json("PutRecord", msgspec.json.encode({"Data": data, "PartitionKey": "k"})).data == data
 
 
-def test_the_first_wrong_type_is_told_before_any_broken_constraint():
+def test_the_first_wrong_type_is_reported_before_any_broken_constraint():
     assert refusal(
         "PutRecord", {"Data": "", "PartitionKey": "", "StreamName": 5, "ExplicitHashKey": []}
     ).message == NUMBER("an String")

@@ -289,7 +289,7 @@ def test_while_behind_it_says_so(server):
     assert server.pushed(server.subscribe(server.register()))["MillisBehindLatest"] == 7000
 
 
-def test_an_idle_subscription_is_told_so_every_five_seconds(server):
+def test_an_idle_subscription_gets_an_empty_event_every_five_seconds(server):
     server.create()
     subscription = server.subscribe(server.register())
     first = server.pushed(subscription)

@@ -89,7 +89,7 @@ def test_at_most_1000_shards_a_page(server):
     assert len(server.call("ListShards", NextToken=page["NextToken"])["Shards"]) == 1
 
 
-def test_a_stream_is_told_from_an_earlier_one_of_its_name(server):
+def test_a_stream_is_distinguished_from_an_earlier_one_of_its_name(server):
     server.create()
     created = server.summary()["StreamCreationTimestamp"]
     assert server.ids(StreamCreationTimestamp=int(created)) == [0]

@@ -20,7 +20,7 @@ def test_a_token_is_read_back_as_what_it_is_and_as_nothing_else():
     assert tokens.read_iterator(tokens.write(PAGE)) is None
 
 
-def test_a_token_of_another_server_is_none():
+def test_a_token_of_another_server_is_invalid():
     assert Tokens(b"other").read_iterator(Tokens(b"secret").write(ITERATOR)) is None
 
 
@@ -40,14 +40,14 @@ def test_the_length_of_an_iterator_is_one_that_aws_has(name):
 
 
 @given(st.integers(0, 200), st.integers(0, 255))
-def test_a_changed_token_is_none(at, value):
+def test_a_changed_token_is_invalid(at, value):
     tokens = Tokens(b"secret")
     text = tokens.write(ITERATOR)
     changed = text[: at % len(text)] + chr(value) + text[at % len(text) + 1 :]
     assert changed == text or tokens.read_iterator(changed) is None
 
 
-def test_other_base64_of_the_same_bytes_is_none():
+def test_other_base64_of_the_same_bytes_is_invalid():
     tokens = Tokens(b"secret")
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     checked = 0
@@ -67,6 +67,6 @@ def test_other_base64_of_the_same_bytes_is_none():
 
 
 @given(st.text(max_size=60) | st.text("ABCabc019+/=", max_size=60))
-def test_garbage_is_none(text):
+def test_a_garbage_token_is_invalid(text):
     assert Tokens(b"secret").read_iterator(text) is None
     assert Tokens(b"secret").read_page(text) is None

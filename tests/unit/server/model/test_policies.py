@@ -9,7 +9,7 @@ from shardline.server.model.settings import Delays
 POLICY = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "kinesis:*"}]}'
 
 
-def test_a_policy_is_kept_told_and_deleted(server):
+def test_a_policy_is_stored_returned_and_deleted(server):
     """As AWS answered LocalStack's test_resource_policy_crud (recorded on 2025-08-01)."""
     server.create().create("t")
     for arn in (server.arn(), server.register()):
@@ -97,7 +97,7 @@ def test_a_policy_must_say_who_may_do_what(server, policy):
     "statement",
     [STATEMENT, [STATEMENT, STATEMENT], {"Effect": "Deny", "Principal": "*", "NotAction": "kinesis:GetRecords"}],
 )
-def test_a_policy_comes_back_as_it_was_sent(server, statement):
+def test_a_policy_comes_back_unchanged(server, statement):
     server.create()
     policy = json.dumps({"Version": "2012-10-17", "Statement": statement}, indent=1)
     server.call("PutResourcePolicy", ResourceARN=server.arn(), Policy=policy)

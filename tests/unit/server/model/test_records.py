@@ -167,7 +167,7 @@ def test_under_auto_distribution_keys_are_kept_and_count_for_nothing(server):
     assert server.refused("PutRecord", StreamName="s", Data=b"x") == "ValidationException"
 
 
-def test_encryption_is_told(server):
+def test_the_encryption_type_is_returned(server):
     server.create()
     server.put(b"plain")
     server.call("StartStreamEncryption", StreamName="s", EncryptionType="KMS", KeyId="alias/aws/kinesis")
@@ -364,7 +364,7 @@ def test_an_iterator_lives_300_seconds_and_no_longer(server):
     assert server.page(following)["Records"] == []
 
 
-def test_an_iterator_can_live_for_ever(make_server):
+def test_an_iterator_can_live_forever(make_server):
     server = make_server(limits=Limits(iterator_life=None)).create()
     iterator = server.iterator()
     server.pass_time(9999)
@@ -602,7 +602,7 @@ def test_what_has_expired_stays_so_when_retention_grows(server):
     assert server.read() == []
 
 
-def test_records_that_nobody_reads_are_let_go_of(server):
+def test_expired_records_are_removed_even_if_they_are_never_read(server):
     server.create(shards=2)
     server.put(b"x", hash_key=0)
     server.pass_time(24 * HOUR + 61)
@@ -694,7 +694,7 @@ def test_a_dry_run_reads_nothing(server):
     assert len(server.page(iterator, DryRun=False)["Records"]) == 1
 
 
-def test_a_dry_run_is_told_what_is_wrong_first(server):
+def test_a_dry_run_reports_errors_first(server):
     server.create()
     entry = {"Data": b"x", "PartitionKey": "k"}
     off = {"ExplicitHashKey": str(HASH_KEY_COUNT)}

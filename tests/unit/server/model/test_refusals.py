@@ -47,7 +47,7 @@ def test_no_more_than_ten_broken_constraints_are_counted():
     assert "records.11." not in message
 
 
-def test_a_dry_run_is_told_that_nothing_was_done():
+def test_a_dry_run_reports_that_nothing_was_done():
     refusal = refusals.dry_run("PutRecord")
     assert (refusal.code, refusal.status) == ("DryRunOperationException", 400)
     assert refusal.message.startswith("PutRecord ")

@@ -84,7 +84,7 @@ def test_the_digit_is_that_of_the_shard_modulo_16():
 @pytest.mark.parametrize(
     "text", ["", "-1", "x", "1.5", "9" * 56, "9" * 129, "9" * 130, "\u0661" * 56, " 1", str(2**125), str(2**184)]
 )
-def test_what_is_none_of_ours_is_none(text):
+def test_a_foreign_number_is_not_recognized(text):
     assert parse(text) is None
 
 

@@ -17,7 +17,7 @@ def test_every_operation_has_an_input_and_an_answer():
 
 
 @pytest.mark.parametrize("operation", ["Nonsense", "", "putRecords", "PutRecords "])
-def test_an_unknown_operation_is_told_so(server, operation):
+def test_an_unknown_operation_is_refused(server, operation):
     assert server.refused(operation) == "UnknownOperationException"
 
 

@@ -96,5 +96,5 @@ def test_a_short_shard_id_is_read_as_aws_reads_it(text, index):
 @pytest.mark.parametrize(
     "text", ["2147483648", "shardId-002147483648", "ABKLFD8", "2.14E4", "shardId-", "-", "a-b-3", "a--1"]
 )
-def test_what_names_no_shard_is_none(text):
+def test_text_that_names_no_shard_has_no_shard_id(text):
     assert full_shard_id(text) is None

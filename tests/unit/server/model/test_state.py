@@ -52,7 +52,7 @@ def test_time_that_passes_looks_at_no_stream_until_something_is_due(make_server,
     assert server.refused("DescribeStreamSummary", StreamName="s") == "ResourceNotFoundException"
 
 
-def test_streams_of_one_name_are_told_apart_however_soon_one_follows_the_other(server):
+def test_streams_of_one_name_are_distinguished_however_soon_one_follows_the_other(server):
     seen = set()
     for life in range(5):
         server.create(shards=3)
