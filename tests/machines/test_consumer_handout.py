@@ -15,7 +15,7 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
 from shardline.core.consumer.cursor import SLICE
 from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
-from shardline.core.consumer.handler_task import Attempt, Handle, Outcome, Stop
+from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Handle, Outcome, Stop
 from shardline.core.consumer.handling_lag import HandlingState
 from shardline.core.consumer.handout import CancelHandler, HandOut, Iteration, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.reader import ReaderState
@@ -138,6 +138,50 @@ def test_no_more_is_handed_out_than_may_be_unacknowledged():
     batches = desk.iterate(limit=3, whole=True)
     assert desk.ask(batches)
     assert batches.cursor.records == records[1:4], "a batch may exceed it"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_records_that_were_given_back_are_handed_out_again_whatever_is_unacknowledged(whole):
+    desk = Desk(ack="manual", max_unacknowledged=1)
+    desk.gain()
+    given = desk.bring(4)[: 3 if whole else 1]
+    for _ in range(3):  # a handler fails, its run ends, and the application begins another
+        taker = desk.iterate(limit=3, whole=whole)
+        assert desk.ask(taker)
+        assert taker.cursor.take_all() == given
+        desk.poll()
+        desk.hand_out.settle(taker, desk.now, done=False)
+    tracker = desk.groups["s"].held.holdings["a"].tracker
+    assert (tracker.unacknowledged, tracker.returned, tracker.oldest_unacknowledged) == (0, len(given), None)
+    assert len(desk.groups["s"].held.take_events()) == 1, "it was reported once"
+
+
+def test_a_lease_does_not_wait_for_acknowledgements_of_records_that_were_given_back():
+    desk, taker, records = opened(3, ack="manual")
+    taker.cursor.take(desk.now)
+    taker.cursor.take(desk.now)
+    desk.hand_out.settle(taker, desk.now, done=False)
+    desk.hand_out.handle_hand_over_asked("s", "a", desk.now)
+    assert desk.phase() == "ACTIVE", "the user has the first record"
+    desk.hand_out.ack(records[0], desk.now)
+    assert desk.phase() == "LEAVING", "the second record was given back"
+
+
+def test_l2_a_batch_whose_handler_was_not_called_under_a_lapsed_lease_has_all_its_attempts_left():
+    desk = Desk()
+    shard = desk.gain()
+    records = desk.bring(2)
+    _, task = desk.start(FailurePolicy(attempts=1), batch=2)
+    for _ in range(3):  # the process is suspended again and again
+        assert task.step == Attempt(records)
+        desk.now = shard.grant.held_until
+        task.outcome = NOT_CALLED
+        assert not desk.ask(task)
+        shard.grant.extend(desk.now + 10.0)
+        assert desk.poll(0.1) == [task]
+    task.outcome = Outcome()
+    assert not desk.ask(task)
+    assert (desk.watermark(), desk.hand_out.counts.failed_records) == (2, 0)
 
 
 def test_a_lease_that_only_the_coordinator_knows_to_be_lost_breaks_nothing():
@@ -961,6 +1005,26 @@ class NaiveShard:
         ends = accumulate(len(page) for page in self.pages)
         return 100 * sum(len(page) for page, end in zip(self.pages, ends, strict=True) if end > self.done)
 
+    def _unacknowledged(self, records):
+        return [record for record in records if int(record.sequence_number) not in self.acked]
+
+    @property
+    def kept(self):
+        """The unacknowledged records that the user has kept, while it has no cursor."""
+        return self._unacknowledged(self.records[: min(self.done, self.delivered)])
+
+    @property
+    def returned(self):
+        """How many unacknowledged records the user gave back, while it has no cursor."""
+        return len(self._unacknowledged(self.records[self.done : self.delivered]))
+
+    @property
+    def remembered(self):
+        """The number of delivered records from the first unacknowledged one on."""
+        delivered = self.records[: self.delivered]
+        first = self._unacknowledged(delivered)[:1]
+        return len(delivered) - delivered.index(first[0]) if first else 0
+
 
 class HandingOut(RuleBasedStateMachine):
     @initialize(
@@ -1024,13 +1088,12 @@ class HandingOut(RuleBasedStateMachine):
         ends = accumulate(len(page) for page in shard.pages)
         rest = next(end for end in ends if end > shard.done) - shard.done
         count = rest if self.limit is None else min(self.limit, len(shard.records) - shard.done)
-        tracker = self.desk.groups["s"].held.holdings[shard.held.shard_id].tracker
-        room = self.desk.config.max_unacknowledged - tracker.remembered
+        room = max(self.desk.config.max_unacknowledged - shard.remembered, shard.returned)
         return min(count, room) if self.manual and not self.whole else count
 
     def has_more(self, shard):
-        is_full = self.manual and self.desk.groups["s"].held.is_full(shard.held.shard_id)
-        return not shard.is_stopping and shard.done < len(shard.records) and not is_full
+        has_room = shard.remembered < self.desk.config.max_unacknowledged or shard.returned
+        return not shard.is_stopping and shard.done < len(shard.records) and (has_room or not self.manual)
 
     @precondition(lambda self: self.hand is not None)
     @rule(times=st.integers(1, 4))
@@ -1113,8 +1176,8 @@ class HandingOut(RuleBasedStateMachine):
             assert {number for number in numbers if number <= watermark} <= {*done}
             if not self.manual and self.hand is not shard and shard.done:
                 assert watermark == done[-1]
-            tracker = self.desk.groups["s"].held.holdings[name].tracker
-            is_left = shard.is_stopping and self.hand is not shard and (not self.manual or tracker.is_settled)
+            is_settled = not self.manual or not shard.kept
+            is_left = shard.is_stopping and self.hand is not shard and is_settled
             assert (self.desk.phase(name) != "ACTIVE") == is_left
 
     @invariant()

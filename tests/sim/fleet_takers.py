@@ -10,7 +10,7 @@ from fleet_scenario import UNHANDLED
 from fleet_tasks import WAIT, Cancelled, Task, ask
 
 from shardline.core.consumer.failure_policy import WriteDeadLetter
-from shardline.core.consumer.handler_task import Attempt, Outcome, Run, Stop
+from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Outcome, Run, Stop
 from shardline.core.consumer.handout import Iteration
 
 
@@ -210,6 +210,9 @@ class Application:
         if isinstance(step, WriteDeadLetter):
             error = yield from self._bury(taker, step.letter)
         elif isinstance(step, Attempt):
+            if not taker.shard.grant.in_force(self.worker.now):
+                taker.outcome = NOT_CALLED
+                return
             taker.cursor.taken_at = self.worker.now
             error = yield from self._call(step.records, task, taker)
         else:

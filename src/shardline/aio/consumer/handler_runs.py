@@ -32,7 +32,7 @@ from shardline.core.consumer.cursor import SLICE, Cursor
 from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_checks import check_handler, is_async_callable
 from shardline.core.consumer.handler_errors import summarize_error
-from shardline.core.consumer.handler_task import Attempt, Handle, HandlerTask, Outcome, Run, Step
+from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Handle, HandlerTask, Outcome, Run, Step
 from shardline.errors import HandlerFailed
 from shardline.model.record import Record, hand_out
 
@@ -237,7 +237,9 @@ class ShardHandler:
         return await self._finish(result, records)
 
     def _call(self, argument: Record[Any] | Batch[Any], records: Sequence[Record[Any]]) -> object:
-        """Call the handler, perhaps in a thread. Return the awaitable that it returned, if any."""
+        """Call the handler, perhaps in a thread. Return the awaitable that it returned, if any, or ``NOT_CALLED``."""
+        if not self._task.is_lease_held:
+            return NOT_CALLED
         self._task.cursor.taken_at = now = boot_time()
         self._note_lag(records, now)
         result = self._run.handler(argument)
@@ -245,6 +247,8 @@ class ShardHandler:
 
     async def _finish(self, result: object, records: Sequence[Record[Any]]) -> Outcome:
         """Await the awaitable that a handler returned, and describe the exception that was raised, if any."""
+        if result is NOT_CALLED:
+            return NOT_CALLED
         if result is not None and not isinstance(result, MAY_FAIL):
             self._task.cursor.taken_at = boot_time()
             try:

@@ -49,6 +49,7 @@ class CheckpointTracker:
         self._manual: bool = manual
         self._order: deque[_Place] = deque()  # delivered records above the watermark
         self._open: dict[_Place, float | None] = {}  # unacknowledged records, with their arrival times
+        self._returned: set[_Place] = set()  # those of them that the user gave back, and that will be handed out again
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
@@ -69,8 +70,13 @@ class CheckpointTracker:
 
     @property
     def unacknowledged(self) -> int:
-        """The number of delivered records that are not acknowledged (``manual``)."""
-        return len(self._open)
+        """The number of records that the user has and has not acknowledged (``manual``)."""
+        return len(self._open) - len(self._returned)
+
+    @property
+    def returned(self) -> int:
+        """The number of unacknowledged records that the user gave back (``manual``)."""
+        return len(self._returned)
 
     @property
     def remembered(self) -> int:
@@ -79,8 +85,8 @@ class CheckpointTracker:
 
     @property
     def oldest_unacknowledged(self) -> tuple[SequenceNumber, float | None] | None:
-        """The first unacknowledged record, and when it arrived."""
-        first = next((place for place in self._order if place in self._open), None)
+        """The first unacknowledged record that the user has, and when it arrived."""
+        first = next((place for place in self._order if place in self._open and place not in self._returned), None)
         return None if first is None else (_number(first), self._open[first])
 
     @property
@@ -112,8 +118,13 @@ class CheckpointTracker:
             arrivals = {place: record.arrived_at for record in records if (place := _place_of(record)) > known}
             self._open.update(arrivals)
             self._order.extend(arrivals)
+            self._returned.difference_update(map(_place_of, records))
         # After records were given back, the next delivery may be smaller, and end before the last one.
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
+
+    def take_back(self, records: Sequence[Record]) -> None:
+        """Note that the user gave back ``records``. Those that it had not acknowledged will be delivered again."""
+        self._returned.update(place for record in records if (place := _place_of(record)) in self._open)
 
     def ack(self, record: Record) -> bool:
         """Note that the user is done with this record. Return False if it was acknowledged before or is not tracked."""
@@ -122,6 +133,7 @@ class CheckpointTracker:
         place = _place_of(record)
         is_new = place in self._open
         self._open.pop(place, None)
+        self._returned.discard(place)
         self._advance()  # for every record: an interrupt may have ended an earlier call before this step
         return is_new
 
@@ -138,6 +150,7 @@ class CheckpointTracker:
             # be repeated.
             while self._order and self._order[0] <= place:
                 self._open.pop(self._order[0], None)
+                self._returned.discard(self._order[0])
                 self._advance()
         else:
             self._watermark = place
@@ -161,6 +174,7 @@ class CheckpointTracker:
         self._closed = self._sealed = True
         self._order.clear()
         self._open.clear()
+        self._returned.clear()
 
     # ---- outputs, time
 

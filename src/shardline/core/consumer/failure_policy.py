@@ -38,6 +38,7 @@ from shardline.model.record import Record
 Finally: TypeAlias = Literal["stop", "dead-letter"]
 
 _NOT_DESCRIBED: Final = ErrorSummary("", "", "")
+_LAPSED_PAUSE: Final = 0.1  # seconds; by then a lapsed lease is lost, or a late renewal has extended it
 
 
 @final
@@ -131,8 +132,8 @@ class BatchWork:
     # ---- outputs, time
 
     def poll_attempt(self, now: Instant) -> Sequence[Record] | None:
-        """Return the records to pass to the handler now. The caller answers with ``handle_success`` or
-        ``handle_error``.
+        """Return the records to pass to the handler now. The caller answers with ``handle_success``,
+        ``handle_error`` or ``handle_not_called``.
         """
         if self._phase is not _Phase.WAITING or now < self._next_at:
             return None
@@ -167,6 +168,12 @@ class BatchWork:
     def handle_success(self, now: Instant) -> None:
         assert self._phase is _Phase.HANDLING
         self._finish_part(now)
+
+    def handle_not_called(self, now: Instant) -> None:
+        """Note that the handler was not called, because the lease had lapsed. This does not count as an attempt."""
+        assert self._phase is _Phase.HANDLING
+        self._attempts -= 1
+        self._phase, self._next_at = _Phase.WAITING, now + _LAPSED_PAUSE
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
         """Handle an error of the handler. ``summary`` describes it in events."""

@@ -15,7 +15,7 @@ Invariants (C5 and L2 are defined in docs/guarantees.md):
   that waits for a retry is given back.
 """
 
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
@@ -39,7 +39,11 @@ class Handle(NamedTuple):
 
 @final
 class Attempt(NamedTuple):
-    """Call the handler once with these records, or with the single record if the run has no batches."""
+    """Call the handler once with these records, or with the single record if the run has no batches.
+
+    First check whether the lease is held. If it is not, do not call the handler, and answer with ``NOT_CALLED``. The
+    process may have been suspended after it got this step.
+    """
 
     records: list[Record[Any]]
 
@@ -64,6 +68,10 @@ class Outcome(NamedTuple):
     summary: ErrorSummary = ErrorSummary("", "", "")
 
 
+NOT_CALLED: Final = Outcome()
+"""The handler was not called, because the lease had lapsed (L2)."""
+
+
 @final
 class HandlerTask(Taker):
     """The task that calls the handler for one lease. The answer to its request is ``step``. ``None``: the task ends.
@@ -81,6 +89,11 @@ class HandlerTask(Taker):
         self.outcome: Outcome = Outcome()
         """The outcome of the last step. The shell writes it."""
         self._hand_out.bind(self, shard)
+
+    @property
+    def is_lease_held(self) -> bool:
+        """Whether the handler may be called with the records of the last step, by the clock of the shell (L2)."""
+        return self.shard is not None and self.shard.grant.held
 
     def serve(self, now: Instant) -> Instant | None:
         if self.is_at_work:
@@ -107,7 +120,9 @@ class HandlerTask(Taker):
         work = self._work
         assert work is not None, "the step came from the policy"
         if isinstance(step, Attempt):
-            if error is None:
+            if self.outcome is NOT_CALLED:
+                work.handle_not_called(now)
+            elif error is None:
                 work.handle_success(now)
             else:
                 work.handle_error(error, now, summary)

@@ -132,12 +132,17 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def is_full(self, shard_id: str) -> bool:
-        """Whether the shard has too many unacknowledged records to hand out more."""
-        if shard_id in self._full:
-            holding = self.holdings.get(shard_id)
-            if holding is None or holding.tracker.remembered < self._config.max_unacknowledged:
-                self._full.discard(shard_id)
-        return shard_id in self._full
+        """Whether the shard has too many unacknowledged records to hand out more.
+
+        Records that the user gave back are handed out again in any case, because only then can it acknowledge them.
+        """
+        if shard_id not in self._full:
+            return False
+        holding = self.holdings.get(shard_id)
+        if holding is None or holding.tracker.remembered < self._config.max_unacknowledged:
+            self._full.discard(shard_id)
+            return False
+        return not holding.tracker.returned
 
     def ack(self, shard_id: str, record: Record) -> bool:
         """Acknowledge this record (manual). Return False if it was acknowledged before, or the lease is not held."""

@@ -126,7 +126,8 @@ class HeldShard:
         if self.is_manual and not whole and holding is not None:
             # Limit the cursor, so that user code, which takes records without asking the host, cannot exceed
             # ``max_unacknowledged``.
-            room -= holding.tracker.remembered
+            # The records that it gave back count already.
+            room = max(room - holding.tracker.remembered, holding.tracker.returned)
             limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, room)
         records = self._first(limit)
         is_last = self.has_last_page and len(records) == self.records
@@ -145,6 +146,8 @@ class HeldShard:
         # The lease is gone, and the pages with it. The next owner reads these records again.
         if self.is_over:
             return []
+        if self.is_manual and self.holding is not None:
+            self.holding.tracker.take_back(cursor.records[done : cursor.reported])
         if self.is_stopping:
             # The pages were dropped when the shard was stopped. Only the cursor still knows whether it showed the end.
             through, has_ended = [], cursor.is_last and done == len(cursor.records)
@@ -208,7 +211,7 @@ class HeldShard:
         holding = self.holding
         if not self.is_stopping or self.cursor is not None or holding is None:
             return False
-        if self.is_manual and not holding.tracker.is_settled:
+        if self.is_manual and holding.tracker.unacknowledged:
             return False
         self.coordinator.held.leave(self.shard_id)
         return True

@@ -151,3 +151,25 @@ def test_what_is_acknowledged_behind_a_gap_is_remembered():
     assert (tracker.unacknowledged, tracker.remembered) == (1, 2)
     tracker.ack(records[1])
     assert (tracker.unacknowledged, tracker.remembered) == (0, 0)
+
+
+def test_records_that_were_given_back_are_not_with_the_user_until_they_are_delivered_again():
+    tracker = CheckpointTracker(Checkpoint(TRIM_HORIZON), interval=1.0, now=0.0, manual=True)
+    records = [Record(b"", "k", sequence_number=str(number)) for number in range(1, 6)]
+    tracker.deliver(records)
+    tracker.ack(records[3])
+    tracker.take_back(records[1:])
+    assert (tracker.unacknowledged, tracker.returned, tracker.remembered) == (1, 3, 5)
+    tracker.ack(records[0])
+    assert (tracker.unacknowledged, tracker.oldest_unacknowledged, tracker.is_settled) == (0, None, False)
+    tracker.ack(records[4])  # an acknowledgement that comes late counts
+    assert (tracker.unacknowledged, tracker.returned) == (0, 2)
+    tracker.deliver(records[1:3])
+    assert (tracker.unacknowledged, tracker.returned, tracker.remembered) == (2, 0, 4)
+    tracker.take_back(records[1:3])
+    tracker.ack_through(records[4])
+    assert (tracker.unacknowledged, tracker.returned, tracker.is_settled) == (0, 0, True)
+    tracker.deliver([Record(b"", "k", sequence_number="6")])
+    tracker.take_back([Record(b"", "k", sequence_number="6")])
+    tracker.close()
+    assert (tracker.unacknowledged, tracker.returned) == (0, 0)

@@ -5,7 +5,8 @@ from tests.harness.hand_out import Desk
 
 from shardline.core.consumer.consumer_events import HandlerStuck
 from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
-from shardline.core.consumer.handler_task import Attempt, Outcome, Stop
+from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Outcome, Stop
+from shardline.core.consumer.handout import CancelHandler
 
 POLICY = FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0)
 FAILED = Outcome("broken")
@@ -152,3 +153,28 @@ def test_a_run_is_over_when_no_more_is_handed_out(way):
         shell.hand_out.bounds.is_ready = False
         shell.desk.poll()
     assert (shell.run.is_over, shell.task.is_over, shell.run.new_tasks) == (True, True, [])
+
+
+def test_l2_a_handler_that_was_not_called_under_a_lapsed_lease_is_called_once_the_lease_is_renewed():
+    shell = Shell(FailurePolicy(attempts=1), batch=2)
+    records = shell.desk.bring(2)
+    assert shell.step() == Attempt(records)
+    shell.desk.now = shell.shard.grant.held_until
+    assert not shell.task.is_lease_held
+    assert shell.step(NOT_CALLED) is None, "the lease may be lost or renewed any moment"
+    shell.shard.grant.extend(shell.desk.now + 10.0)
+    assert shell.desk.poll(0.1) == [shell.task]
+    assert (shell.task.step, shell.task.is_lease_held) == (Attempt(records), True)
+    assert shell.step() is None
+    assert (shell.watermark, shell.hand_out.counts.failed_records) == (2, 0), "the one attempt was not used up"
+
+
+def test_l2_a_handler_that_was_not_called_gives_its_batch_back_when_the_lease_is_lost():
+    shell = Shell(batch=2)
+    records = shell.desk.bring(2)
+    assert shell.step() == Attempt(records)
+    shell.desk.now = shell.shard.grant.held_until
+    assert shell.step(NOT_CALLED) is None
+    shell.desk.lose()
+    assert (shell.task.is_over, shell.task.step) == (True, None)
+    assert CancelHandler(shell.task) in shell.hand_out.take_actions()
