@@ -39,7 +39,7 @@ PRODUCER_EVENTS = {
     "StreamUnknown": "DescribeStreamSummary failed. The producer assumes the default limit for records.",
     "DistributionChanged": "AUTO record distribution is now on or off. While it is on, nothing is aggregated.",
     "AggregationStopped": "Records are stored in unexpected shards, and DescribeStreamSummary failed. The producer stops aggregating.",
-    "ChannelsFound": "The stream has channels, so nothing is aggregated.",
+    "ChannelsFound": "The stream has channels, which cannot read aggregates. While it has them, the producer does not aggregate.",
     "ProducerMeasured": "The state of the producer. Emitted every 5 seconds.",
 }
 CONSUMER_EVENTS = {

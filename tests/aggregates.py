@@ -1,9 +1,10 @@
 """Aggregates and packs as lists of records, for tests that look inside."""
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from shardline.codec.aggregation import encode_aggregate, split_columns
+from shardline.codec.aggregation import encode_aggregate, encode_tags, split_columns
 from shardline.codec.packing import split_length_prefixed, split_netstrings
 
 
@@ -11,6 +12,13 @@ class UserRecord(NamedTuple):
     key: str
     data: bytes
     explicit_hash_key: str | None = None
+
+
+class HeadedRecord(NamedTuple):
+    key: str
+    data: bytes
+    explicit_hash_key: str | None
+    headers: Mapping[str, str]
 
 
 def build_aggregate(records):
@@ -23,7 +31,22 @@ def build_aggregate(records):
 def split_aggregate(data):
     """The records of an aggregate; ``None`` for a plain record."""
     columns = split_columns(data)
-    return None if columns is None else [UserRecord(*one) for one in zip(*columns, strict=True)]
+    return None if columns is None else [UserRecord(*one) for one in zip(*columns[:3], strict=True)]
+
+
+def build_headed(records):
+    """The aggregate of tuples (key, data, explicit hash key or None, headers)."""
+    hash_keys = {place: one[2] for place, one in enumerate(records) if one[2] is not None}
+    tags = {place: encode_tags(one[3]) for place, one in enumerate(records) if one[3]}
+    return encode_aggregate([one[0] for one in records], [one[1] for one in records], hash_keys, tags)
+
+
+def split_headed(data):
+    """The records of an aggregate, with their headers; ``None`` for a plain record."""
+    columns = split_columns(data)
+    if columns is None:
+        return None
+    return [HeadedRecord(*one) for one in zip(*columns[:3], columns.all_headers(), strict=True)]
 
 
 SPLITTERS = {

@@ -95,9 +95,10 @@ def aggregate(data):
     framed = aggregation.MAGIC + data + md5(data, usedforsecurity=False).digest()
     found = aggregation.split_columns(framed)
     if found is not None:
-        keys, payloads, named = found
+        keys, payloads, named, headers = found
+        tags = {at: aggregation.encode_tags(own) for at, own in headers.items()}
         hash_keys = {at: hash_key for at, hash_key in enumerate(named) if hash_key is not None}
-        assert aggregation.split_columns(aggregation.encode_aggregate(keys, payloads, hash_keys)) == found, (
+        assert aggregation.split_columns(aggregation.encode_aggregate(keys, payloads, hash_keys, tags)) == found, (
             "what was decoded, encoded again and decoded again, is the same"
         )
     raw_records.deaggregate(framed)

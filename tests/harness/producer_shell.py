@@ -6,6 +6,7 @@ again at the deadline. What becomes of the requests is up to the test that uses 
 
 from random import Random
 
+from shardline.codec.aggregation import encode_tags
 from shardline.codec.shapes import HashKeyRangeShape, SequenceNumberRangeShape, ShardShape, StreamSummary
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
@@ -52,12 +53,14 @@ class ProducerShell:
 
     # ---- what a shell does
 
-    def record(self, data=b"x", key="k", hash_key=None, *, waits=True, ttl=None):
+    def record(self, data=b"x", key="k", hash_key=None, *, waits=True, ttl=None, headers=None):
         """One that is put now."""
         expires_at = self.now + self.config.record_ttl
         extra_ttl = 0.0 if ttl is None else ttl - self.config.record_ttl
         self.intake.ttls_differ |= bool(extra_ttl)
-        return BufferedRecord(data, key, hash_key, expires_at, waiters=[] if waits else None, extra_ttl=extra_ttl)
+        waiters = [] if waits else None
+        tags = encode_tags(headers or {})
+        return BufferedRecord(data, key, hash_key, expires_at, waiters=waiters, extra_ttl=extra_ttl, tags=tags)
 
     def accept(self, record):
         """What the intake answers. Where its gate is open, the record is appended without a call, as a shell does it."""

@@ -16,11 +16,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.aggregates import build_aggregate as build
-from tests.aggregates import split_aggregate
+from tests.aggregates import build_headed, split_aggregate, split_headed
 
 from shardline.codec.aggregation import MAGIC, is_framed
 from shardline.codec.protobuf import WireError, encode_varint, read_varint, skip_unknown, varint_size
 from shardline.codec.raw_records import aggregate, deaggregate
+from shardline.model.headers import check_headers
 from shardline.model.record import Record
 
 thorough = settings(max_examples=70, deadline=None)
@@ -29,6 +30,10 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.samp
 hash_keys = st.integers(0, 2**128 - 1).map(str) | st.sampled_from(["0", "7"])
 payloads = st.binary(max_size=60) | st.integers(100, 140).map(bytes) | st.integers(16_370, 16_390).map(bytes)
 records = st.lists(st.tuples(texts, payloads, st.none() | hash_keys), min_size=1, max_size=30)
+header_names = st.text(st.sampled_from("abcXYZ019!#$%&'*+-.^_`|~"), min_size=1, max_size=8) | st.just("traceparent")
+header_values = texts | st.sampled_from(["", "v" * 127, "v" * 128, "v" * 2_048])
+headers_of_one = st.just({}) | st.dictionaries(header_names, header_values, max_size=4)
+headed = st.lists(st.tuples(texts, payloads, st.none() | hash_keys, headers_of_one), min_size=1, max_size=20)
 varied = settings(parent=thorough, max_examples=250)
 
 
@@ -37,7 +42,7 @@ def frame(message):
 
 
 def message_class():
-    """``AggregatedRecord`` as protobuf knows it. Tags are left out: to us they are an unknown field."""
+    """``AggregatedRecord`` as protobuf knows it, and as old readers do: tags are an unknown field to it."""
     file = descriptor_pb2.FileDescriptorProto(name="aggregate.proto", package="shardline.test", syntax="proto2")
     field = descriptor_pb2.FieldDescriptorProto
     one = file.message_type.add(name="Record")
@@ -106,6 +111,22 @@ class TestRoundTrips:
                 for place, (key, data, hash_key) in enumerate(many)
             ),
         ]
+
+    @thorough
+    @given(headed)
+    def test_headers_come_back(self, many):
+        blob = build_headed(many)
+        assert split_headed(blob) == many
+        assert deaggregate(aggregate([(key or "k", *rest) for key, *rest in many])) == [
+            Record(data, key or "k", hash_key, sub_sequence=place, aggregated=True, headers=headers)
+            for place, (key, data, hash_key, headers) in enumerate(many)
+        ]
+
+    @thorough
+    @given(headed)
+    def test_readers_that_know_no_headers_find_the_rest(self, many):
+        blob = build_headed(many)
+        assert split_aggregate(blob) == protobuf_split(blob) == [one[:3] for one in many]
 
     @thorough
     @given(records)
@@ -184,6 +205,22 @@ class TestAgainstAwsKinesisAgg:
         assert agg_split(build(many)) == many
 
     @thorough
+    @given(uniform, st.lists(headers_of_one, min_size=20, max_size=20))
+    def test_it_reads_ours_with_headers_as_without(self, many, headers):
+        headed = [(*one, own) for one, own in zip(many, headers, strict=False)]
+        assert agg_split(build_headed(headed)) == many
+
+    @thorough
+    @given(headed)
+    def test_its_protobuf_class_finds_the_tags(self, many):
+        from aws_kinesis_agg import aggregator
+
+        theirs = aggregator.messages_pb2.AggregatedRecord()
+        theirs.ParseFromString(build_headed(many)[4:-16])
+        assert [{tag.key: tag.value for tag in one.tags} for one in theirs.records] == [one[3] for one in many]
+        assert split_headed(frame(theirs.SerializeToString())) == many
+
+    @thorough
     @given(uniform)
     def test_we_read_its_and_write_the_same(self, many):
         from aws_kinesis_agg.aggregator import AggRecord
@@ -250,6 +287,8 @@ class TestAnyBytes:
                 assert type(key) is str
                 assert type(data) is bytes
                 assert hash_key is None or type(hash_key) is str
+            for one in split_headed(blob):
+                assert check_headers(one.headers) == one.headers, "they can be put again"
         return found
 
     @thorough

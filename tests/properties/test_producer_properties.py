@@ -11,10 +11,10 @@ from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.aggregates import build_aggregate, split_aggregate
+from tests.aggregates import build_headed, split_headed
 from tests.harness.producer_shell import shard
 
-from shardline.codec.aggregation import FRAME_BYTES, MAGIC
+from shardline.codec.aggregation import FRAME_BYTES, MAGIC, decode_tags, encode_tags
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.lane import repacked
@@ -41,24 +41,29 @@ keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
 )
 hash_keys = st.integers(0, HASH_KEY_MAX).map(str) | st.sampled_from(["0", "7"])
 payloads = st.binary(max_size=40) | st.integers(110, 140).map(bytes) | st.integers(16_360, 16_390).map(bytes)
-keyed = st.tuples(payloads, keys, st.none() | hash_keys)
-keyless = st.tuples(payloads, st.none(), st.none())
+header_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.integers(0, 300).map(
+    lambda n: "v" * n
+)
+header_names = st.sampled_from(["traceparent", "a", "proof-bin", "x" * 128])
+headers = st.just({}) | st.dictionaries(header_names, header_texts, max_size=4)
+keyed = st.tuples(payloads, keys, st.none() | hash_keys, headers)
+keyless = st.tuples(payloads, st.none(), st.none(), headers)
 mixtures = st.lists(keyed | keyless, min_size=1, max_size=40) | st.integers(1, 400).map(
-    lambda count: [(b"x" * (number % 150), f"{number}", None) for number in range(count)]
+    lambda count: [(b"x" * (number % 150), f"{number}", None, {}) for number in range(count)]
 )
 addresses = st.builds(KeylessAddress, st.just("1f2e3d4c5b"), hash_keys)
 
 
 def records_of(mixture):
-    return [BufferedRecord(data, key, hash_key, 30.0) for data, key, hash_key in mixture]
+    return [BufferedRecord(data, key, hash_key, 30.0, tags=encode_tags(own)) for data, key, hash_key, own in mixture]
 
 
 def as_sent(records, address):
-    """What a reader must find: key, data and explicit hash key of each."""
+    """What a reader must find: key, data, explicit hash key and headers of each."""
     return [
-        (address.key, record.data, address.explicit_hash_key)
+        (address.key, record.data, address.explicit_hash_key, decode_tags(record.tags))
         if record.key is None
-        else (record.key, record.data, record.explicit_hash_key)
+        else (record.key, record.data, record.explicit_hash_key, decode_tags(record.tags))
         for record in records
     ]
 
@@ -70,27 +75,27 @@ def check_whole(aggregate, records, address):
     assert aggregate.records == records
     assert aggregate.payload_bytes == sum(map(payload_bytes, records))
     exact = len(entry.data) + len(entry.key.encode())
-    if len(records) == 1:
+    if len(records) == 1 and not records[0].tags:
         assert entry.data == records[0].data
         # Whether it must be wrapped costs an MD5 to know: what starts with the magic is counted as if it were.
         assert aggregate.cost_bytes == exact or (aggregate.cost_bytes > exact and entry.data.startswith(MAGIC))
         return
     assert aggregate.cost_bytes == exact
     assert aggregate.size == len(entry.data)
-    assert split_aggregate(entry.data) == as_sent(records, address)
+    assert split_headed(entry.data) == as_sent(records, address)
 
 
 class TestAggregates:
     @thorough
     @given(mixtures, addresses)
-    @example([(MAGIC, None, None)], KeylessAddress("1f2e3d4c5b", "0"))
+    @example([(MAGIC, None, None, {})], KeylessAddress("1f2e3d4c5b", "0"))
     def test_the_size_is_exact_open_sealed_and_at_every_step(self, mixture, address):
         records, aggregate = records_of(mixture), Aggregate(0.1, address)
         assert aggregate.size == FRAME_BYTES
         sent = as_sent(records, address)
         for count, record in enumerate(records, start=1):
             assert aggregate.add(record, 1 << 40)
-            assert aggregate.size == len(build_aggregate(sent[:count]))
+            assert aggregate.size == len(build_headed(sent[:count]))
         check_whole(aggregate, records, address)
         aggregate.seal()
         check_whole(aggregate, records, address)
@@ -117,7 +122,7 @@ class TestAggregates:
         current, held = Aggregate(0.1, address), []
         for record in records_of(mixture):
             if not current.add(record, limit):
-                assert len(build_aggregate(as_sent([*held, record], address))) > limit
+                assert len(build_headed(as_sent([*held, record], address))) > limit
                 check_whole(current, held, address)
                 current, held = Aggregate(0.1, address), []
                 assert current.add(record, limit)

@@ -186,6 +186,11 @@ def _producer_line(event: producer_events.Event) -> _Line | None:
         case producer_events.DistributionChanged(auto):
             how = "by AUTO record distribution: nothing is aggregated" if auto else "by partition key"
             return logging.WARNING, f"the stream distributes records {how}"
+        case producer_events.ChannelsFound(channels):
+            has = "1 channel, which reads" if channels == 1 else f"{channels} channels, which read"
+            return logging.WARNING, (
+                f'the stream has {has} records by schema: nothing is aggregated, except with aggregation="force"'
+            )
         case producer_events.AggregationStopped(failure):
             return logging.WARNING, (
                 "records are stored in unexpected shards, and DescribeStreamSummary failed "

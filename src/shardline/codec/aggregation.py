@@ -6,7 +6,11 @@ read those of every writer::
     F3 89 9A C2 | AggregatedRecord | MD5 of AggregatedRecord (16 bytes)
 
     AggregatedRecord   0A len partition key, once each    12 len explicit hash key, once each    1A len Record ...
-    Record             08 key index    [10 explicit hash key index]    1A len data    (22 len tag: no writer uses them)
+    Record             08 key index    [10 explicit hash key index]    1A len data    22 len Tag ...
+    Tag                0A len name    12 len value
+
+The tags are a record's headers. The KPL and the KCL do not use them: the documentation of the format calls them not
+implemented, and every reader that we know skips them.
 
 Invariants:
 
@@ -15,16 +19,22 @@ Invariants:
 - Data that is not a valid aggregate is a plain record: ``split_columns`` returns ``None`` and never raises. It returns
   all records of an aggregate or none.
 - An explicit hash key belongs to a record only if the record itself refers to one.
-- If a field occurs twice in a record, the last one counts. Tags and unknown fields are skipped.
+- If a field occurs twice in a record, the last one counts, and so does the last of two tags with the same name. Unknown
+  fields are skipped.
+- A tag never makes an aggregate invalid, as long as its length is right. A tag without a value has an empty one. A tag
+  that cannot be a header (without a name, not UTF-8, beyond the limits of ``model.headers``) is left out.
+- Records of one aggregate with equal tags share their headers.
 - Splitting takes time and memory linear in the size of the data, whatever lengths and indices the data claims.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import md5
 from struct import Struct, iter_unpack
+from types import MappingProxyType
 from typing import Final, NamedTuple, final
 
 from shardline.codec.protobuf import ONE_BYTE_MAX, WireError, encode_varint, read_varint, skip_unknown
+from shardline.model.headers import NO_HEADERS, Headers, valid_headers
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 MD5_BYTES: Final = 16
@@ -35,12 +45,17 @@ FRAME_BYTES: Final = len(MAGIC) + MD5_BYTES
 _KEY: Final = 0x0A
 _HASH_KEY: Final = 0x12
 _RECORD: Final = 0x1A
-# ... and of Record.
+# ... and of Record ...
 _KEY_INDEX: Final = 0x08
 _HASH_KEY_INDEX: Final = 0x10
 _DATA: Final = 0x1A
-_RECORD_TAGS: Final = frozenset((_KEY_INDEX, _HASH_KEY_INDEX, _DATA))
-_KNOWN_FIELDS: Final = 3  # fields 1 to 3 of both messages; a record's tags are field 4, which we do not read
+_TAG: Final = 0x22
+_RECORD_TAGS: Final = frozenset((_KEY_INDEX, _HASH_KEY_INDEX, _DATA, _TAG))
+_KNOWN_FIELDS: Final = 3  # fields 1 to 3 of both messages; a tag (field 4) of another wire type is skipped
+# ... and of Tag.
+_NAME: Final = 0x0A
+_VALUE: Final = 0x12
+_KNOWN_FIELDS_OF_TAG: Final = 2
 
 # Heads (a tag and a number) are encoded in advance for the numbers that nearly all records have. This is the producer's
 # innermost loop, and looking a head up takes a tenth of the time of encoding it.
@@ -49,35 +64,51 @@ _HEAD_MAX_BYTES: Final = 16  # of a record, without its data; keys have at most 
 _VARINTS: Final = [encode_varint(number) for number in range(_READY)]
 _HEADS: Final = {
     tag: [bytes((tag,)) + varint for varint in _VARINTS]
-    for tag in (_KEY, _HASH_KEY, _RECORD, _KEY_INDEX, _HASH_KEY_INDEX)
+    for tag in (_KEY, _HASH_KEY, _RECORD, _KEY_INDEX, _HASH_KEY_INDEX, _TAG)
 }
 _INDEX_HEADS: Final = _HEADS[_KEY_INDEX]
 _LENGTH_HEADS: Final = _HEADS[_RECORD]  # also for data, which has the same tag
+
+_NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
+_NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
 
 _seven_bytes: Final[Callable[[bytes, int], tuple[int, ...]]] = Struct("7B").unpack_from
 
 
 @final
 class Columns(NamedTuple):
-    """All records of an aggregate, field by field: three lists of the same length."""
+    """All records of an aggregate, field by field: three lists of the same length, and the headers."""
 
     keys: list[str]
     payloads: list[bytes]
     explicit_hash_keys: list[str | None]
+    headers: Mapping[int, Headers] = _NO_HEADERS
+    """The headers of the records that have any, by the index of the record."""
+
+    def all_headers(self) -> list[Headers]:
+        """Return the headers of each record."""
+        headers = self.headers
+        return [headers.get(place, NO_HEADERS) for place in range(len(self.payloads))]
 
 
-def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
+def encode_aggregate(
+    keys: Sequence[str],
+    payloads: Sequence[bytes],
+    explicit_hash_keys: Mapping[int, str],
+    tags: Mapping[int, bytes] = _NO_TAGS,
+) -> bytes:
     """Return the aggregate of these records.
 
     Args:
         keys: the partition key of each record.
         payloads: the data of each record.
         explicit_hash_keys: the explicit hash keys, by the index of the record.
+        tags: the headers as ``encode_tags`` returns them, by the index of the record.
     """
     table = dict.fromkeys(keys)
     largest = max(map(len, payloads), default=0)
-    if explicit_hash_keys or largest >= _READY - _HEAD_MAX_BYTES or len(table) >= _READY:
-        return _encode_any(keys, payloads, explicit_hash_keys)
+    if explicit_hash_keys or tags or largest >= _READY - _HEAD_MAX_BYTES or len(table) >= _READY:
+        return _encode_any(keys, payloads, explicit_hash_keys, tags)
     # All heads were encoded in advance, as for nearly all aggregates.
     index_heads, length_heads, key_heads = _INDEX_HEADS, _LENGTH_HEADS, _HEADS[_KEY]
     parts: list[bytes] = []
@@ -96,8 +127,10 @@ def encode_aggregate(keys: Sequence[str], payloads: Sequence[bytes], explicit_ha
     return _frame(parts)
 
 
-def _encode_any(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str]) -> bytes:
-    """Return the aggregate of records of any size, with or without explicit hash keys."""
+def _encode_any(
+    keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str], tags: Mapping[int, bytes]
+) -> bytes:
+    """Return the aggregate of records of any size, with or without explicit hash keys and headers."""
     table = dict.fromkeys(keys)
     hash_key_table = dict.fromkeys(explicit_hash_keys[place] for place in sorted(explicit_hash_keys))
     indices = {key: _head(_KEY_INDEX, place) for place, key in enumerate(table)}
@@ -109,10 +142,57 @@ def _encode_any(keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_ke
         if place in explicit_hash_keys:
             index += hash_key_indices[explicit_hash_keys[place]]
         head = index + (_LENGTH_HEADS[length] if length < _READY else _head(_DATA, length))
-        parts.append(_head(_RECORD, len(head) + length))
+        own_tags = tags.get(place, b"")
+        parts.append(_head(_RECORD, len(head) + length + len(own_tags)))
         parts.append(head)
         parts.append(data)
+        parts.append(own_tags)
     return _frame(parts)
+
+
+def encode_tags(headers: Mapping[str, str]) -> bytes:
+    """Return the fields of a record that hold its headers. Empty if there are none."""
+    parts: list[bytes] = []
+    for name, value in headers.items():
+        tag = _entry(_NAME, name) + _entry(_VALUE, value)
+        parts.append(_head(_TAG, len(tag)))
+        parts.append(tag)
+    return b"".join(parts)
+
+
+def decode_tags(tags: bytes) -> Headers:
+    """Return the headers in the fields of a record that hold them. A tag that cannot be a header is left out."""
+    pairs: list[tuple[str, str]] = []
+    at = 0
+    while at < len(tags):
+        size, at = read_varint(tags, at + 1)
+        pair = _read_tag(tags[at : at + size])
+        if pair is not None:
+            pairs.append(pair)
+        at += size
+    return valid_headers(pairs)
+
+
+def _read_tag(tag: bytes) -> tuple[str, str] | None:
+    """Return the name and value of one tag. ``None`` if it is broken, or has no name."""
+    name, value = None, ""
+    at, stop = 0, len(tag)
+    try:
+        while at < stop:
+            field = tag[at]
+            if field not in {_NAME, _VALUE}:
+                at = skip_unknown(tag, at, _KNOWN_FIELDS_OF_TAG)
+                continue
+            size, at = read_varint(tag, at + 1)
+            text = tag[at : at + size].decode()
+            at += size
+            if field == _NAME:
+                name = text
+            else:
+                value = text
+    except (IndexError, ValueError, OverflowError):  # as in ``split_columns``
+        return None
+    return None if at != stop or name is None else (name, value)
 
 
 def is_framed(data: bytes | bytearray | memoryview) -> bool:
@@ -151,7 +231,7 @@ class _Reader:
     ``IndexError``. If the final position is not exactly at the end of the message, the whole aggregate is refused.
     """
 
-    __slots__ = ("_blob", "_hash_key_indices", "_hash_keys", "_key_indices", "_keys", "_payloads", "_stop")
+    __slots__ = ("_blob", "_hash_key_indices", "_hash_keys", "_key_indices", "_keys", "_payloads", "_stop", "_tags")
 
     def __init__(self, blob: bytes) -> None:
         self._blob: bytes = blob
@@ -161,6 +241,7 @@ class _Reader:
         self._key_indices: list[int] = []
         self._hash_key_indices: list[tuple[int, int]] = []  # (index of the record, index of the hash key)
         self._payloads: list[bytes] = []
+        self._tags: dict[int, bytes] = {}  # by the index of the record
 
     def read(self) -> Columns:
         at = self._read_key_grid(len(MAGIC))
@@ -179,7 +260,12 @@ class _Reader:
         hash_keys: list[str | None] = [None] * len(self._payloads)
         for place, index in self._hash_key_indices:
             hash_keys[place] = self._hash_keys[index]
-        return Columns(list(map(self._keys.__getitem__, self._key_indices)), self._payloads, hash_keys)
+        keys = list(map(self._keys.__getitem__, self._key_indices))
+        return Columns(keys, self._payloads, hash_keys, self._headers() if self._tags else _NO_HEADERS)
+
+    def _headers(self) -> dict[int, Headers]:
+        known = {tags: decode_tags(tags) for tags in set(self._tags.values())}
+        return {place: known[tags] for place, tags in self._tags.items() if known[tags]}
 
     def _read_key_grid(self, at: int) -> int:
         """Read the keys at ``at`` that have the same length as the first one. Returns where the next field starts.
@@ -264,7 +350,9 @@ class _Reader:
         end = at + size
         key_index = hash_key_index = -1
         payload: bytes | None = None
+        tags: list[bytes] = []
         while at < end:
+            field_at = at
             tag, number = blob[at], blob[at + 1]
             at += 2
             if number > one_byte and tag in _RECORD_TAGS:
@@ -276,12 +364,17 @@ class _Reader:
                 key_index = number
             elif tag == _HASH_KEY_INDEX:
                 hash_key_index = number
+            elif tag == _TAG:
+                at += number
+                tags.append(blob[field_at:at])
             else:
                 at = skip_unknown(blob, at - 2, _KNOWN_FIELDS)
         if at != end or key_index < 0 or payload is None:
             raise WireError("a record that is broken, or without key or data")
         if hash_key_index >= 0:
             self._hash_key_indices.append((len(self._payloads), hash_key_index))
+        if tags:
+            self._tags[len(self._payloads)] = b"".join(tags)
         self._key_indices.append(key_index)
         self._payloads.append(payload)
         return end

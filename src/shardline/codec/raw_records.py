@@ -18,14 +18,20 @@ from typing import Final, TypeAlias, cast
 
 import pybase64
 
-from shardline.codec.aggregation import Columns, encode_aggregate, split_columns
+from shardline.codec.aggregation import Columns, encode_aggregate, encode_tags, split_columns
 from shardline.codec.shapes import GetRecordsResponse, RawRecord, SubscribeToShardEvent
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange, check_partition_key, hash_key_of, parse_explicit_hash_key
-from shardline.model.record import Record, check_data
+from shardline.model.headers import HeadersToPut, check_headers
+from shardline.model.record import UNKNOWN_ORIGIN, Record, check_data, options_of_tuple
 
-UserTuple: TypeAlias = tuple[str, bytes] | tuple[str, bytes, str | None]
-"""A record to aggregate: partition key, data, and an explicit hash key if it has one."""
+UserTuple: TypeAlias = (
+    tuple[str, bytes]
+    | tuple[str, bytes, str | None]
+    | tuple[str, bytes, HeadersToPut]
+    | tuple[str, bytes, str | None, HeadersToPut | None]
+)
+"""A record to aggregate: partition key, data, and an explicit hash key, headers or both if it has them."""
 
 Page: TypeAlias = GetRecordsResponse | SubscribeToShardEvent
 """A page of records that our own client returns."""
@@ -39,6 +45,8 @@ _ALLOWED: Final = (
     " iterable of these"
 )
 
+_TUPLES: Final = "(key, data), or with an explicit hash key, headers or both behind them"
+
 
 def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) -> bytes:
     """Return one aggregate of all records, in the KPL's format. It is the data of a single Kinesis record.
@@ -50,7 +58,8 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
     explicit hash key if it has one.
 
     Args:
-        records: tuples (key, data) or (key, data, explicit hash key or None); at least one.
+        records: tuples (key, data), (key, data, explicit hash key or None), (key, data, headers) or (key, data,
+            explicit hash key or None, headers or None); at least one. Headers are a mapping, as for ``put``.
         within: the hash range of the shard that the aggregate is meant for.
 
     Raises:
@@ -61,9 +70,10 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
     keys: list[str] = []
     payloads: list[bytes] = []
     hash_keys: dict[int, str] = {}
+    tags: dict[int, bytes] = {}
     for index, record in enumerate(_iterate(records, "aggregate takes an iterable of tuples (key, data)")):
         try:
-            key, data, explicit_hash_key, hash_key = _check_user_tuple(record)
+            key, data, explicit_hash_key, hash_key, own_tags = _check_user_tuple(record)
         except UsageError as error:
             raise UsageError(f"record {index}: {error}") from None
         if within is not None and hash_key not in within:
@@ -75,9 +85,11 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
         payloads.append(data)
         if explicit_hash_key is not None:
             hash_keys[index] = explicit_hash_key
+        if own_tags:
+            tags[index] = own_tags
     if not keys:
         raise UsageError("an aggregate needs at least one record")
-    return encode_aggregate(keys, payloads, hash_keys)
+    return encode_aggregate(keys, payloads, hash_keys, tags)
 
 
 def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
@@ -92,8 +104,9 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
     - a record of a Firehose transformation event, or the whole event;
     - a ``Record`` of ours. If it comes from an aggregate, it is returned unchanged.
 
-    Records of an aggregate have ``aggregated=True``, their own key and explicit hash key, their index in the aggregate
-    as ``sub_sequence``, and the sequence number, arrival time, shard and stream of the aggregate, as far as known.
+    Records of an aggregate have ``aggregated=True``, their own key, explicit hash key and headers, their index in the
+    aggregate as ``sub_sequence``, and the sequence number, arrival time, shard and stream of the aggregate, as far as
+    known.
 
     Raises:
         UsageError: a record has another type, or its data is not valid base64. The message names the record by its
@@ -126,23 +139,25 @@ def _members(outer: Record, columns: Columns) -> Iterator[Record]:
         repeat(outer.arrived_at),
         repeat(outer.stream),
         repeat(True),  # noqa: FBT003 - a column of the record, not an argument
+        repeat(UNKNOWN_ORIGIN),
+        columns.all_headers(),
     )
 
 
-def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int]:
-    """Return the key, data, explicit hash key and effective hash key of a record to aggregate."""
+def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int, bytes]:
+    """Return the key, data, explicit hash key, effective hash key and tags of a record to aggregate."""
     if not isinstance(record, (tuple, list)):
-        raise UsageError(f"expected a tuple (key, data) or (key, data, explicit hash key), not {_kind(record)}")
+        raise UsageError(f"expected a tuple {_TUPLES}, not {_kind(record)}")
     fields = cast("tuple[object, ...] | list[object]", record)
-    if len(fields) not in (2, 3):
-        raise UsageError(f"expected (key, data) or (key, data, explicit hash key), not {len(fields)} values")
-    key = check_partition_key(fields[0])
-    data = check_data(fields[1])
-    text = (*fields, None)[2]
+    if len(fields) not in (2, 3, 4):
+        raise UsageError(f"expected {_TUPLES}, not {len(fields)} values")
+    key, data = check_partition_key(fields[0]), check_data(fields[1])
+    text, headers = options_of_tuple(fields)
+    tags = encode_tags(check_headers(headers))
     if text is None:
-        return key, data, None, hash_key_of(key)
+        return key, data, None, hash_key_of(key), tags
     hash_key = parse_explicit_hash_key(text)
-    return key, data, str(hash_key), hash_key  # a valid explicit hash key is canonical, so this is the same text
+    return key, data, str(hash_key), hash_key, tags  # a valid explicit hash key is canonical, so this is the same text
 
 
 def _flatten(records: object) -> Iterator[tuple[object, str | None]]:

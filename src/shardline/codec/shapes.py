@@ -146,6 +146,12 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
     mode_shape: StreamModeShape | None = msgspec.field(name="StreamModeDetails", default=None)
     max_record_kib: int | None = msgspec.field(name="MaxRecordSizeInKiB", default=None)
     record_distribution: str | None = msgspec.field(name="RecordDistributionStrategy", default=None)
+    channels_shape: int | None = msgspec.field(name="ChannelCount", default=None)
+
+    @property
+    def channel_count(self) -> int:
+        """The number of channels, which read the stream's records by schema. 0 if the service does not say."""
+        return max(self.channels_shape or 0, 0)
 
     @property
     def mode(self) -> str:

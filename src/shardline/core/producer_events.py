@@ -109,7 +109,7 @@ class AggregationStopped(NamedTuple):
 
 @final
 class ChannelsFound(NamedTuple):
-    """The stream has channels, which read its records by schema: nothing is aggregated."""
+    """The stream has channels, which cannot read aggregates. While it has them, the producer does not aggregate."""
 
     channels: int
 

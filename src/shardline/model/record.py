@@ -11,7 +11,7 @@ Invariants:
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, cast, final
@@ -20,6 +20,7 @@ import msgspec
 
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
+from shardline.model.headers import NO_HEADERS
 from shardline.model.limits import PUT_RECORDS_MAX_BYTES, PUT_RECORDS_MAX_ENTRIES, RECORD_HIGHEST_MAX_BYTES
 from shardline.model.sequence import SequenceNumber
 
@@ -102,7 +103,8 @@ class Origin:
         return "Origin()"
 
 
-_UNKNOWN = Origin()
+UNKNOWN_ORIGIN: Final = Origin()
+"""The origin of records that no consumer has read."""
 
 
 # A msgspec struct, although the rest of the model is plain Python: it takes 0.15 us per record, and a NamedTuple 0.7 or
@@ -129,8 +131,10 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     stream: str | None = None
     aggregated: bool = False
     """Whether the record was part of an aggregate."""
-    origin: Origin = _UNKNOWN
+    origin: Origin = UNKNOWN_ORIGIN
     """How the record was read."""
+    headers: Mapping[str, str] = NO_HEADERS
+    """The headers that were put with the record. Empty if there are none. They cannot be changed."""
 
     @property
     def lag(self) -> float | None:
@@ -198,6 +202,15 @@ def check_data(data: object) -> bytes:
     if isinstance(data, str):
         raise UsageError("data must be bytes, not str: encode it, as in data.encode()")
     raise UsageError(f"data must be bytes, not {type(data).__name__}")
+
+
+def options_of_tuple(fields: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the explicit hash key and the headers of a tuple (key, data, ...).
+
+    The third of three values is either of the two: headers are a mapping. Of four values, both may be ``None``.
+    """
+    third, fourth = (*fields, None, None)[2:4]
+    return (None, third) if len(fields) == 3 and isinstance(third, Mapping) else (third, fourth)  # noqa: PLR2004
 
 
 def check_entries(entries: Iterable[object]) -> list[Entry]:

@@ -75,8 +75,10 @@ class Delivery(SettledRecord):
             self._wait(timeout)
         landing = self.ending
         if type(landing) is Landing and self.history is None:  # the usual case, with few function calls
-            number = self.sequence_number or landing.sequence_number
-            return Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
+            place = self.place
+            if isinstance(place, int):
+                return Receipt(landing.shard_id, landing.sequence_number, place, landing.sent)
+            return Receipt(landing.shard_id, place, 0, landing.sent)
         return self.receipt()
 
     def outcome(self, timeout: float | None = None) -> Receipt | Undelivered:

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, Unpack, final, overload
 
 from shardline.aio.client import Client, ConnectionArguments
-from shardline.aio.producer.bulk_put import BulkPut, OnInvalid, close_if_generator, iterate
+from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.producer_driver import Driver
 from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
 from shardline.aio.producer.validation import (
@@ -46,6 +46,7 @@ from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
 from shardline.events import EventSink, ProducerEvent, Sink
+from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 from shardline.sync.blocking_backpressure import ThreadWaitQueue
 from shardline.sync.blocking_delivery import Delivery, refuse_to_wait_in_callback
@@ -213,6 +214,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
+        headers: HeadersToPut | None = None,
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
         timeout: float | None = None,
@@ -227,17 +229,23 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             type(payload) is bytes
             and type(key) is str
             and explicit_hash_key is None
+            and headers is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the usual case, with few function calls
             size = len(payload) + len(key)
         else:
             size = sys.maxsize
+        tags = b""
         if size > intake.plain_max_bytes:
-            limit = intake.record_max_bytes
-            payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, limit, self._packing)
-            size = len(payload) + len(key or "")
+            tags, limit = self._tags_of(headers), intake.record_max_bytes
+            payload, key, explicit_hash_key = check_record(
+                payload, key, explicit_hash_key, limit, self._packing, tags=tags
+            )
+            size = len(payload) + len(key or "") + len(tags)
         delivery = Delivery(payload, key, explicit_hash_key, _clock() + self._ttl)
+        if tags:
+            delivery.tags = tags
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
         result: Put | None = None
@@ -273,23 +281,31 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
+        headers: HeadersToPut | None = None,
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Delivery:
         """Like ``put``, but raise ``BufferFull`` at once if there is no room."""
         return self.put(
-            data, key=key, explicit_hash_key=explicit_hash_key, ttl=ttl, on_delivery=on_delivery, timeout=0.0
+            data,
+            key=key,
+            explicit_hash_key=explicit_hash_key,
+            headers=headers,
+            ttl=ttl,
+            on_delivery=on_delivery,
+            timeout=0.0,
         )
 
     def put_many(
         self,
-        records: Iterable[tuple[str | None, DataT_contra] | tuple[str | None, DataT_contra, str | None]],
+        records: Iterable[Item[DataT_contra]],
         *,
         ttl: float | None = None,
         timeout: float | None = None,
         on_invalid: OnInvalid = "raise",
     ) -> list[Delivery]:
-        """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
+        """Put many records: tuples of (key or None, data), (key, data, headers), (key, data, explicit hash key) or
+        (key, data, explicit hash key or None, headers or None).
 
         Like the async ``put_many``, except that it takes no async iterables.
 

@@ -289,4 +289,6 @@ def test_both_producers_put_many_from_the_same_signature():
     names = [[*inspect.signature(kind.put_many).parameters] for kind in (Producer, shardline.sync.Producer)]
     assert names[0] == names[1] == ["self", "records", "ttl", "timeout", "on_invalid"]
     names = [[*inspect.signature(kind.put).parameters] for kind in (Producer, shardline.sync.Producer)]
-    assert names[0] == names[1] == ["self", "data", "key", "explicit_hash_key", "ttl", "on_delivery", "timeout"]
+    assert (
+        names[0] == names[1] == ["self", "data", "key", "explicit_hash_key", "headers", "ttl", "on_delivery", "timeout"]
+    )

@@ -112,9 +112,10 @@ def test_a_hook_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (produced.StreamUnknown(DENIED), "WARNING", "set record_max_bytes"),
         (produced.DistributionChanged(auto=True), "WARNING", "by AUTO record distribution: nothing is aggregated"),
         (produced.DistributionChanged(auto=False), "WARNING", "by partition key"),
+        (produced.ChannelsFound(1), "WARNING", "the stream has 1 channel, which reads records by schema: nothing is"),
+        (produced.ChannelsFound(2), "WARNING", "2 channels, which read records by schema"),
         (produced.AggregationStopped(DENIED), "WARNING", "(AccessDeniedException: not you): aggregation stops"),
         (produced.RecordsDelivered(1, 1, "s-1", 0.1), None, ""),
-        (produced.ChannelsFound(1), None, ""),
         (produced.ProducerMeasured(1, 1, 2, 0.1, 1, ()), None, ""),
         (
             consumed.LeaseGained("s-1", Grant("s-1", 1, NEVER), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), None),

@@ -8,9 +8,17 @@ from hashlib import md5
 from time import process_time
 
 import pytest
-from tests.aggregates import build_aggregate, split_aggregate
+from tests.aggregates import build_aggregate, build_headed, split_aggregate, split_headed
 
-from shardline.codec.aggregation import MAGIC, Columns, encode_aggregate, is_framed, split_columns
+from shardline.codec.aggregation import (
+    MAGIC,
+    Columns,
+    decode_tags,
+    encode_aggregate,
+    encode_tags,
+    is_framed,
+    split_columns,
+)
 
 HUGE = bytes.fromhex("ffffffffffffffff7f")  # the varint of 2^63 - 1
 
@@ -200,6 +208,80 @@ UNKNOWN = {
     "tag of a record": sized(0x22, b"\x0a\x03key\x12\x05value"),
     "broken tag of a record": sized(0x22, b"\xff\xff\xff"),
 }
+
+
+class TestHeaders:
+    def test_are_tags_after_the_data(self):
+        headers = {"a": "1", "long": "x" * 200, "empty": ""}
+        tags = sized(0x22, b"\x0a\x01a\x12\x011") + sized(0x22, b"\x0a\x04long" + sized(0x12, b"x" * 200))
+        tags += sized(0x22, b"\x0a\x05empty\x12\x00")
+        assert encode_tags(headers) == tags
+        assert encode_tags({}) == b""
+        assert decode_tags(tags) == headers
+        message = key("k") + record(key_index(0), data(b"x"), tags) + simple(0, b"y")
+        assert build_headed([("k", b"x", None, headers), ("k", b"y", None, {})]) == frame(message)
+        assert split_headed(frame(message)) == [("k", b"x", None, headers), ("k", b"y", None, {})]
+
+    def test_with_explicit_hash_keys_and_data_of_any_length(self):
+        records = [
+            ("a", b"x" * length, hash_key, {"n": str(length)} if length % 2 else {})
+            for length in (0, 1, 126, 127, 2_047, 2_048, 16_385, 70_001)
+            for hash_key in (None, "7")
+        ]
+        assert split_headed(build_headed(records)) == records
+
+    def test_may_stand_anywhere_in_a_record(self):
+        parts = [key_index(0), data(b"x")]
+        tag, other = sized(0x22, b"\x0a\x01a\x12\x011"), sized(0x22, b"\x12\x012\x0a\x01b")
+        for place in range(3):
+            message = key("k") + record(*parts[:place], tag, *parts[place:], other)
+            assert split_headed(frame(message)) == [("k", b"x", None, {"a": "1", "b": "2"})]
+
+    @pytest.mark.parametrize(
+        ("tag", "headers"),
+        {
+            "no value": (b"\x0a\x01a", {"a": ""}),
+            "the last name and value count": (b"\x0a\x01x\x0a\x01a\x12\x011\x12\x012", {"a": "2"}),
+            "an unknown field": (b"\x0a\x01a\x1a\x01x\x20\x05", {"a": ""}),
+            "a padded length": (b"\x0a\x81\x00a", {"a": ""}),
+            "no name": (b"\x12\x011", {}),
+            "nothing": (b"", {}),
+            "a name that is not UTF-8": (b"\x0a\x01\xff\x12\x011", {}),
+            "a value that is not UTF-8": (b"\x0a\x01a\x12\x01\xff", {}),
+            "a name that no header has": (b"\x0a\x03a b\x12\x011", {}),
+            "too short for its name": (b"\x0a\x05a", {}),
+            "a length without an end": (b"\x0a" + b"\xff" * 11, {}),
+            "cut in a length": (b"\x0a\xff", {}),
+            "a name of another type": (b"\x08\x01", {}),
+            "a group": (b"\x0a\x01a\x1b", {}),
+        }.values(),
+    )
+    def test_a_tag_never_harms_its_record_nor_other_tags(self, tag, headers):
+        good = sized(0x22, b"\x0a\x04good\x12\x01g")
+        message = key("k") + record(key_index(0), data(b"x"), sized(0x22, tag), good) + simple(0, b"y")
+        assert split_headed(frame(message)) == [("k", b"x", None, headers | {"good": "g"}), ("k", b"y", None, {})]
+        message = key("k") + record(key_index(0), data(b"x"), sized(0x22, tag))
+        assert split_headed(frame(message)) == [("k", b"x", None, headers)]
+
+    @pytest.mark.parametrize("field", [b"\x20\x05", b"\x21" + bytes(8), b"\x25" + bytes(4), b"\xa2\x00\x03\x0a\x01a"])
+    def test_a_tag_of_another_wire_type_is_skipped(self, field):
+        message = key("k") + record(key_index(0), data(b"x"), field)
+        assert split_headed(frame(message)) == [("k", b"x", None, {})]
+
+    def test_a_tag_that_is_longer_than_its_record_makes_no_aggregate(self):
+        message = key("k") + record(key_index(0), data(b"x"), b"\x22\x09\x0a\x01a")
+        assert split_headed(frame(message)) is None
+
+    def test_equal_ones_are_shared(self):
+        records = [("k", b"%d" % place, None, {"traceparent": str(place % 2)}) for place in range(6)]
+        headers = [one.headers for one in split_headed(build_headed(records))]
+        assert headers[0] is headers[2] is headers[4]
+        assert headers[1] is headers[3] is headers[5]
+        assert headers[0] != headers[1]
+
+    def test_no_headers_cost_nothing(self):
+        first, second = split_columns(built(("k", b"x"))), split_columns(built(("k", b"x")))
+        assert first.headers is second.headers
 
 
 class TestOtherFields:

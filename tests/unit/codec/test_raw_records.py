@@ -91,6 +91,32 @@ class TestAggregate:
     def test_one_record_makes_an_aggregate_too(self):
         assert split_aggregate(aggregate([("a", b"")])) == [("a", b"", None)]
 
+    def test_headers_come_back(self):
+        made = aggregate(
+            [
+                ("a", b"1", {"content-type": "text/plain"}),
+                ("a", b"2"),
+                ("b", b"3", "7", {"proof-bin": b"\x00"}),
+                ("b", b"4", None, None),
+                ["c", b"5", None, {}],
+            ]
+        )
+        records = deaggregate(made)
+        assert [record.headers for record in records] == [
+            {"content-type": "text/plain"},
+            {},
+            {"proof-bin": "AA=="},
+            {},
+            {},
+        ]
+        assert [record.data for record in records] == [b"1", b"2", b"3", b"4", b"5"]
+        assert records[2].explicit_hash_key == "7"
+        assert deaggregate(records) == records
+
+    def test_a_wrong_header_is_named(self):
+        with pytest.raises(UsageError, match="record 1: the header 'a' must be a str, not int"):
+            aggregate([("a", b""), ("a", b"", {"a": 1})])
+
     def test_none_makes_none(self):
         with pytest.raises(UsageError, match="at least one record"):
             aggregate([])
@@ -106,7 +132,7 @@ class TestAggregate:
             ("ab", r"expected a tuple \(key, data\).*not str"),
             (None, r"expected a tuple \(key, data\).*not NoneType"),
             (("a",), "not 1 values"),
-            (("a", b"", None, None), "not 4 values"),
+            (("a", b"", None, None, None), "not 5 values"),
             ((None, b""), "partition key must be a str, not NoneType"),
             (("", b""), "1 to 256 characters"),
             (("k" * 257, b""), "1 to 256 characters"),

@@ -45,6 +45,7 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.events import EventSink, ProducerEvent, Sink
+from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 
 YIELD_EVERY: Final = 128
@@ -218,6 +219,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
+        headers: HeadersToPut | None = None,
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
@@ -228,12 +230,16 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             data: the payload: bytes, or any value that the serializer accepts.
             key: the partition key. ``None`` lets the producer choose the shard.
             explicit_hash_key: a decimal number that replaces the key's hash.
+            headers: texts that travel with the record, by name: ``{"content-type": "application/json"}``. Bytes are
+                allowed under names that end in ``-bin``. Readers get them as ``record.headers``. They need
+                aggregation, and a stream without AUTO record distribution and without channels.
             ttl: a record that is not stored within this many seconds fails. ``None`` means ``record_ttl``.
             on_delivery: called once with the resolved ``Delivery``. May be async. Its exceptions are logged.
             timeout: how many seconds to wait for room. ``None`` means without limit.
 
         Raises:
-            UsageError: the record is invalid, or too large for the stream. It was not accepted.
+            UsageError: the record is invalid or too large for the stream, or its headers cannot be sent. It was not
+                accepted.
             BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
             Closed: the producer is closed, or not started.
         """
@@ -253,6 +259,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             and type(payload) is bytes
             and type(key) is str
             and explicit_hash_key is None
+            and headers is None
             and ttl is None
             and on_delivery is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
@@ -266,7 +273,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 intake.reserved_bytes += size
                 intake.records.append(delivery)
                 return delivery
-        delivery = self._make_delivery(data, key, explicit_hash_key)
+        delivery = self._make_delivery(data, key, explicit_hash_key, headers)
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
         if not self._accept(delivery):
@@ -279,6 +286,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         *,
         key: str | None = None,
         explicit_hash_key: str | None = None,
+        headers: HeadersToPut | None = None,
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Delivery:
@@ -288,7 +296,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             BufferFull: there is no room. The record was not accepted.
             UsageError, Closed: see ``put``.
         """
-        delivery = self._make_delivery(data, key, explicit_hash_key)
+        delivery = self._make_delivery(data, key, explicit_hash_key, headers)
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
         if not self._accept(delivery):
@@ -297,14 +305,14 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
 
     async def put_many(
         self,
-        records: Iterable[tuple[str | None, DataT_contra] | tuple[str | None, DataT_contra, str | None]]
-        | AsyncIterable[tuple[str | None, DataT_contra] | tuple[str | None, DataT_contra, str | None]],
+        records: Iterable[Item[DataT_contra]] | AsyncIterable[Item[DataT_contra]],
         *,
         ttl: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
         on_invalid: OnInvalid = "raise",
     ) -> list[Delivery]:
-        """Put many records: tuples of (key or None, data) or (key, data, explicit hash key).
+        """Put many records: tuples of (key or None, data), (key, data, headers), (key, data, explicit hash key) or
+        (key, data, explicit hash key or None, headers or None).
 
         All records of a list or another collection are validated before the first is accepted. Of a generator, an async
         generator or another iterable, each record is validated when it is taken, and accepted before the next one is
@@ -338,7 +346,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                         await self._put_next(bulk, record, limit)
                 finally:
                     if isinstance(taken, AsyncGenerator):
-                        await cast("AsyncGenerator[Item, None]", taken).aclose()
+                        await cast("AsyncGenerator[Item[Any], None]", taken).aclose()
             else:
                 iterator = iterate(records)
                 try:
@@ -362,7 +370,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 if not self._accept(delivery):
                     await self._accept_in_turn(delivery, limit)
 
-    async def _put_next(self, bulk: BulkPut[Delivery], record: Item, limit: float | None) -> None:
+    async def _put_next(self, bulk: BulkPut[Delivery], record: Item[Any], limit: float | None) -> None:
         """Validate and put a record that was taken from an iterator."""
         delivery = bulk.check(record)
         if delivery is not None:
@@ -374,12 +382,15 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             self._until_yield = YIELD_EVERY
             await self._checkpoint()
 
-    def _make_delivery(self, data: Any, key: str | None, explicit_hash_key: str | None) -> Delivery:
+    def _make_delivery(
+        self, data: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
+    ) -> Delivery:
         if self._serializer is not None:
             data = serialized(self._serializer, data)
+        tags = self._tags_of(headers)
         self._check_open()
-        checked = check_record(data, key, explicit_hash_key, self._intake.record_max_bytes, self._packing)
-        return Delivery(*checked, 0.0)
+        checked = check_record(data, key, explicit_hash_key, self._intake.record_max_bytes, self._packing, tags=tags)
+        return Delivery(*checked, 0.0, tags=tags)
 
     def _accept(self, delivery: Delivery, in_turn: bool = False) -> bool:
         """Put the record into the intake. Return whether there was room."""

@@ -16,14 +16,22 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
 
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.validation import Serializer, check_item, fields_of, is_plain
+from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import Packing
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import INVALID, Undelivered
 from shardline.core.setting_checks import check_choice
 from shardline.errors import ShardlineError, UsageError
+from shardline.model.headers import HeadersToPut, check_headers
 
-Item: TypeAlias = "tuple[str | None, Any] | tuple[str | None, Any, str | None]"
-"""A record for ``put_many``: (key or None, data) or (key, data, explicit hash key)."""
+_T = TypeVar("_T")
+Item: TypeAlias = (
+    tuple[str | None, _T]
+    | tuple[str | None, _T, str | None]
+    | tuple[str | None, _T, HeadersToPut]
+    | tuple[str | None, _T, str | None, HeadersToPut | None]
+)
+"""A record for ``put_many``: (key or None, data), with an explicit hash key, headers or both behind them."""
 
 OnInvalid: TypeAlias = Literal["raise", "fail"]
 """The action for an invalid record: ``put_many`` raises, or the delivery of the record fails."""
@@ -40,6 +48,7 @@ class BulkPut(Generic[_D]):
         intake: takes the invalid records, for the host to report.
         serializer: turns the data of a record into bytes.
         packing: the format that the records must fit, if the producer packs.
+        tags_of: validates the headers of a record, and returns them as they are sent.
         on_invalid: see ``put_many``.
         extra_ttl: how much longer than ``record_ttl`` the records live.
         wake: wakes the host.
@@ -52,6 +61,7 @@ class BulkPut(Generic[_D]):
         intake: Intake,
         serializer: Serializer | None,
         packing: Packing | None,
+        tags_of: Callable[[Any], bytes],
         on_invalid: OnInvalid,
         extra_ttl: float,
         wake: Callable[[], None],
@@ -61,6 +71,7 @@ class BulkPut(Generic[_D]):
         self._intake = intake
         self._serializer = serializer
         self._packing = packing
+        self._tags_of = tags_of
         self._fails_invalid = on_invalid == "fail"
         self._extra_ttl = extra_ttl
         self._wake = wake
@@ -119,7 +130,7 @@ class BulkPut(Generic[_D]):
         """Return the delivery of a record. It has failed if the record is invalid."""
         max_bytes = self._intake.record_max_bytes
         try:
-            key, data, explicit_hash_key = check_item(record, self._serializer, max_bytes, self._packing)
+            checked = check_item(record, self._serializer, max_bytes, self._packing, self._tags_of)
         except UsageError as error:
             if self._fails_invalid:
                 return self._failed(record, str(error))
@@ -128,15 +139,23 @@ class BulkPut(Generic[_D]):
             if self._fails_invalid:  # without the error's text, which may quote the data
                 return self._failed(record, f"the serializer raised {type(error).__name__}")
             raise
-        return self._make(data, key, explicit_hash_key, 0.0, extra_ttl=self._extra_ttl)
+        key, data, explicit_hash_key, tags = checked
+        return self._make(data, key, explicit_hash_key, 0.0, extra_ttl=self._extra_ttl, tags=tags)
 
     def _failed(self, record: Any, reason: str) -> _D:
-        """Return the failed delivery of an invalid record. Its fields are the given values, whatever their types."""
+        """Return the failed delivery of an invalid record. Its fields are the given values, whatever their types.
+
+        Invalid headers are left out: a delivery has its headers in the form in which they are sent.
+        """
         try:
-            key, data, explicit_hash_key = fields_of(record)
+            key, data, explicit_hash_key, headers = fields_of(record)
         except UsageError:
-            key, data, explicit_hash_key = None, record, None
-        return self._make(data, key, explicit_hash_key, 0.0, ending=Undelivered(INVALID, reason))
+            key, data, explicit_hash_key, headers = None, record, None, None
+        try:
+            tags = encode_tags(check_headers(headers))
+        except UsageError:
+            tags = b""
+        return self._make(data, key, explicit_hash_key, 0.0, ending=Undelivered(INVALID, reason), tags=tags)
 
     def _report(self, invalid: list[_D]) -> None:
         """Let the host count the records and call ``on_failure``."""

@@ -12,13 +12,15 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, final
 
 from shardline.adapters.event_loop import is_trio
 from shardline.aio.loop.callbacks import MAY_FAIL, Contained
+from shardline.codec.aggregation import decode_tags
 from shardline.core.producer.producer_record import BufferedRecord, Landing, Receipt, Undelivered
 from shardline.errors import DeliveryFailed
+from shardline.model.headers import NO_HEADERS
 
 _log: Final = logging.getLogger("shardline.producer")
 
@@ -56,6 +58,11 @@ class SettledRecord(BufferedRecord):
     def delivered(self) -> bool:
         """Whether the record is in the stream, with a receipt."""
         return self.ending is not None and type(self.ending) is not Undelivered
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the record, as readers get them. Empty if there are none."""
+        return decode_tags(self.tags) if self.tags else NO_HEADERS
 
     def receipt(self) -> Receipt:
         """Return the receipt of a delivery that has resolved.
@@ -121,8 +128,10 @@ class Delivery(SettledRecord):
             yield from self._wait().__await__()
         landing = self.ending
         if type(landing) is Landing and self.history is None:  # the common case, with as few calls as possible
-            number = self.sequence_number or landing.sequence_number
-            return Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
+            place = self.place
+            if isinstance(place, int):
+                return Receipt(landing.shard_id, landing.sequence_number, place, landing.sent)
+            return Receipt(landing.shard_id, place, 0, landing.sent)
         return self.receipt()
 
     async def outcome(self) -> Receipt | Undelivered:

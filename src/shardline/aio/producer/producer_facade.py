@@ -32,13 +32,15 @@ from shardline.aio.producer.validation import (
     packing_serializer,
 )
 from shardline.aio.reporting import ProducerReporter
+from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import PackingName, packing_named
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import payload_bytes
-from shardline.errors import BufferFull, Closed
+from shardline.errors import BufferFull, Closed, UsageError
 from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
+from shardline.model.headers import check_headers
 from shardline.model.stream import parse_stream
 
 _log: Final = logging.getLogger("shardline.producer")
@@ -123,6 +125,21 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     # ---- putting
 
+    def _tags_of(self, headers: Any) -> bytes:
+        """Validate the headers of a put, and return them as they are sent. Empty if there are none.
+
+        Every put with headers passes through this function.
+
+        Raises:
+            UsageError: a header is invalid, or this producer cannot send headers.
+        """
+        checked = check_headers(headers)
+        if not checked:
+            return b""
+        if self._intake.headers_refusal is not None:
+            raise UsageError(f"this producer cannot send headers: {self._intake.headers_refusal}")
+        return encode_tags(checked)
+
     def _extra_ttl(self, ttl: float | None) -> float:
         """Return how much longer than ``record_ttl`` a record with this TTL lives."""
         extra_ttl = self._config.extra_ttl(ttl)
@@ -145,6 +162,7 @@ class ProducerFacade(ABC, Generic[_Q]):
             intake=self._intake,
             serializer=self._serializer,
             packing=self._packing,
+            tags_of=self._tags_of,
             on_invalid=on_invalid,
             extra_ttl=self._extra_ttl(ttl),
             wake=self._wake,

@@ -17,7 +17,7 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
-from shardline.model.record import check_data
+from shardline.model.record import check_data, options_of_tuple
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -34,7 +34,13 @@ Serializer: TypeAlias = Callable[[Any], bytes]
 
 
 def check_record(
-    data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None = None
+    data: object,
+    key: object,
+    explicit_hash_key: object,
+    max_bytes: int,
+    packing: Packing | None = None,
+    *,
+    tags: bytes = b"",
 ) -> tuple[bytes, str | None, str | None]:
     """Return the data of a record as bytes, and its key and explicit hash key as plain ``str``.
 
@@ -61,11 +67,13 @@ def check_record(
             parse_explicit_hash_key(explicit_hash_key)
         )  # a valid hash key is canonical, so the text stays the same
     wrapping = 0
-    if max_bytes - WRAP_MAX_BYTES < size <= max_bytes and (packing is not None or is_framed(payload)):
-        wrapping = max(0, bytes_alone(payload, plain_key, plain_hash_key, packing) - size)
+    is_near_limit = max_bytes - WRAP_MAX_BYTES - len(tags) < size <= max_bytes
+    if is_near_limit and (packing is not None or tags or is_framed(payload)):
+        wrapping = max(0, bytes_alone(payload, plain_key, plain_hash_key, packing, tags) - size)
     if size + wrapping > max_bytes:
         details = " with its generated key" if key is None else ""
         reason = "because its data is itself an aggregate" if packing is None else f"packed as {packing.name}"
+        reason = "for its headers" if tags else reason
         details += f", and needs {wrapping} more, {reason}" if wrapping else ""
         limit = f"a record of this stream takes at most {max_bytes} bytes with its key"
         raise UsageError(f"{limit}, this one has {size}{details}")
@@ -100,17 +108,22 @@ def packing_serializer(serializer: Serializer | None, packing: Packing | None) -
 
 
 def check_item(
-    record: object, serializer: Serializer | None, max_bytes: int, packing: Packing | None
-) -> tuple[str | None, bytes, str | None]:
-    """Validate a record for ``put_many``, and return it as a tuple of (key, data, explicit hash key).
+    record: object,
+    serializer: Serializer | None,
+    max_bytes: int,
+    packing: Packing | None,
+    tags_of: Callable[[Any], bytes],
+) -> tuple[str | None, bytes, str | None, bytes]:
+    """Validate a record for ``put_many``, and return it as a tuple of (key, data, explicit hash key, tags).
 
     Raises:
         UsageError: the record is not such a tuple, or is invalid.
     """
-    key, data, explicit_hash_key = fields_of(record)
+    key, data, explicit_hash_key, headers = fields_of(record)
     payload = data if serializer is None else serialized(serializer, data)
-    payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, max_bytes, packing)
-    return key, payload, explicit_hash_key
+    tags = tags_of(headers)
+    payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, max_bytes, packing, tags=tags)
+    return key, payload, explicit_hash_key, tags
 
 
 def is_plain(record: Any, max_bytes: int) -> bool:
@@ -129,10 +142,11 @@ def is_plain(record: Any, max_bytes: int) -> bool:
     )
 
 
-def fields_of(record: Any) -> tuple[Any, Any, Any]:
-    if issubclass(type(record), tuple) and len(record) in {2, 3}:
-        return record if len(record) == 3 else (*record, None)  # noqa: PLR2004
-    raise UsageError("not a tuple of (key or None, data[, explicit hash key])")
+def fields_of(record: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the key, data, explicit hash key and headers of a record for ``put_many``."""
+    if issubclass(type(record), tuple) and len(record) in {2, 3, 4}:
+        return (record[0], record[1], *options_of_tuple(record))
+    raise UsageError("not a tuple of (key or None, data[, explicit hash key][, headers])")
 
 
 def check_config(config: object, packing: Any = None) -> ProducerConfig:

@@ -113,6 +113,7 @@ class Deaggregator:
                 )
             ]
         make: Callable[..., Record] = Record
+        headers = (columns.all_headers(),) if columns.headers else ()  # usually, no record has headers
         members = list(
             map(
                 make,
@@ -126,6 +127,7 @@ class Deaggregator:
                 repeat(self._stream),
                 repeat(True),  # noqa: FBT003 - a column of the record, not an argument
                 repeat(origin),
+                *headers,
             )
         )
         return members if self._hash_range is None or self.by_auto else self._in_range(members, columns)

@@ -12,8 +12,9 @@ Invariants:
 - P8: all keyless records of an aggregate take the same random key and the same explicit hash key, which is inside the
   range of the lane. The encoded aggregate contains both, so that every reader accepts the records. The outer key is the
   key of the first record.
-- P12: the data of a record that is sent alone is not changed. The exception is data that looks like an aggregate, which
-  a reader would unpack: such a record is wrapped in an aggregate of its own. A pack never looks like an aggregate.
+- P12: the data of a record that is sent alone is not changed. There are two exceptions, which are wrapped in an
+  aggregate of their own: data that looks like an aggregate, because a reader would unpack it, and a record with
+  headers, because only an aggregate can hold them. A pack never looks like an aggregate, and has no headers.
 - All records of a pack have the same key and the same explicit hash key, or all are keyless: a pack is stored under one
   key. The lane that fills the pack ensures this. So a pack belongs to one hash key, like a record that is sent alone.
 - ``size`` of a pack, and of an aggregate of two or more records, is the exact length of the encoded data. ``size`` of a
@@ -66,6 +67,7 @@ class Aggregate:
         "due_at",
         "entry_count",
         "has_hash_keys",
+        "has_tags",
         "is_plain",
         "order",
         "packing",
@@ -92,6 +94,8 @@ class Aggregate:
         """Orders the aggregates of a lane that are due at the same time. Set by the lane; 0 while this one is open."""
         self.address: KeylessAddress = address
         self.has_hash_keys: bool = False
+        self.has_tags: bool = False
+        """Whether some record has headers. Not set for a bundle."""
         self.is_plain: bool = True
         """Whether every record of a bundle is sent unchanged, under its own key."""
         self.cost_bytes: int = 0
@@ -132,7 +136,7 @@ class Aggregate:
             data, key = record.data, record.key
             assert data is not None
             # ``data < MAGIC`` is a fast first test: it is true for most data that does not start with MAGIC.
-            if key is None or not key.isascii() or not (data < MAGIC or not data.startswith(MAGIC)):
+            if key is None or not key.isascii() or not (data < MAGIC or not data.startswith(MAGIC)) or record.tags:
                 self._grow_to(size, size - self.size)
                 if not self._add_odd(record, max_bytes):
                     return
@@ -165,7 +169,7 @@ class Aggregate:
             data, key = record.data, record.key
             assert data is not None
             length, fresh = len(data), len(keys)
-            if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL:
+            if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL or record.tags:
                 self._grow_to(size, payload)
                 if not self._add_any(record, max_bytes):
                     return
@@ -196,7 +200,7 @@ class Aggregate:
     def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add to a bundle a record whose cost is not simply the length of its data and key.
 
-        Such a record has no key, has a key outside ASCII, or has to be wrapped (P12).
+        Such a record has no key, has a key outside ASCII, or may have to be wrapped (P12).
         """
         cost = self.cost_of(record)
         if self.size + cost > max_bytes and self.records:
@@ -213,7 +217,7 @@ class Aggregate:
         assert data is not None
         if key is None:
             key = self.address.key or ""
-        if data.startswith(MAGIC):
+        if record.tags or data.startswith(MAGIC):
             alone = Aggregate(self.due_at, self.address)
             alone.add(record, 0)
             alone.seal()
@@ -232,7 +236,7 @@ class Aggregate:
         if key not in self._keys:
             width = len(key.encode())
             size += width + (2 if width < _ONE_BYTE else 3)
-        content = length + 2 + varint_size(place) + varint_size(length)
+        content = length + 2 + varint_size(place) + varint_size(length) + len(record.tags)
         if hash_key is not None:
             size += 0 if hash_key in self._hash_keys else 2 + len(hash_key)
             content += 1 + varint_size(self._hash_keys.get(hash_key, len(self._hash_keys)))
@@ -244,6 +248,8 @@ class Aggregate:
             if not self.has_hash_keys:
                 self.has_hash_keys, self._hash_keys = True, {}
             self._hash_keys.setdefault(hash_key, len(self._hash_keys))
+        if record.tags:
+            self.has_tags = True
         self.size = size
         self.payload_bytes += payload_bytes(record)
         self.records.append(record)
@@ -262,7 +268,7 @@ class Aggregate:
             key = self.address.key or ""
         assert data is not None
         # A single record is sent without the aggregate's frame, unless it may have to be wrapped (P12).
-        is_whole = len(records) > 1 or self.packing is not None or data.startswith(MAGIC)
+        is_whole = len(records) > 1 or self.packing is not None or self.has_tags or data.startswith(MAGIC)
         size = self.size if is_whole else len(data)
         self.cost_bytes = size + (len(key) if key.isascii() else len(key.encode()))
         self.entry_count = 1
@@ -286,7 +292,7 @@ class Aggregate:
         for record in self.records:
             data, key = record.data, record.key
             assert data is not None
-            if key is not None and not data.startswith(MAGIC):
+            if key is not None and not record.tags and not data.startswith(MAGIC):
                 entries.append(Entry(data, key, record.explicit_hash_key))
             else:
                 alone = Aggregate(self.due_at, self.address)
@@ -304,7 +310,7 @@ class Aggregate:
         if self.packing is not None:
             packed = self.packing.encode([record.data or b"" for record in self.records])
             return Entry(packed, outer_key, outer_hash_key)
-        if len(self.records) == 1:
+        if len(self.records) == 1 and not self.has_tags:
             data = first.data
             assert data is not None
             if not data.startswith(MAGIC) or not is_framed(data):
@@ -321,7 +327,21 @@ class Aggregate:
                 hash_key = address.explicit_hash_key if record.key is None else record.explicit_hash_key
                 if hash_key is not None:
                     hash_keys[place] = hash_key
-        return encode_aggregate(keys, payloads, hash_keys)
+        if not self.has_tags:
+            return encode_aggregate(keys, payloads, hash_keys)
+        tags = {place: record.tags for place, record in enumerate(records) if record.tags}
+        return encode_aggregate(keys, payloads, hash_keys, tags)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether readers check that the records belong to the shard. They do this for aggregates, even of one record.
+
+        A record that was sent alone, and a pack, are read wherever they landed. So is data that looks like an aggregate
+        and was wrapped, except by readers that drop records by their hash keys: it is too rare to be sent again.
+        """
+        if self.packing is not None:
+            return False
+        return len(self.records) > 1 or bool(self.records[0].tags)
 
     @property
     def has_no_key(self) -> bool:
@@ -336,11 +356,13 @@ class Aggregate:
         return digest_of(key, hash_key)
 
 
-def bytes_alone(data: bytes, key: str | None, explicit_hash_key: str | None, packing: Packing | None = None) -> int:
+def bytes_alone(
+    data: bytes, key: str | None, explicit_hash_key: str | None, packing: Packing | None = None, tags: bytes = b""
+) -> int:
     """Return the bytes of data and key of a record that is sent alone, packed or wrapped if necessary (P12)."""
     address = KeylessAddress("0" * KEYLESS_KEY_LENGTH, "0" * 39) if key is None else KeylessAddress(None, None)
     alone = Aggregate(0.0, address, packing=packing)
-    alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0), 0)
+    alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0, tags=tags), 0)
     entry = alone.entry()
     return len(entry.data) + len((entry.key or "").encode())
 

@@ -72,9 +72,9 @@ class Intake:
 
     # fmt: off
     __slots__ = (
-        "_has_ended", "_max_bytes", "_max_records", "_newest", "_taken", "gate_records", "invalid", "limit_bytes",
-        "limit_records", "plain_max_bytes", "quiet_bytes", "quiet_records", "record_max_bytes", "records", "refusal",
-        "reserved_bytes", "reserved_records", "serializes", "ttls_differ", "waiters",
+        "_has_ended", "_max_bytes", "_max_records", "_newest", "_taken", "gate_records", "headers_refusal", "invalid",
+        "limit_bytes", "limit_records", "plain_max_bytes", "quiet_bytes", "quiet_records", "record_max_bytes",
+        "records", "refusal", "reserved_bytes", "reserved_records", "serializes", "ttls_differ", "waiters",
     )
     # fmt: on
 
@@ -85,7 +85,7 @@ class Intake:
         self.reserved_records = 0
         """The number of records that were ever accepted. Written by putters."""
         self.reserved_bytes = 0
-        """The bytes of data and keys of these records. Written by putters."""
+        """The bytes of data, keys and headers of these records. Written by putters."""
         self.limit_records = self._max_records
         """Putters may reserve up to this number of records, and up to ``limit_bytes``. Written by the host."""
         self.limit_bytes = self._max_bytes
@@ -97,6 +97,8 @@ class Intake:
         """``quiet_records``, or 0 while the gate is closed."""
         self.refusal: str | None = None
         """Why puts are refused; ``None`` if they are accepted."""
+        self.headers_refusal = config.headers_refusal
+        """Why records with headers are refused; ``None`` if they are accepted. Written by the host."""
         self.waiters: deque[Any] = deque()
         """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
         self.invalid: list[BufferedRecord] = []
@@ -117,7 +119,7 @@ class Intake:
 
         Args:
             record: the record.
-            size: the bytes of its data and key.
+            size: the bytes of its data, key and headers.
             in_turn: whether the caller is the first of ``waiters``, which may pass the others.
         """
         if self.refusal is not None:
@@ -203,7 +205,7 @@ class Intake:
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes of data and keys of the records that have not ended."""
+        """The bytes of data, keys and headers of the records that have not ended."""
         return self.reserved_bytes - self.limit_bytes + self._max_bytes
 
     @property

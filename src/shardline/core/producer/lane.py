@@ -11,6 +11,7 @@ records of one key, so a lane has an open pack for each key, and one for its key
 Invariants:
 
 - P2: an aggregate holds records of one lane only. A lane that does not aggregate has bundles of separate records.
+- A lane aggregates only if it may: not without a shard, and not if the stream has channels (``may_aggregate``).
 - P5: throttling lowers the lane's rates by a factor and success raises them again in steps (AIMD). Each failure in a
   row pauses the lane, with jitter. After ``TRIP`` failures in a row the circuit is open: the lane sends one aggregate
   at a time.
@@ -73,8 +74,8 @@ class Lane:
         "_in_turn", "_keys", "_landed_as_predicted", "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered",
         "_packing", "_queue", "_rates", "_rng", "_sealed_so_far", "_share_changed_at", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
-        "max_bytes", "max_count", "numbers", "open", "predicted", "queued", "queued_bytes", "released", "sends_no_key",
-        "shard_id", "share", "ttls_differ", "vanished",
+        "max_bytes", "max_count", "may_aggregate", "numbers", "open", "predicted", "queued", "queued_bytes", "released",
+        "sends_no_key", "shard_id", "share", "ttls_differ", "vanished",
     )
     # fmt: on
 
@@ -92,7 +93,9 @@ class Lane:
         """The sequence numbers that the shard gives out. Written by the router."""
         self.hash_range = hash_range or WHOLE_RING
         self._packing = packing_named(config.packing)
-        self.aggregates = config.aggregation and (shard_id is not None or self._packing is not None)
+        # Whether the settings and the stream allow aggregates. Written by the router and ``Retries``.
+        self.may_aggregate = config.aggregation is not False
+        self.aggregates = self.may_aggregate and (shard_id is not None or self._packing is not None)
         """Whether records share entries."""
         self._config = config
         # When an entry was last seen to have landed in another shard, and how many have landed as predicted since.
@@ -123,8 +126,7 @@ class Lane:
         self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due = config.record_ttl - config.linger
         self._rng = rng
-        self.max_bytes = config.aggregate_max_bytes
-        self.max_count = self._max_count()
+        self.max_bytes, self.max_count = config.aggregate_max_bytes, self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
         self._sealed_so_far = 0
         self._opened_due_at: Instant = -NEVER  # when the aggregate that was opened last is due
@@ -155,10 +157,15 @@ class Lane:
         self.max_count = self._max_count()
         self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes an aggregate in flight
 
+    def forbid_aggregates(self) -> None:
+        """Send one record per entry, because the stream has channels. The lane must be empty."""
+        self.may_aggregate = False
+        self.aggregate(on=False)
+
     @property
     def is_distrusted(self) -> bool:
         """Whether the lane does not aggregate because its predictions proved wrong."""
-        return not self.aggregates and self._config.aggregation and self.shard_id is not None
+        return not self.aggregates and self.may_aggregate and self.shard_id is not None
 
     def note_misdirected(self, seen_at: Instant) -> None:
         """Note that an entry was seen to have landed in another shard."""
@@ -238,7 +245,7 @@ class Lane:
     def _fits_with_others(self, record: BufferedRecord) -> bool:
         """Whether a record is small enough to open a new aggregate for it. A larger one is queued alone."""
         assert record.data is not None
-        return len(record.data) < self.max_bytes // 2
+        return len(record.data) + len(record.tags) < self.max_bytes // 2
 
     def seal(self) -> int:
         """Seal the open aggregate or packs, if there are any. Returns how many were sealed."""

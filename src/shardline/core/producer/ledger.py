@@ -50,7 +50,7 @@ class Ledger:
         place = 0
         for record in aggregate.records:
             assert record.ending is None, "P1: a record ends once"
-            record.sub_sequence = place
+            record.place = place
             record.data = None
             # The ending is set after the other fields, because another thread may wait for it, and before the waiters
             # are read, so that a thread that starts to wait at this moment is not forgotten.
@@ -81,7 +81,7 @@ class Ledger:
                     continue
                 landing = Landing(landed_in, "", sent)
             record.data = None
-            record.sequence_number = number
+            record.place = number
             record.ending = landing  # after the other fields and before reading the waiters, as in ``deliver``
             if record.waiters is not None:
                 finished.append(record)

@@ -198,6 +198,9 @@ class ProducerMachine:
         if is_lower:
             self._unchecked = len(self.intake.records)
             self._retries.enforce_limit(max_bytes, now)
+        refusal = self._facts.headers_refusal
+        self.intake.headers_refusal = self._config.headers_refusal or refusal
+        self._retries.heed_stream(refusal, now, may_aggregate=not self._facts.channels)
         if self._facts.recreated:
             # The shards of the new stream may have the old ids. Until they are listed, no landing is as predicted.
             self._router.forget_predictions()
@@ -285,6 +288,7 @@ class ProducerMachine:
         if self._unchecked:
             self._unchecked -= min(self._unchecked, len(fresh))
             fresh = self._retries.without_larger(fresh, self.intake.record_max_bytes)
+        fresh = self._retries.without_headers(fresh)  # they may have been put before headers were refused
         # ``by_lane`` has the keyed records. ``others`` are keyless, or there is no map: these are routed one by one.
         by_lane, others = self._router.sort(fresh)
         if by_lane and others and self._config.ordered:
@@ -389,7 +393,7 @@ class ProducerMachine:
         This is called when there is a new map, and when the summary changes whether the map may be used.
         """
         had_lanes = bool(self._router.lanes)
-        may_predict = self._facts.may_aggregate
+        may_predict = self._facts.may_predict
         snapshot = self._map.snapshot if may_predict and self._facts.is_current else None
         added, removed = self._router.install(snapshot, now, may_predict=may_predict)
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))

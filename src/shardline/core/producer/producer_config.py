@@ -8,7 +8,7 @@ Invariants:
 """
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
 from shardline.codec.packing import PACKINGS, PackingName
 from shardline.core.producer.kpl_properties import translate
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LONG: Final = 365 * 86_400.0  # a year: longer than any sensible time, and finite
 _TTL_LOWEST: Final = 0.001
 _MANY: Final = 10**12
+FORCE: Final = "force"
+"""The value of ``aggregation`` that aggregates even if the stream has channels."""
 
 
 def _setting(default: Any, lowest: float, highest: float, about: str, *, optional: bool = False) -> Any:
@@ -42,6 +44,20 @@ def _setting(default: Any, lowest: float, highest: float, about: str, *, optiona
 
 def _switch(*, default: bool, about: str) -> Any:
     return field(default=default, metadata={"about": about})
+
+
+def _check_setting(name: str, value: object, rules: dict[str, Any]) -> None:
+    """Check one value by the metadata of its field. A field without metadata is not a setting."""
+    about = rules.pop("about", None)
+    if "choices" in rules:
+        check_choice(name, value, *rules["choices"], None)
+    elif "or" in rules:
+        if not isinstance(value, bool) and value != rules["or"]:
+            raise UsageError(f"{name} must be True, False or {rules['or']!r}, not {value!r}")
+    elif rules:
+        check_number(name, value, **rules)
+    elif about is not None and not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False, not {value!r}")
 
 
 @final
@@ -57,8 +73,13 @@ class ProducerConfig:
         0.1, 0.0, 3600.0, "The longest time a record waits for others to share its request. Less than record_ttl."
     )
     record_ttl: float = _setting(30.0, _TTL_LOWEST, _LONG, "A record that is not stored within this time fails.")
-    aggregation: bool = _switch(
-        default=True, about="Packs records for the same shard into one Kinesis record, in the KPL's format."
+    aggregation: bool | Literal["force"] = field(
+        default=True,
+        metadata={
+            "about": "Packs records for the same shard into one Kinesis record, in the KPL's format. A stream with "
+            'channels gets no aggregates, except with "force".',
+            "or": FORCE,
+        },
     )
     packing: PackingName | None = field(
         default=None,
@@ -122,13 +143,7 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            rules, value = dict(setting.metadata), getattr(self, setting.name)
-            if "choices" in rules:
-                check_choice(setting.name, value, *rules["choices"], None)
-            elif rules.pop("about", None) and rules:
-                check_number(setting.name, value, **rules)
-            elif setting.metadata and not isinstance(value, bool):
-                raise UsageError(f"{setting.name} must be True or False, not {value!r}")
+            _check_setting(setting.name, getattr(self, setting.name), dict(setting.metadata))
         if self.linger >= self.record_ttl:  # a record that expires when it becomes due is never sent
             raise UsageError(
                 f"linger must be less than record_ttl: {self.linger!r} is not less than {self.record_ttl!r}"
@@ -178,6 +193,18 @@ class ProducerConfig:
         if ttl <= self.linger:  # a record that expires when it becomes due is never sent
             raise UsageError(f"ttl must be more than linger: {ttl!r} is not more than {self.linger!r}")
         return ttl - self.record_ttl
+
+    @property
+    def headers_refusal(self) -> str | None:
+        """Why these settings do not allow headers. ``None`` if they do."""
+        if self.packing is not None:
+            return f"headers are sent in the KPL's aggregates, and packing={self.packing!r} replaces those"
+        return None if self.aggregation else "headers are sent in aggregates, and aggregation=False allows none"
+
+    @property
+    def heeds_channels(self) -> bool:
+        """Whether to stop aggregating if the stream has channels."""
+        return self.aggregation is True and self.packing is None
 
     @property
     def known_record_max_bytes(self) -> int:

@@ -157,14 +157,15 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     expires_at: Instant
     """The time of the put plus ``record_ttl``. It orders the records (P9), and says when the record is due."""
     ending: Landing | Undelivered | None = None
-    sub_sequence: int = 0
-    sequence_number: str = ""
-    """Set if the record was stored as an entry of its own."""
+    place: int | str = 0
+    """Where a delivered record is: its index in the aggregate, or its sequence number if it is an entry of its own."""
     history: History | None = None
     waiters: list[Any] | None = None
     """The waiters that the shell wakes when the record has ended. ``core`` only checks whether there are any."""
     extra_ttl: float = 0.0
     """How much longer than ``record_ttl`` the record lives, in seconds. Negative if its own TTL is shorter."""
+    tags: bytes = b""
+    """The headers, as ``codec.aggregation.encode_tags`` returns them. Empty if there are none."""
 
     @property
     def deadline(self) -> Instant:
@@ -182,12 +183,13 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
         landing = self.ending
         if not isinstance(landing, Landing):
             return landing
-        number = self.sequence_number or landing.sequence_number
-        receipt = Receipt(landing.shard_id, number, self.sub_sequence, landing.sent)
+        place = self.place
+        number, index = (landing.sequence_number, place) if isinstance(place, int) else (place, 0)
+        receipt = Receipt(landing.shard_id, number, index, landing.sent)
         if self.history is None:
             return receipt
         whole = self.history.then(receipt.attempts[0])
-        return Receipt(landing.shard_id, number, self.sub_sequence, whole.kept, whole.count)
+        return Receipt(landing.shard_id, number, index, whole.kept, whole.count)
 
 
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
@@ -202,10 +204,10 @@ def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
 
 
 def payload_bytes(record: BufferedRecord) -> int:
-    """Return the room that a record takes in the buffer: the length of its data and key."""
+    """Return the room that a record takes in the buffer: the length of its data, key and headers."""
     data = record.data
     assert data is not None, "a delivered record takes no room"
-    return len(data) + (len(record.key) if record.key is not None else 0)
+    return len(data) + (len(record.key) if record.key is not None else 0) + len(record.tags)
 
 
 def undelivered(record: BufferedRecord, code: str, message: str, last: Attempt | None = None) -> Undelivered:

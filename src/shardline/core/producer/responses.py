@@ -34,7 +34,7 @@ from shardline.core.producer.lane import Lane, Shipment, repacked
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import Attempt, Landing, Receipt, Sent, note_attempt
-from shardline.core.producer.retries import Retries
+from shardline.core.producer.retries import Retries, landed_wrong_twice
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
 from shardline.core.producer.verdicts import (
@@ -260,14 +260,15 @@ class ResponseHandler:
         landing = landed.landing
         if landing.shard_id == lane.predicted:  # the id is right, so the sequence number was not one of that shard's
             self._note_recreated_shard(landed, now)
-        predicted = lane.predicted if self._facts.may_aggregate else None
-        # A pack has one hash key, and readers do not check it. It is judged like a record that was sent alone.
+        predicted = lane.predicted if self._facts.may_predict else None
         count = len(aggregate.records) if aggregate.packing is None else 1
-        rule = judge_landing(predicted, landing.shard_id, count)
+        # A record with headers is an aggregate even if it is alone. Like other records, it is not sent a fourth time.
+        alone = not aggregate.is_checked or (count == 1 and landed_wrong_twice(aggregate.records[0]))
+        rule = judge_landing(predicted, landing.shard_id, alone=alone)
         if rule is None:
             digests = [aggregate.hash_digest(record) for record in aggregate.records]
             rule = judge_range(digests, self._range_of(landing))
-        if count > 1 and predicted is None and lane.shard_id not in {None, landing.shard_id}:
+        if not alone and predicted is None and lane.shard_id not in {None, landing.shard_id}:
             # The aggregate was sent before the service began to choose the shards. Readers may drop it.
             rule = Rules.STORED_OUT_OF_RANGE
         asked = False
@@ -325,7 +326,7 @@ class ResponseHandler:
     def _should_park(self, landed: _Parked, now: Instant) -> bool:
         """Whether a map or summary is expected soon that may decide where the records belong."""
         until = landed.seen_at + self._parking_timeout
-        if now >= until or not self._facts.may_aggregate:
+        if now >= until or not self._facts.may_predict:
             return False
         if self._facts.has_unexplained_landings:
             return True

@@ -8,11 +8,13 @@ Invariants:
 - P8: the router chooses a lane again for the keyless records of a refused entry.
 - P4: a record that landed out of range twice becomes an entry of its own, which is delivered wherever it lands. So no
   record is stored more than three times because the map is wrong.
+- A record with headers fails as soon as it is known that the stream must not get aggregates, because it cannot be sent
+  without its headers. One that is in flight then is delivered if it is stored where every reader accepts it.
 - P9: records that come back to an ordered lane are placed before the records that wait there, by the time of their put.
   A part of an aggregate that was cut up never overtakes the part before it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from shardline.codec.packing import packing_named
@@ -30,6 +32,7 @@ from shardline.core.producer_events import RecordsRetried
 
 EXPIRED: Final = "Expired"
 TOO_LARGE: Final = "RecordTooLarge"
+HEADERS_REFUSED: Final = "HeadersRefused"
 
 
 @final
@@ -46,6 +49,8 @@ class Retries:
         self._isolation = isolation
         self.ending: tuple[str, str] | None = None
         """Set when the producer ends: the code and message for records that would have to be sent again."""
+        self.headers_refusal: str | None = None
+        """Why no record with headers may be sent, if the stream forbids it. Set by ``heed_stream``."""
         self.has_repacked = False
         """Whether a lane's records were packed again, which may change deadlines. Reset by ``ResponseHandler``."""
 
@@ -92,6 +97,7 @@ class Retries:
         if self.ending is not None:
             self._ledger.fail(records, *self.ending)
             return []
+        records = self.without_headers(records)
         limit = self._config.max_attempts
         if limit is not None:
             spent = [record for record in records if record.attempt_count >= limit]
@@ -197,28 +203,12 @@ class Retries:
 
         If they were sent, the service would refuse whole requests because of them.
         """
-        for lane in self._router.all_lanes():
-            if any(self._is_larger(record, max_bytes) for record in lane.unsent()):
-                released = lane.released
-                records = lane.take_unsent()
-                self._fail_larger(records, max_bytes)
-                for record in sorted(records, key=lambda record: record.expires_at):
-                    if record.ending is None:
-                        lane.add_again(record)
-                if released:
-                    lane.release()
-                self._collector.note_expired(lane, now)
-        self._isolation.filter_waiting(lambda shipment, _family: self._without_larger(shipment, max_bytes, now))
+        self._fail_waiting(lambda records: self._fail_larger(records, max_bytes), now)
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
         """Fail the larger ones of records that are not in a lane yet. Returns the others."""
         self._fail_larger(records, max_bytes)
         return [record for record in records if record.ending is None]
-
-    def _without_larger(self, shipment: Shipment, max_bytes: int, now: Instant) -> Shipment | None:
-        return (
-            self._without_ended(shipment, now) if self._fail_larger(shipment.aggregate.records, max_bytes) else shipment
-        )
 
     def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
         """Fail the records that the stream no longer accepts. Returns whether there were any."""
@@ -229,10 +219,64 @@ class Retries:
 
     def _is_larger(self, record: BufferedRecord, max_bytes: int) -> bool:
         assert record.data is not None
-        if len(record.data) + WRAP_MAX_BYTES <= max_bytes:  # true for nearly all records, and cheap
+        if len(record.data) + len(record.tags) + WRAP_MAX_BYTES <= max_bytes:  # true for nearly all records, and cheap
             return False
         packing = packing_named(self._config.packing)
-        return bytes_alone(record.data, record.key, record.explicit_hash_key, packing) > max_bytes
+        return bytes_alone(record.data, record.key, record.explicit_hash_key, packing, record.tags) > max_bytes
+
+    def _fail_waiting(self, fail: Callable[[list[BufferedRecord]], bool], now: Instant) -> None:
+        """Fail some of the records that wait in lanes and in parts of refused requests.
+
+        ``fail`` fails some of the given records, and returns whether it failed any.
+        """
+        for lane in self._router.all_lanes():
+            if fail(lane.unsent()):
+                released = lane.released
+                for record in sorted(lane.take_unsent(), key=lambda record: record.expires_at):
+                    if record.ending is None:
+                        lane.add_again(record)
+                if released:
+                    lane.release()
+                self._collector.note_expired(lane, now)
+        self._isolation.filter_waiting(
+            lambda shipment, _family: (
+                self._without_ended(shipment, now) if fail(shipment.aggregate.records) else shipment
+            )
+        )
+
+    # ---- a stream that must not get aggregates
+
+    def heed_stream(self, headers_refusal: str | None, now: Instant, *, may_aggregate: bool) -> None:
+        """Stop aggregating or allow it again, and fail waiting records with headers if they can no longer be sent.
+
+        Args:
+            headers_refusal: why the stream must not get headers, if that is so.
+            now: the current time.
+            may_aggregate: whether the lanes of the map may aggregate.
+        """
+        self.headers_refusal = headers_refusal
+        if headers_refusal is not None:
+            self._fail_waiting(self._fail_with_headers, now)
+        if may_aggregate is self._router.may_aggregate:
+            return
+        self._router.may_aggregate = may_aggregate
+        for lane in self._router.lanes:
+            # If aggregates are allowed again, the lane first proves its predictions, like a lane that was distrusted.
+            lane.may_aggregate = may_aggregate
+            if lane.aggregates:
+                self._switch(lane, now, aggregates=False)
+
+    def without_headers(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
+        """Fail the records with headers, if the stream must not get any. Returns the others."""
+        if self.headers_refusal is None or not self._fail_with_headers(records):
+            return records
+        return [record for record in records if record.ending is None]
+
+    def _fail_with_headers(self, records: list[BufferedRecord]) -> bool:
+        assert self.headers_refusal is not None
+        refused = [record for record in records if record.tags]
+        self._ledger.fail(refused, HEADERS_REFUSED, self.headers_refusal)
+        return bool(refused)
 
     # ---- lanes whose predictions are wrong
 
@@ -247,7 +291,7 @@ class Retries:
 
         Records that landed wrong twice must be sent alone first (P4). While such a record waits, nothing changes.
         """
-        if not any(_landed_wrong_twice(record) for record in lane.unsent()):
+        if not any(landed_wrong_twice(record) for record in lane.unsent()):
             self._switch(lane, now, aggregates=True)
 
     def _switch(self, lane: Lane, now: Instant, *, aggregates: bool) -> None:
@@ -303,7 +347,7 @@ class Retries:
         for record in records:
             lane = self._router.lane_for(record, now)
             # P4: sent alone, the record is delivered wherever it lands, and is not stored a fourth time.
-            if lane.aggregates and _landed_wrong_twice(record):
+            if lane.aggregates and landed_wrong_twice(record):
                 self.distrust(lane, now, now)
             returning = by_lane.setdefault(lane, [])
             if record.key is None:
@@ -342,7 +386,8 @@ def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
     return not aggregate.separate and not lane.aggregates
 
 
-def _landed_wrong_twice(record: BufferedRecord) -> bool:
+def landed_wrong_twice(record: BufferedRecord) -> bool:
+    """Whether the record was stored twice in shards that its hash key may not belong to."""
     history = record.history
     return history is not None and [attempt.code for attempt in history.kept].count(WRONG_SHARD) > 1
 

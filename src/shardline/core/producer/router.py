@@ -65,6 +65,8 @@ class Router:
         """The lane of records without a prediction. When a map arrives, it vanishes like other lanes."""
         self.catch_all.held = config.ordered
         self._ttls_differ = False
+        self.may_aggregate = True
+        """Whether the stream allows aggregates. Written by ``Retries``."""
         self.is_blind = True
         """Whether a map is needed and missing. Under AUTO record distribution, no map is needed."""
         self.lanes: tuple[Lane, ...] = ()
@@ -176,6 +178,8 @@ class Router:
         for lane in added:
             lane.max_bytes = self._aggregate_max_bytes
             lane.ttls_differ = self._ttls_differ
+            if not self.may_aggregate:
+                lane.forbid_aggregates()
         known = current | {(lane.shard_id, lane.hash_range): lane for lane in added}
         self.lanes = tuple(known[shard] for shard in shards)
         for lane, numbers in zip(self.lanes, () if snapshot is None else snapshot.numbers, strict=True):

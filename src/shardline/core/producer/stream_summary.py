@@ -1,16 +1,19 @@
-"""How large may a record of the stream be, and does the service ignore keys?
+"""How large may a record of the stream be, does the service ignore keys, and may records be aggregated?
 
 The producer reads the stream's summary (DescribeStreamSummary) when it starts, again when entries land where no map
-explains it, and every minute under AUTO record distribution.
+explains it, and every minute under AUTO record distribution or if the stream has channels.
 
 Invariants:
 
 - There is one request at a time, each answered by exactly one ``handle_summary``. After a retryable failure the request
   is repeated with a backoff of 1 s to 30 s. Other failures are final, except that a missing stream may be created.
-- Under AUTO record distribution the service ignores keys. Records must not be aggregated (``may_aggregate`` is false),
-  and landings are not judged by hash range. The same applies if the summary was requested because of unexplained
-  landings and cannot be read.
-- Under AUTO the summary is read every minute, because there is no other sign that keys count again.
+- Under AUTO record distribution the service ignores keys. Shards cannot be predicted (``may_predict`` is false), so
+  records must not be aggregated, and landings are not judged by hash range. The same applies if the summary was
+  requested because of unexplained landings and cannot be read.
+- The channels of a stream read its records by schema. A stream with channels gets no aggregates, unless the settings
+  force them.
+- Under AUTO, and while there are channels, the summary is read every minute, because there is no other sign that
+  records may be aggregated again.
 - A re-created stream is recognised by its creation time. Its shards may have the old ids, but no fact about the old
   shards holds. After the stream was missing, the earlier summary does not count until a new one was read
   (``is_current``).
@@ -25,14 +28,20 @@ from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.producer_config import ProducerConfig
-from shardline.core.producer_events import AggregationStopped, DistributionChanged, Event, StreamUnknown
+from shardline.core.producer_events import (
+    AggregationStopped,
+    ChannelsFound,
+    DistributionChanged,
+    Event,
+    StreamUnknown,
+)
 from shardline.core.requests import DescribeStreamSummary
 from shardline.model.limits import RECORD_DEFAULT_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
 from shardline.model.stream import StreamRef
 
 _AUTO: Final = "AUTO"
 _DELETING: Final = "DELETING"
-_AUTO_INTERVAL: Final = 60.0  # seconds between two requests under AUTO, to see whether keys count again
+_RECHECK_INTERVAL: Final = 60.0  # seconds between two requests while AUTO or channels forbid aggregates
 _LIMIT_PAUSE: Final = 10.0  # seconds between two requests that are caused by refused large records
 _UNEXPLAINED_MEMORY: Final = 60.0  # after this many seconds without unexplained landings, their backoff starts over
 
@@ -63,10 +72,31 @@ class StreamFacts:
         """Whether any request has succeeded or failed since the start or the last ``reset``."""
         self.auto: bool = False
         """Whether the service chooses the shards (AUTO record distribution)."""
-        self.may_aggregate = True
+        self.may_predict = True
+        """Whether hash keys decide the shards, as far as we know."""
+        self.channels = 0
+        """The number of channels of the stream. 0 if the settings ignore channels."""
+        self._heeds_channels = config.heeds_channels
         self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES
         """The largest record, data and key. Before the first summary, the largest that any stream can accept."""
         self.events: list[Event] = []
+
+    @property
+    def headers_refusal(self) -> str | None:
+        """Why the stream must not get aggregates, which alone can hold headers. ``None`` if it may."""
+        if self.auto:
+            return "headers are sent in aggregates, which readers may drop under AUTO record distribution"
+        if not self.may_predict:
+            return (
+                "headers are sent in aggregates. Entries landed outside their ranges, and DescribeStreamSummary failed:"
+                " the stream may be under AUTO record distribution, where readers may drop aggregates"
+            )
+        if self.channels:
+            return (
+                "headers are sent in aggregates, which the channels of the stream cannot read:"
+                ' set aggregation="force" to send them anyway'
+            )
+        return None
 
     @property
     def is_asking(self) -> bool:
@@ -77,8 +107,8 @@ class StreamFacts:
         self.has_unexplained_landings = True
         if now >= self._next_query_at + _UNEXPLAINED_MEMORY:
             self._unexplained_backoff.reset()
-        # A backoff after a failure goes on, but the request that AUTO sends every minute may be sent earlier.
-        if not self.is_asking or self.auto:
+        # A backoff after a failure goes on, but the request that is sent every minute may be sent earlier.
+        if not self.is_asking or self.auto or self.channels:
             self._wanted_at = min(self._wanted_at, max(now, self._next_query_at))
 
     def read_limit_again(self, now: Instant) -> None:
@@ -100,14 +130,14 @@ class StreamFacts:
         return DescribeStreamSummary(self._stream)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> bool:
-        """Apply the answer to a request. Returns whether ``may_aggregate`` changed."""
+        """Apply the answer to a request. Returns whether ``may_predict`` changed."""
         assert self._in_flight
         self._in_flight = False
         if self._is_outdated:  # the answer may describe the stream before it was deleted
             self._is_outdated = False
             return False
         self.answered = True
-        before = self.may_aggregate
+        before = self.may_predict
         self.recreated = False
         if isinstance(answer, Failure):
             self._fail(answer, now)
@@ -125,9 +155,16 @@ class StreamFacts:
             if auto is not self.auto:
                 self.auto = auto
                 self.events.append(DistributionChanged(auto))
-            self.may_aggregate = not auto
-            self._wanted_at = now + _AUTO_INTERVAL if auto else NEVER
-        return self.may_aggregate is not before
+            self.may_predict = not auto
+            self._note_channels(answer)
+            self._wanted_at = now + _RECHECK_INTERVAL if auto or self.channels else NEVER
+        return self.may_predict is not before
+
+    def _note_channels(self, answer: StreamSummary) -> None:
+        channels = answer.channel_count if self._heeds_channels else 0
+        if channels and not self.channels:
+            self.events.append(ChannelsFound(channels))
+        self.channels = channels
 
     def _compare_age(self, answer: StreamSummary) -> None:
         if answer.created_at is not None:
@@ -155,7 +192,7 @@ class StreamFacts:
         if self.has_unexplained_landings:
             # The service may choose the shards, and we cannot find out. Single records are safe in any case.
             self.has_unexplained_landings = False
-            self.may_aggregate = False
+            self.may_predict = False
             self.events.append(AggregationStopped(failure))
         else:
             self.events.append(StreamUnknown(failure))

@@ -107,11 +107,11 @@ class Rules:
     )
 
 
-def judge_landing(predicted: str | None, shard_id: str, record_count: int) -> Rule | None:
+def judge_landing(predicted: str | None, shard_id: str, *, alone: bool) -> Rule | None:
     """Return the rule for a stored entry, or ``None`` if the hash keys of its records decide (``judge_range``)."""
     if predicted is None or predicted == shard_id:
         return Rules.STORED
-    return Rules.STORED_ALONE if record_count == 1 else None
+    return Rules.STORED_ALONE if alone else None
 
 
 def judge_range(digests: list[bytes], landed_in: HashRange | None) -> Rule:

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from tests.aggregates import split_aggregate
+from tests.aggregates import split_aggregate, split_headed
 from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
@@ -36,8 +36,8 @@ class Rig(ProducerShell):
 
     # ---- commands
 
-    def put(self, data=b"data", key="k", place=None, *, waits=True, ttl=None):
-        record = self.record(data, key, None if place is None else at(place), waits=waits, ttl=ttl)
+    def put(self, data=b"data", key="k", place=None, *, waits=True, ttl=None, headers=None):
+        record = self.record(data, key, None if place is None else at(place), waits=waits, ttl=ttl, headers=headers)
         self.answer = self.accept(record)
         return record
 
@@ -128,9 +128,21 @@ class Rig(ProducerShell):
     def asks_for_summary(self):
         return self.machine.poll_summary(self.now) is not None
 
-    def summary(self, *, auto=False, kib=1024, created_at=None):
-        self.machine.handle_summary(stream_summary(auto=auto, created_at=created_at, max_record_kib=kib), self.now)
+    def summary(self, *, auto=False, kib=1024, created_at=None, channels=0):
+        told = {"created_at": created_at, "max_record_kib": kib, "channels_shape": channels}
+        self.machine.handle_summary(stream_summary(auto=auto, **told), self.now)
         return self
+
+    def new_summary(self, **told):
+        """The stream is asked again, for a reason that is not told here."""
+        self.machine._facts._wanted_at = self.now
+        assert self.asks_for_summary()
+        return self.summary(**told)
+
+    def sent_headers(self):
+        """The headers of each record of the last request, by entry."""
+        opened = [split_headed(entry.data) for entry in self.request.entries]
+        return [[] if inner is None else [dict(one.headers) for one in inner] for inner in opened]
 
     def no_summary(self, code="AccessDeniedException"):
         self.machine.handle_summary(Failure(classify(code, 400), code, "why", 400), self.now)

@@ -3,9 +3,9 @@
 from hashlib import md5
 
 import pytest
-from tests.aggregates import build_aggregate, split_aggregate
+from tests.aggregates import build_aggregate, split_aggregate, split_headed
 
-from shardline.codec.aggregation import MAGIC
+from shardline.codec.aggregation import MAGIC, encode_tags
 from shardline.codec.packing import PACKINGS
 from shardline.core.producer.aggregate import (
     WRAP_MAX_BYTES,
@@ -22,8 +22,8 @@ ADDRESS = KeylessAddress("1f2e3d4c5b", "12345678901234567890")
 NO_ADDRESS = KeylessAddress(None, None)
 
 
-def record(data=b"data", key="key", hash_key=None):
-    return BufferedRecord(data, key, hash_key, 30.0)
+def record(data=b"data", key="key", hash_key=None, headers=None):
+    return BufferedRecord(data, key, hash_key, 30.0, tags=encode_tags(headers or {}))
 
 
 def aggregate(*records, address=ADDRESS):
@@ -104,9 +104,48 @@ def test_even_there_what_a_reader_would_open_is_wrapped():
     assert cost(whole) == len(whole.entry().data)
 
 
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+
+
+def test_p12_a_lone_record_with_headers_is_an_aggregate_of_one():
+    whole = aggregate(record(b"data", "key", "7", TRACE))
+    entry = whole.entry()
+    assert (entry.key, entry.explicit_hash_key) == ("key", "7")
+    assert split_headed(entry.data) == [("key", b"data", "7", TRACE)]
+    assert cost(whole) == len(entry.data) + 3
+    assert whole.size == len(entry.data)
+
+
+def test_a_lone_keyless_record_with_headers_has_the_address_inside_too():
+    entry = aggregate(record(b"data", None, None, TRACE)).entry()
+    assert (entry.key, entry.explicit_hash_key) == (ADDRESS.key, ADDRESS.explicit_hash_key)
+    assert split_headed(entry.data) == [(ADDRESS.key, b"data", ADDRESS.explicit_hash_key, TRACE)]
+
+
+def test_headers_stay_with_their_records():
+    records = [record(b"1"), record(b"2", headers=TRACE), record(b"3", None, None, {"a": ""}), record(b"4")]
+    found = split_headed(aggregate(*records).entry().data)
+    assert [(one.data, one.headers) for one in found] == [(b"1", {}), (b"2", TRACE), (b"3", {"a": ""}), (b"4", {})]
+
+
+def test_readers_check_aggregates_and_nothing_else():
+    assert aggregate(record(), record()).is_checked
+    assert aggregate(record(headers=TRACE)).is_checked
+    assert not aggregate(record()).is_checked
+    pack = Aggregate(0.1, ADDRESS, packing=PACKINGS["json-lines"])
+    pack.add_all([record(), record()], ANY_SIZE)
+    assert not pack.is_checked
+
+
 # ---- sizes
 
 MIXTURES = {
+    "headers": [record(b"x" * size, "k", headers={"n": "v" * size}) for size in range(100, 140)],
+    "headers on some": [
+        record(b"x", f"{n % 200}", "7" if n % 5 else None, TRACE if n % 3 else None) for n in range(500)
+    ],
+    "large headers": [record(b"x", None, headers={"n": "v" * size}) for size in (2_040, 2_048, 16_300)],
+    "one with headers": [record(b"x" * 200, headers=TRACE)],
     "two small ones": [record(b"1"), record(b"2")],
     "one key": [record(bytes(number), "k") for number in range(300)],
     "many keys": [record(b"x" * (number % 130), f"key-{number}") for number in range(400)],
@@ -295,3 +334,30 @@ def test_p12_what_wrapping_costs_is_known_before(key, hash_key):
     assert bytes_alone(framed, key, hash_key) == cost
     assert len(framed) < cost <= len(framed) + len((key or "").encode()) + WRAP_MAX_BYTES
     assert bytes_alone(b"plain", "k", hash_key) == 6
+
+
+def test_a_record_with_headers_is_wrapped_in_a_bundle_and_the_others_are_not():
+    whole = bundle(
+        record(b"1", "a"), record(b"2", "b", "7", TRACE), record(b"3", None), record(b"4", None, None, TRACE)
+    )
+    whole.seal()
+    plain, headed, keyless, both = whole.entries()
+    assert (plain, keyless) == (Entry(b"1", "a", None), Entry(b"3", ADDRESS.key, ADDRESS.explicit_hash_key))
+    assert split_headed(headed.data) == [("b", b"2", "7", TRACE)]
+    assert split_headed(both.data) == [(ADDRESS.key, b"4", ADDRESS.explicit_hash_key, TRACE)]
+    assert whole.cost_bytes == sum(len(entry.data) + len(entry.key) for entry in whole.entries())
+    assert whole.payload_bytes == sum(map(payload_bytes, whole.records))
+
+
+def test_the_room_of_headers_is_counted():
+    assert payload_bytes(record(b"data", "key", headers=TRACE)) == 4 + 3 + len(encode_tags(TRACE))
+    whole = aggregate(record(b"data", "key", headers=TRACE), record(b"", None, headers=TRACE))
+    assert whole.payload_bytes == 7 + 2 * len(encode_tags(TRACE))
+
+
+@pytest.mark.parametrize("key", ["key", None, "\u00e9"])
+@pytest.mark.parametrize("size", [0, 200, 20_000])
+def test_the_bytes_of_a_record_with_headers_that_goes_alone(key, size):
+    whole = aggregate(record(b"x" * size, key, headers=TRACE), address=KeylessAddress("0" * 10, "0" * 39))
+    assert bytes_alone(b"x" * size, key, None, tags=encode_tags(TRACE)) == cost(whole)
+    assert cost(whole) <= size + len(encode_tags(TRACE)) + WRAP_MAX_BYTES

@@ -119,7 +119,13 @@ def test_a_count_takes_no_fraction_and_a_time_or_rate_takes_whole_numbers_too(na
         assert getattr(limited(name, 1), name) == 1
 
 
-@pytest.mark.parametrize("name", ["aggregation", "ordered", "fail_if_throttled"])
+@pytest.mark.parametrize("value", [0, 1, None, "yes", "FORCE"])
+def test_aggregation_is_true_false_or_forced(value):
+    assert refusal(aggregation=value) == f"aggregation must be True, False or 'force', not {value!r}"
+    assert [ProducerConfig(aggregation=good).aggregation for good in (True, False, "force")] == [True, False, "force"]
+
+
+@pytest.mark.parametrize("name", ["ordered", "fail_if_throttled"])
 @pytest.mark.parametrize("value", [0, 1, None, "yes", "false"])
 def test_a_switch_is_true_or_false(name, value):
     assert name in SWITCHES

@@ -60,7 +60,7 @@ def test_a_record_that_has_not_ended_concludes_nothing():
 def test_a_record_delivered_at_once_has_one_attempt():
     one = record()
     one.ending = LANDING
-    one.sub_sequence = 4
+    one.place = 4
     assert one.conclusion == Receipt("shardId-000000000007", "4959", 4, (STORED,), 1)
     assert one.conclusion.delivered is True
 
@@ -79,7 +79,7 @@ def test_p11_the_attempt_of_a_record_that_went_alone_is_made_when_someone_asks()
 def test_a_record_alone_tells_what_one_in_an_aggregate_does(count):
     together, alone = tried(count), tried(count)
     together.ending = LANDING
-    alone.ending, alone.sequence_number = Landing(LANDING.shard_id, "", LANDING.sent), "4959"
+    alone.ending, alone.place = Landing(LANDING.shard_id, "", LANDING.sent), "4959"
     assert alone.conclusion == together.conclusion
     assert alone.conclusion.sequence_number == "4959"
 

@@ -394,6 +394,48 @@ def test_an_aggregate_under_way_when_the_service_began_to_choose_is_sent_again_u
     assert sorted(one.send()) == [[b"0"], [b"1"]]
 
 
+TRACE = {"traceparent": "00-1"}
+
+
+def test_p4_a_lone_record_with_headers_that_landed_elsewhere_is_judged_by_its_range_like_an_aggregate(rig):
+    """The KCL checks the hash keys inside an aggregate, even of one record."""
+    one = rig()
+    record = one.put(b"1", "k", 1, headers=TRACE)
+    one.flush()
+    one.stored("c")
+    assert record.conclusion is None
+    assert one.asks_for_map()
+    one.listed(**SPLIT)
+    assert (record.conclusion.shard_id, record.conclusion.attempt_count) == ("c", 1)
+
+
+def test_p4_a_lone_record_with_headers_is_not_stored_a_fourth_time(rig):
+    one = rig()
+    record = one.put(b"1", "k", 1, headers=TRACE)
+    one.flush()
+    for _ in range(2):
+        one.stored("b")
+        assert record.conclusion is None
+        one.wait(0.5)
+        assert one.asks_for_summary()
+        one.summary()
+        one.flush()
+    assert one.sent_headers() == [[TRACE]]
+    one.stored("b")
+    assert (record.conclusion.delivered, record.conclusion.attempt_count) == (True, 3)
+
+
+def test_a_record_with_headers_under_way_when_the_service_began_to_choose_fails_unless_it_is_where_it_belongs(rig):
+    one = rig()
+    here, there = one.put(b"1", "k", 1, headers=TRACE), one.put(b"2", "k", 9, headers=TRACE)
+    one.flush()
+    one.new_summary(auto=True)
+    one.stored("a", "a")
+    assert here.conclusion.delivered
+    assert (there.conclusion.code, there.conclusion.maybe_stored) == ("HeadersRefused", True)
+    assert one.is_empty
+
+
 # ---- whole requests
 
 

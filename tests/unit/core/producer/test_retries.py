@@ -1,7 +1,10 @@
 """What was not delivered: how does it go on? P1, P8 and P9 are invariants of ``shardline.core.producer.retries``."""
 
 import pytest
+from tests.unit.core.producer.conftest import at
 
+from shardline.codec.aggregation import encode_tags
+from shardline.core.producer.aggregate import bytes_alone
 from shardline.core.producer.producer_record import Receipt, Undelivered
 
 THROTTLED = "ProvisionedThroughputExceededException"
@@ -407,3 +410,179 @@ def test_lanes_that_vanish_hand_over_what_lingers_without_sealing_it(rig, ordere
     one.put(b"more", "x", 1)
     one.wait(0.1)
     assert sorted(one.send()) == [[b"0", b"1", b"more"], [b"2"]]
+
+
+# ---- streams that must not get aggregates
+
+TRACE = {"traceparent": "00-1"}
+FORBIDDEN = {"auto": {"auto": True}, "channels": {"channels": 1}}
+
+
+def drained(rig):
+    """The data of everything that is sent until nothing is left, entry by entry."""
+    rig.machine.flush()
+    sent = []
+    while rig.machine.intake.outstanding:
+        sent += until_sent(rig)
+        rig.stored()
+    return sent
+
+
+def test_headers_are_sent_in_aggregates_even_alone_and_again(rig):
+    one = rig()
+    alone, other = one.put(b"alone", "x", 1, headers=TRACE), one.put(b"plain", "y", 9)
+    assert one.flush() == [[b"alone"], [b"plain"]]
+    assert one.sent_headers() == [[TRACE], []]
+    one.results("InternalFailure", "b")
+    until_sent(one)
+    assert one.sent_headers() == [[TRACE]]
+    one.stored()
+    assert alone.conclusion.delivered
+    assert alone.conclusion.attempt_count == 2
+    assert other.conclusion.delivered
+    assert one.is_empty
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("key", ["k", None])
+def test_headers_are_sent_before_there_is_a_map_and_after(rig, ordered, key):
+    one = rig(shards=None, ordered=ordered)
+    first = one.put(b"first", key, headers=TRACE)
+    assert one.asks_for_map()
+    one.not_listed()
+    if ordered:
+        assert one.flush() is None
+    else:
+        assert one.flush() == [[b"first"]]
+        assert one.sent_headers() == [[TRACE]]
+        one.stored()
+    second = one.put(b"second", key, headers=TRACE)
+    one.wait(2.0)
+    assert one.asks_for_map()
+    one.listed(a=(0, 8), b=(8, 16))
+    assert [data for entry in drained(one) for data in entry] == ([b"first", b"second"] if ordered else [b"second"])
+    assert [headers for entry in one.sent_headers() for headers in entry][-1:] == [TRACE]
+    assert first.conclusion.delivered
+    assert second.conclusion.delivered
+
+
+@pytest.mark.parametrize("told", FORBIDDEN.values(), ids=FORBIDDEN)
+@pytest.mark.parametrize("is_sorted", [True, False], ids=["in lanes", "in the intake"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_waits_with_headers_fails_as_soon_as_they_cannot_be_sent(rig, told, is_sorted, ordered):
+    one = rig(ordered=ordered)
+    plain, headed, after = one.put(b"1", "k", 1), one.put(b"2", "k", 1, headers=TRACE), one.put(b"3", "k", 1)
+    if is_sorted:
+        one.sort()
+    one.new_summary(**told)
+    assert one.intake.headers_refusal is not None
+    late = one.put(b"4", "k", 1, headers=TRACE)  # by a putter that had checked before
+    assert drained(one) == [[b"1"], [b"3"]]
+    for record in (headed, late):
+        assert (record.conclusion.code, record.conclusion.maybe_stored) == ("HeadersRefused", False)
+        assert record.conclusion.message == one.machine._facts.headers_refusal
+    assert plain.conclusion.delivered
+    assert after.conclusion.delivered
+    assert one.is_empty
+
+
+def test_what_waits_with_headers_in_a_part_of_a_refused_request_fails_too(rig):
+    one = rig()
+    records = [one.put(b"%d" % n, f"k{n}", n % 16, headers=TRACE if n % 2 else None) for n in range(6)]
+    one.flush()
+    one.failed("ValidationException", 400)
+    one.new_summary(channels=1)
+    assert [record.conclusion and record.conclusion.code for record in records] == [None, "HeadersRefused"] * 3
+    drained(one)
+    assert all(record.conclusion.delivered for record in records[::2])
+    assert one.is_empty
+
+
+@pytest.mark.parametrize("end", ["a", "InternalFailure"])
+def test_what_is_in_flight_with_headers_is_delivered_or_fails_when_it_would_be_sent_again(rig, end):
+    one = rig()
+    headed = one.put(b"1", "k", 1, headers=TRACE)
+    one.flush()
+    one.new_summary(channels=1)
+    one.results(end)
+    if end == "a":
+        assert headed.conclusion.delivered
+    else:
+        assert headed.conclusion.code == "HeadersRefused"
+        assert [attempt.code for attempt in headed.conclusion.attempts] == ["InternalFailure"]
+    assert one.is_empty
+
+
+def test_with_channels_every_record_is_an_entry_of_its_own_in_its_lane(rig):
+    one = rig(facts=False)
+    one.puts(1, 2)
+    one.sort()
+    assert one.asks_for_summary()
+    one.summary(channels=1)
+    one.puts(3, 9)
+    assert sorted(one.flush()) == [[b"0"], [b"0"], [b"1"], [b"1"]]
+    assert {lane.shard_id for lane in one.lanes()} == {"a", "b"}
+    assert not any(lane.is_distrusted for lane in one.lanes())
+    one.stored()
+    for _ in range(40):  # no landing makes a lane aggregate again
+        one.puts(1, 2)
+        assert one.flush() == [[b"0"], [b"1"]]
+        one.stored()
+    new_map(one, **SPLIT)
+    one.puts(1, 2)
+    assert one.flush() == [[b"0"], [b"1"]], "nor does a new lane"
+    one.stored()
+    assert one.is_empty
+
+
+def test_when_the_channels_are_gone_lanes_aggregate_and_headers_are_sent_again(rig):
+    one = rig()
+    one.new_summary(channels=1)
+    assert "channels" in one.intake.headers_refusal
+    one.wait(60.0)
+    assert one.asks_for_summary()
+    one.summary()
+    assert one.intake.headers_refusal is None
+    for _ in range(16):
+        one.puts(1, 2)
+        assert one.flush() == [[b"0"], [b"1"]]
+        one.stored()
+    one.puts(1, 2)
+    one.put(b"2", "k", 1, headers=TRACE)
+    assert one.flush() == [[b"0", b"1", b"2"]]
+    assert one.sent_headers() == [[{}, {}, TRACE]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"aggregation": "force"}, None),
+        ({"aggregation": False}, "headers are sent in aggregates, and aggregation=False allows none"),
+        (
+            {"packing": "json-lines"},
+            "headers are sent in the KPL's aggregates, and packing='json-lines' replaces those",
+        ),
+    ],
+)
+def test_settings_decide_before_the_stream_does(rig, settings, told):
+    one = rig(facts=False, **settings)
+    assert one.intake.headers_refusal == told
+    assert one.asks_for_summary()
+    one.summary(channels=1)
+    assert one.intake.headers_refusal == told
+    one.puts(1, 2)
+    assert len(one.flush()) == (1 if told is None else 2)
+
+
+def test_a_lower_limit_counts_the_headers(rig):
+    one = rig(facts=False, request_max_bytes=10 << 20)
+    assert one.asks_for_summary()
+    one.summary(kib=10_240)
+    overhead = bytes_alone(b"x" * (1 << 20), "k", at(1), tags=encode_tags(TRACE)) - (1 << 20)
+    fits, large = (one.put(b"x" * ((1 << 20) - overhead + more), "k", 1, headers=TRACE) for more in (0, 1))
+    one.sort()
+    one.new_summary(kib=1_024)
+    assert large.conclusion.code == "RecordTooLarge"
+    assert fits.conclusion is None
+    one.flush()
+    assert [len(entry.data) + len(entry.key) for entry in one.request.entries] == [1 << 20]

@@ -10,7 +10,7 @@ from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.stream_summary import StreamFacts
-from shardline.core.producer_events import AggregationStopped, DistributionChanged, StreamUnknown
+from shardline.core.producer_events import AggregationStopped, ChannelsFound, DistributionChanged, StreamUnknown
 from shardline.core.requests import DescribeStreamSummary
 from shardline.model.limits import MIB
 from shardline.model.stream import parse_stream
@@ -21,7 +21,7 @@ LOST = Failure(FailureKind.TRANSIENT, "ReadTimeout", "no answer")
 FATAL = sorted(kind for kind in FailureKind if not Failure(kind, "", "").retryable)
 
 
-def summary(*, max_kib=None, distribution=None, created_at=None):
+def summary(*, max_kib=None, distribution=None, created_at=None, channels=None):
     return StreamSummary(
         name="orders",
         arn="arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
@@ -29,6 +29,7 @@ def summary(*, max_kib=None, distribution=None, created_at=None):
         created_at=created_at,
         max_record_kib=max_kib,
         record_distribution=distribution,
+        channels_shape=channels,
     )
 
 
@@ -95,7 +96,7 @@ def test_a_permanent_failure_leaves_the_default_and_is_reported(kind):
     known = answered(failure)
     assert known.record_max_bytes == MIB
     assert known.events == [StreamUnknown(failure)]
-    assert known.may_aggregate
+    assert known.may_predict
     if kind is FailureKind.NOT_FOUND:  # it may be created, or be created again
         assert 0.5 <= known.next_deadline() <= 1.0
         return
@@ -160,7 +161,7 @@ def test_a_stream_that_distributes_by_itself_is_not_aggregated_for():
     known.poll_request(0.0)
     assert known.handle_summary(summary(distribution="AUTO"), 0.0) is True
     assert known.auto
-    assert not known.may_aggregate
+    assert not known.may_predict
     assert known.events == [DistributionChanged(auto=True)]
 
 
@@ -169,16 +170,16 @@ def test_every_other_way_is_by_hash_key(distribution):
     known = facts()
     known.poll_request(0.0)
     assert known.handle_summary(summary(distribution=distribution), 0.0) is False
-    assert (known.auto, known.may_aggregate, known.events) == (False, True, [])
+    assert (known.auto, known.may_predict, known.events) == (False, True, [])
 
 
 def test_it_can_be_switched_at_any_time_and_back():
     known = answered()
     assert query_again(known, summary(distribution="AUTO"), 5.0) is True
-    assert not known.may_aggregate
+    assert not known.may_predict
     assert query_again(known, summary(distribution="AUTO"), 6.0) is False
     assert query_again(known, summary(), 7.0) is True
-    assert known.may_aggregate
+    assert known.may_predict
     assert known.events == [DistributionChanged(auto=True), DistributionChanged(auto=False)]
 
 
@@ -186,7 +187,7 @@ def test_a_stream_that_cannot_be_asked_why_is_not_aggregated_for():
     known = answered()
     assert query_again(known, DENIED, 5.0) is True
     assert known.events == [AggregationStopped(DENIED)]
-    assert (known.auto, known.may_aggregate, known.has_unexplained_landings) == (False, False, False)
+    assert (known.auto, known.may_predict, known.has_unexplained_landings) == (False, False, False)
 
 
 def test_until_it_has_said_why_the_question_stays_open():
@@ -197,7 +198,7 @@ def test_until_it_has_said_why_the_question_stays_open():
     known.poll_request(5.0)
     known.handle_summary(LOST, 5.0)
     assert known.has_unexplained_landings
-    assert known.may_aggregate
+    assert known.may_predict
     known.poll_request(known.next_deadline())
     known.handle_summary(summary(), 7.0)
     assert not known.has_unexplained_landings
@@ -229,7 +230,7 @@ def test_under_auto_it_is_asked_every_minute_whether_keys_count_again():
     assert known.poll_request(59.9) is None
     assert known.poll_request(60.0) is not None
     assert known.handle_summary(summary(), 60.1) is True
-    assert known.may_aggregate
+    assert known.may_predict
     assert known.next_deadline() == NEVER
 
 
@@ -340,3 +341,47 @@ def test_if_the_stream_may_not_be_asked_its_facts_are_done_without():
     known.poll_request(5.0)
     known.handle_summary(DENIED, 5.0)
     assert known.is_current
+
+
+# ---- channels
+
+
+def test_channels_are_told_once_and_the_stream_is_asked_every_minute_until_they_are_gone():
+    known = answered(summary(channels=2))
+    assert known.events == [ChannelsFound(2)]
+    assert (known.channels, known.may_predict) == (2, True)
+    assert known.next_deadline() == 60.0
+    known.poll_request(60.0)
+    assert known.handle_summary(summary(channels=1), 60.0) is False
+    assert (known.events, known.channels, known.next_deadline()) == ([ChannelsFound(2)], 1, 120.0)
+    known.poll_request(120.0)
+    known.handle_summary(summary(channels=0), 120.0)
+    assert (known.events, known.channels, known.next_deadline()) == ([ChannelsFound(2)], 0, NEVER)
+
+
+def test_while_there_are_channels_an_unexplained_landing_asks_at_once():
+    known = answered(summary(channels=1))
+    known.query_again(5.0)
+    assert known.next_deadline() == 5.0
+
+
+@pytest.mark.parametrize("settings", [{"aggregation": "force"}, {"aggregation": False}, {"packing": "json-lines"}])
+def test_channels_do_not_matter_if_they_are_overridden_or_nothing_is_aggregated(settings):
+    known = answered(summary(channels=3), **settings)
+    assert (known.events, known.channels, known.next_deadline()) == ([], 0, NEVER)
+    assert known.headers_refusal is None
+
+
+def test_an_impossible_number_of_channels_is_none():
+    assert answered(summary(channels=-1)).channels == 0
+
+
+def test_headers_are_refused_wherever_aggregates_are():
+    assert answered().headers_refusal is None
+    assert "AUTO record distribution" in answered(summary(distribution="AUTO", channels=1)).headers_refusal
+    assert (
+        'channels of the stream cannot read: set aggregation="force"' in answered(summary(channels=1)).headers_refusal
+    )
+    known = answered()
+    query_again(known, DENIED, 5.0)
+    assert "DescribeStreamSummary failed" in known.headers_refusal

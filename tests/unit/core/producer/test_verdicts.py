@@ -36,7 +36,7 @@ def failed(kind, *, records=10, strict=False, code="Code", keyless=False):
 
 def judged(predicted, landed, count, hash_keys=(), landed_in=None):
     """As the settlement asks: the landing, and the ranges if that does not decide."""
-    rule = judge_landing(predicted, landed, count)
+    rule = judge_landing(predicted, landed, alone=count == 1)
     return rule if rule is not None else judge_range(digests(*hash_keys), landed_in)
 
 
