@@ -17,7 +17,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
-from shardline.aio.sink_threads import SinkThreads, log_context
+from shardline.adapters.sinks.log_context import log_context, shard_and_code
+from shardline.aio.sink_threads import SinkThreads
 from shardline.core import producer_events
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events
@@ -170,7 +171,7 @@ class ProducerReporter:
                 what = "listing shards failed; aggregation is paused until it succeeds"
                 self._log.count(what, failure.code, failure.message)
             case _:
-                self._log.write(_producer_line(event), *_context(event))
+                self._log.write(_producer_line(event), *shard_and_code(event))
 
 
 def _producer_line(event: producer_events.Event) -> _Line | None:
@@ -234,7 +235,7 @@ class ConsumerReporter:
             case consumer_events.SubscriptionEnded(shard_id, failure):
                 why = "the service ended it" if failure is None else f"{failure.code}: {failure.message}"
                 line = logging.DEBUG, f"the subscription to {shard_id} is over: {why}"
-                self._log.write(line, *_context(event))
+                self._log.write(line, *shard_and_code(event))
             case consumer_events.StoreFailed(failure):
                 what, level = _STORE_FAILED[trouble_of(failure)]
                 self._log.count(what, failure.code, failure.message, level=level)
@@ -248,7 +249,7 @@ class ConsumerReporter:
             ):
                 self._count_failure(event)
             case _:
-                self._log.write(_lease_line(event) or _consumer_line(event), *_context(event))
+                self._log.write(_lease_line(event) or _consumer_line(event), *shard_and_code(event))
 
     def _count_failure(self, event: consumer_events.HandlingEvent) -> None:
         """Count a failure of a handler. Equal failures share a line, which names one of the records as an example."""
@@ -269,12 +270,6 @@ class ConsumerReporter:
         self._log.count(
             what, event.error_type, event.message, event.records, level=level, example=example, shard_id=event.shard_id
         )
-
-
-def _context(event: object) -> tuple[str | None, str | None]:
-    """Return the shard and the code of an event, or ``None`` for each that the event does not have."""
-    failure = getattr(event, "failure", None)
-    return getattr(event, "shard_id", None), getattr(event if failure is None else failure, "code", None)
 
 
 def _lease_line(event: consumer_events.Event) -> _Line | None:

@@ -25,23 +25,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, final
 
+from shardline.adapters.sinks.log_context import log_context
 from shardline.events import EventSource, instrumented_sinks
 
 INTERVAL: Final = 0.05  # seconds in which a thread collects events before it takes them
 QUEUE_MAX: Final = 10_000  # events
 CLOSE_TIMEOUT: Final = 2.0  # seconds
 _LOG_PERIOD: Final = 60.0  # seconds in which the same problem of a sink is logged once
-
-
-def log_context(source: EventSource, shard_id: str | None = None, code: str | None = None) -> dict[str, object]:
-    """Return the ``extra`` of a log record."""
-    return {
-        "stream": source.stream,
-        "group": source.group,
-        "worker": source.worker_id,
-        "shard_id": shard_id,
-        "code": code,
-    }
 
 
 @final

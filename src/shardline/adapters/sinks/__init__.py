@@ -1,0 +1,1 @@
+"""Sinks for events: each turns the events of producers and consumers into the form that another system reads."""
