@@ -55,23 +55,23 @@ def spawn_task(task: Coroutine[Any, Any, None], name: str) -> None:
 
         trio.lowlevel.spawn_system_task(lambda: task, name=name)
         return
-    # In an empty context: it would keep what the caller's variables refer to.
+    # In an empty context, because a copy of the caller's context would keep the values of its variables alive.
     running = asyncio.get_running_loop().create_task(task, name=name, context=contextvars.Context())
     _tasks.add(running)
     running.add_done_callback(_tasks.discard)
 
 
 class Wakeup(Protocol):
-    """Wakes one task. It is remembered until that task waits, and forgotten when the wait ends."""
+    """Wakes one task. A wake-up is remembered until that task waits, and forgotten when the wait ends."""
 
     def set(self) -> None: ...
     async def wait(self, limit: float = math.inf) -> bool:
-        """Whether it was set within ``limit`` seconds."""
+        """Wait for at most ``limit`` seconds. Return whether the task was woken."""
         ...
 
 
 def make_wakeup() -> Wakeup:
-    """A wake-up for a task of the running event loop."""
+    """Return a wake-up for a task of the running event loop."""
     return _TrioWakeup() if is_trio() else _AsyncioWakeup()
 
 

@@ -38,7 +38,7 @@ class Connection:
 
 @final
 class Connections:
-    """The pool."""
+    """A pool of connections."""
 
     def __init__(self, settings: HttpSettings, ssl_context: ssl.SSLContext | None, dial: Dial) -> None:
         self._settings = settings
@@ -49,7 +49,7 @@ class Connections:
         self.closed = False
 
     async def get(self, url: str) -> Connection | Failure:
-        """A connection for one request; give it back with ``put_back``."""
+        """Return a connection for one request. Give it back with ``put_back``."""
         try:
             route = self._routes.get(url) or self._route(url)
         except UsageError as error:  # the environment names an invalid proxy
@@ -71,14 +71,14 @@ class Connections:
         made = await self._connector.connect(route, begin)
         if isinstance(made, Failure):
             return made
-        if self.closed:  # trio may finish what close has cancelled
+        if self.closed:  # trio may complete a connection attempt that close has cancelled
             await made.close()
             return broken("Closed", route.host)
         self._busy.add(made)
         return made
 
     async def put_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request, or close it. The longest idle ones are closed on the way."""
+        """Keep a connection for the next request, or close it. Also close connections that were idle for too long."""
         self._busy.discard(connection)
         if not connection.reusable or self.closed:
             await connection.close()
@@ -86,7 +86,7 @@ class Connections:
         connection.idle_since = anyio.current_time()
         idle = self._idle.setdefault(connection.route.url, [])
         idle.append(connection)
-        while idle and idle[0].idle_since < self._oldest():  # another task may take the rest while one is closed
+        while idle and idle[0].idle_since < self._oldest():  # another task may take the rest meanwhile
             await idle.pop(0).close()
 
     async def close(self) -> None:
@@ -96,12 +96,12 @@ class Connections:
         for connection in [*self._busy, *(one for idle in self._idle.values() for one in idle)]:
             await connection.close()
         self._idle.clear()
-        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next turn of the loop
+        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next iteration of the loop
 
     def _oldest(self) -> float:
         return anyio.current_time() - self._settings.idle_timeout
 
     def _route(self, url: str) -> Route:
-        """Find out how to connect to a URL, once."""
+        """Return the route to a URL. Each route is looked up once."""
         route = self._routes[url] = find_route(url, self._settings.proxies)
         return route

@@ -1,4 +1,4 @@
-"""What does an HTTP/2 connection send, and what do the server's frames mean? It does no I/O and reads no clock.
+"""Decides what an HTTP/2 connection sends, and interprets the server's frames. Does no I/O and reads no clock.
 
 The library ``h2`` compresses headers, builds frames and checks the server's. Two kinds of frames do not go through it.
 DATA is read and written here, because ``h2`` takes about nine times as long to read it (ADR 8). GOAWAY is read here,
@@ -6,17 +6,18 @@ because ``h2`` ends a connection at a GOAWAY, and RFC 9113 (6.8) lets its stream
 
 Invariants:
 
-- Nothing that the server sends raises: it ends an exchange or the connection, with a ``Failure``.
+- No input from the server raises. Invalid input ends an exchange or the connection with a ``Failure``.
 - Each exchange ends exactly once: complete, failed or cancelled. It then leaves the connection.
-- A failure says ``maybe_received`` unless the server refused the stream, or a GOAWAY leaves it out.
-- The server cannot make us keep an unbounded amount. An answer that is read as a whole has at most
-  ``BODY_MAX_BYTES``. Of an answer that is read in chunks, at most ``STREAM_WINDOW`` bytes wait: the server may send
-  more of it only when the caller has taken some. An exchange that is not read does not hold up the others: the window
-  of the connection is reopened as soon as bytes arrive. A server that does not read what it makes us send is not read
-  either (``is_congested``).
+- A failure has ``maybe_received`` set unless the server refused the stream, or sent a GOAWAY that excludes it.
+- The server cannot make us buffer an unbounded amount. A response that is read as a whole has at most
+  ``BODY_MAX_BYTES``. Of a response that is read in chunks, at most ``STREAM_WINDOW`` bytes are buffered: the server may
+  send more only when the caller has taken some. An exchange that is not read does not delay the others, because the
+  window of the connection is reopened as soon as bytes arrive. If the server does not read the frames that it makes us
+  send, we stop reading from it (``is_congested``).
 - A body is sent as far as the windows of the server allow, in frames that it accepts, and in turn with other bodies.
 - At most as many exchanges are open as the server allows, and no more than ``STREAMS_MAX``.
-- No header reaches a log. ``hpack``, which compresses for ``h2``, logs every header at DEBUG, and so the session token.
+- No header reaches a log. ``hpack``, which compresses headers for ``h2``, would log them all at DEBUG, including the
+  session token.
 """
 
 import logging
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
     from shardline.core.failures import Failure
 
 STREAMS_MAX: Final = 100
-"""Open exchanges of a connection. If it breaks, so many break with it."""
+"""Maximum number of open exchanges per connection: all of them fail if the connection breaks."""
 STREAM_WINDOW: Final = 256 * 1024
-"""Lets 2 MB/s, all that a shard gives to a consumer, arrive over a round trip of 100 ms."""
+"""Large enough for 2 MB/s, the most that a shard sends to a consumer, at a round trip of 100 ms."""
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 FRAME_MAX: Final = 64 * 1024
 OUTPUT_MAX: Final = 256 * 1024
-"""Bytes that are sent at a time: TLS over all of a large body at once would hold the loop for milliseconds."""
+"""Bytes that are sent at a time: encrypting a large body in one step would block the loop for milliseconds."""
 _CONGESTED: Final = 1024 * 1024
 _DEFAULT_WINDOW: Final = 65_535  # of a connection, as HTTP/2 begins
 _LAST_STREAM: Final = 2**31 - 1
@@ -57,7 +58,9 @@ _END_STREAM, _ACK, _PADDED = 0x1, 0x1, 0x8
 _GOAWAY_MIN: Final = 8
 _FORBIDDEN: Final = frozenset("\r\n\x00")
 _UNINDEXED: Final = frozenset({"authorization", "content-length", "x-amz-date"})
-"""Headers that differ from request to request, and the signature: they would only push others out of the table."""
+"""The signature, and headers that differ from request to request: they would only push others out of the compression
+table.
+"""
 _STATUS_DIGITS: Final = 3
 _TELLTALE: Final = ("hpack.hpack", "hpack.table")
 _METHOD: Final = (b":method", b"POST")
@@ -65,7 +68,7 @@ _METHOD: Final = (b":method", b"POST")
 
 @final
 class Exchange:
-    """A request and its answer."""
+    """A request and its response."""
 
     __slots__ = (
         "body", "complete", "consumed", "credit", "expected", "failure", "headers", "heard_at", "is_whole", "moved_at",
@@ -75,16 +78,16 @@ class Exchange:
     def __init__(self, number: int, body: Body, now: float, *, is_whole: bool) -> None:
         self.number = number
         self.is_whole = is_whole
-        """The answer is wanted as a whole, and so its bytes count as taken when they arrive."""
+        """Whether the response is read as a whole. Its bytes then count as taken when they arrive."""
         self.unsent = memoryview(body)
         self.moved_at = now
-        """When the last bytes of its body were sent."""
+        """When the last bytes of the request's body were sent."""
         self.sent_at: float | None = None if body else now
         """When the request was sent completely."""
         self.heard_at = now
-        """When the last bytes of the answer arrived."""
+        """When the last bytes of the response arrived."""
         self.status = 0
-        """0 until the head of the answer is there."""
+        """The HTTP status; 0 until the head of the response has arrived."""
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.received = 0
@@ -101,10 +104,10 @@ class Exchange:
 
 @final
 class Http2Connection:
-    """One connection, from our preface to its end."""
+    """One HTTP/2 connection, from our preface to its end."""
 
     def __init__(self, host: str, now: float, *, scheme: str = "https") -> None:
-        for name in _TELLTALE:  # again each time: configuring logging may have removed it. Twice is once
+        for name in _TELLTALE:  # repeated: a new logging configuration may have removed it
             logging.getLogger(name).addFilter(_is_no_header)
         self._host = host
         self._scheme = scheme.encode()
@@ -125,12 +128,12 @@ class Http2Connection:
         self._is_pinged = False
         self._is_leaving = False  # the server sent GOAWAY
         self.is_ready = False
-        """The server's settings have arrived: it does speak HTTP/2."""
+        """Whether the server's settings have arrived, which proves that it speaks HTTP/2."""
         self.speaks_http1 = False
-        """It answered our preface as an HTTP/1.x server does."""
+        """Whether the server answered our preface as an HTTP/1.x server does."""
         self.is_over = False
         self.failure: Failure | None = None
-        """Why it ended, unless it was idle or the server left."""
+        """Why the connection ended. ``None`` if it was idle, or the server closed it properly."""
         self.heard_at = now
         self.idle_since = now
         self._begin()
@@ -154,7 +157,7 @@ class Http2Connection:
 
     @property
     def capacity(self) -> int:
-        """How many more exchanges may be opened now."""
+        """The number of exchanges that may still be opened."""
         if self.is_over or self._is_leaving or not self.is_ready:
             return 0
         if self._frames.highest_outbound_stream_id >= _LAST_STREAM:
@@ -169,7 +172,7 @@ class Http2Connection:
         """Send a request. There must be ``capacity``.
 
         Raises:
-            HttpError: a header that HTTP cannot carry.
+            HttpError: HTTP cannot carry one of the headers.
         """
         block = [_METHOD, (b":scheme", self._scheme), _header(":authority", self._host), _header(":path", target)]
         block += [_header(name.lower(), value) for name, value in headers.items()]
@@ -184,7 +187,7 @@ class Http2Connection:
         return exchange
 
     def take(self, exchange: Exchange) -> bytes:
-        """The body of an answer as far as it has come since the last call."""
+        """Return the part of a response's body that has arrived since the last call."""
         body = bytes(exchange.body)
         exchange.body.clear()
         if not exchange.is_whole:
@@ -193,14 +196,14 @@ class Http2Connection:
         return body
 
     def want_whole(self, exchange: Exchange) -> None:
-        """From now on the answer is wanted as a whole."""
+        """Read the rest of the response as a whole."""
         if not exchange.is_whole:
             exchange.is_whole = True
             exchange.consumed += len(exchange.body)
             self._reopen_window(exchange)
 
     def cancel(self, exchange: Exchange, now: float) -> None:
-        """The caller has no more use for the answer. Harmless when the exchange is over."""
+        """Cancel an exchange whose response is no longer needed. Does nothing if the exchange is over."""
         if exchange.number in self._exchanges:
             self._reset(exchange, ErrorCodes.CANCEL)
             self._leave(exchange, now)
@@ -208,7 +211,7 @@ class Http2Connection:
     # ---- inputs
 
     def handle_data(self, data: bytes, now: float) -> None:
-        """Bytes have arrived."""
+        """Handle bytes that have arrived."""
         if self.is_over:
             return
         self.heard_at = now
@@ -221,7 +224,7 @@ class Http2Connection:
         try:
             at = self._read_frames(buffer, now)
         except (ProtocolError, HttpError) as error:
-            self._collect()  # h2 has put a GOAWAY with the reason into what is to be sent
+            self._collect()  # h2 has queued a GOAWAY with the reason
             self._break("BadAnswer", _words(error), now)
             return
         rest = buffer[at:]
@@ -229,12 +232,12 @@ class Http2Connection:
         self._held_bytes = len(rest)
 
     def handle_end(self, code: str, detail: object, now: float) -> None:
-        """The connection has ended, or must. ``code`` is one of ``http_failures``."""
+        """Handle the end of the connection, or an error that ends it. ``code`` is one of ``http_failures``."""
         if not self.is_over:
             self._break(code, detail, now)
 
     def handle_silence(self, now: float, idle_timeout: float) -> None:
-        """Nothing has arrived for a while: end an idle connection; ask whether the server is still there."""
+        """Handle a silent server: end the connection if it is idle, otherwise send a ping."""
         if self.is_over:
             return
         if self.is_idle:
@@ -254,11 +257,11 @@ class Http2Connection:
 
     @property
     def is_congested(self) -> bool:
-        """Whether so much waits to be sent that nothing more should be read."""
+        """Whether so much is waiting to be sent that reading should pause."""
         return self._output_bytes > _CONGESTED
 
     def take_output(self, now: float) -> bytes:
-        """The bytes to send next, or no bytes."""
+        """Return the bytes to send next. Empty if there are none."""
         if self._can_send and not self.is_over:
             self._send_bodies(now)
         output, self._output = self._output, []
@@ -266,7 +269,7 @@ class Http2Connection:
         return b"".join(output)
 
     def take_changed(self) -> list[Exchange]:
-        """The exchanges whose callers must look again."""
+        """Return the exchanges that have changed, so that their callers are woken."""
         changed, self._changed = self._changed, []
         return changed
 
@@ -316,7 +319,7 @@ class Http2Connection:
                 self._can_send = True
             case events.WindowUpdated():
                 self._can_send = True
-            case _:  # h2 has answered it, or nothing follows from it: pings, trailers, 100 Continue, unknown frames
+            case _:  # h2 has handled it, or it has no effect: pings, trailers, 100 Continue, unknown frames
                 pass
 
     def _read_head(self, number: int, block: Iterable[tuple[bytes, bytes]], now: float) -> None:
@@ -348,7 +351,7 @@ class Http2Connection:
         if exchange is None:
             if not number % 2 or number > self._frames.highest_outbound_stream_id:
                 raise HttpError("data of a request that was never sent")
-            return  # it was cancelled, or has failed
+            return  # the exchange was cancelled, or has failed
         exchange.credit -= size
         if exchange.credit < 0:
             raise HttpError("more than the window of the stream")
@@ -364,7 +367,7 @@ class Http2Connection:
         exchange.body += payload
         if flags & _END_STREAM:
             self._finish(exchange, now)
-            # h2 would compare the length with what it has seen, which is nothing: for it the stream was reset.
+            # h2 would compare the length with the data that it has seen, which is none: it regards the stream as reset.
             self._frames.receive_data(_frame(_RST_STREAM, 0, number, bytes(4)))
             return
         if exchange.is_whole:
@@ -374,7 +377,7 @@ class Http2Connection:
         self._reopen_window(exchange)
 
     def _spend_window(self, size: int) -> None:
-        """The window of the connection is reopened at once, whether callers take what arrives or not."""
+        """Reopen the window of the connection at once, whether or not callers take the data that arrives."""
         self._credit -= size
         if self._credit < 0:
             raise HttpError("more than the window of the connection")
@@ -385,14 +388,14 @@ class Http2Connection:
             self._consumed = 0
 
     def _finish(self, exchange: Exchange, now: float) -> None:
-        """The answer has arrived."""
+        """Complete an exchange whose response has arrived."""
         if not exchange.status:
             self._reject(exchange, "it ends before it begins", now)
         elif exchange.expected not in {None, exchange.received}:
             self._fail(exchange, "ConnectionReset", "the answer was cut short", now)
         else:
             exchange.complete = True
-            if exchange.sent_at is None:  # it needs no more of the request
+            if exchange.sent_at is None:  # the server needs no more of the request
                 self._reset(exchange, ErrorCodes.NO_ERROR)
             self._leave(exchange, now)
 
@@ -420,7 +423,7 @@ class Http2Connection:
     # ---- ends
 
     def _reject(self, exchange: Exchange, fault: str, now: float) -> None:
-        """An invalid answer: the others go on."""
+        """Fail an exchange whose response is invalid. The other exchanges continue."""
         self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)
         self._fail(exchange, "BadAnswer", fault, now)
 
@@ -433,7 +436,7 @@ class Http2Connection:
         self._leave(exchange, now)
 
     def _break(self, code: str, detail: object, now: float) -> None:
-        """The connection is of no more use."""
+        """End the connection because of an error."""
         self.is_over = True
         self.failure = broken(code, self._host, detail)
         self._held, self._held_bytes = [], 0
@@ -454,7 +457,7 @@ class Http2Connection:
     # ---- frames that are sent
 
     def _collect(self) -> None:
-        """Take what h2 wants to send."""
+        """Move the frames that h2 has queued to the output."""
         data = self._frames.data_to_send()
         if data:
             self._output.append(data)
@@ -535,7 +538,7 @@ def _without_padding(payload: memoryview) -> memoryview:
 
 
 def _body_fault(exchange: Exchange) -> str:
-    """The fault of an answer whose body goes on; empty if it has none."""
+    """Return what is wrong with a response whose body continues; empty if nothing is."""
     if not exchange.status:
         return "its body comes before its head"
     if exchange.expected is not None and exchange.received > exchange.expected:

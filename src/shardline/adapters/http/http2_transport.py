@@ -1,23 +1,24 @@
-"""How are requests sent over HTTP/2, on asyncio and on trio?
+"""Sends requests over HTTP/2, on asyncio and trio.
 
 Many exchanges share few connections. ``http2_connection`` decides; this shell moves the bytes. Each connection has two
 tasks of its own, so that the server's pings are answered while no caller reads, and so that no cancelled caller leaves
 a frame half sent.
 
-A server says that it speaks HTTP/2 when TLS begins (ALPN), or without TLS by its answer to our preface. With a server
-that does not, or through a proxy that sends plain requests on, HTTP/1.1 is spoken.
+A server announces HTTP/2 during the TLS handshake (ALPN), or without TLS by its response to our preface. HTTP/1.1 is
+used if the server does not speak HTTP/2, or if a proxy forwards plain requests.
 
 Invariants:
 
-- Nothing is retried, redirected or decompressed: one call is one request. Only cancellation passes through.
-- A cancelled request resets its stream; its connection serves the others.
-- No silence lasts. To connect, with the first settings of the server, has ``connect_timeout``. A request that does not
-  move, an answer that does not come, and an answer of which nothing comes, have ``read_timeout``. An answer that is no
-  event stream has a limit as a whole (``SLOWEST_ANSWER``). A connection that is silent for long is asked for a ping.
-- A connection from which nothing was heard while a request waited for ``read_timeout`` is closed.
-- There are at most ``max_connections`` to a URL, and a new one only when the others can take no more exchanges.
-  Requests that find no room wait.
-- After ``close`` nothing is sent, and what was under way ends.
+- One call is one request. Nothing is retried, redirected or decompressed. Only cancellation is raised.
+- A cancelled request resets its stream. Its connection continues to serve other requests.
+- Every wait has a limit. Connecting, including the server's first settings, takes at most ``connect_timeout``. A
+  request that cannot be sent, and a response that does not start or stops arriving, fails after ``read_timeout``. A
+  response that is not an event stream also has a timeout as a whole (``SLOWEST_ANSWER``). A server that is silent for
+  long is sent a ping.
+- A connection is closed if the server sent nothing at all while a request waited for ``read_timeout``.
+- There are at most ``max_connections`` to a URL. A new one is opened only when the others are full. Requests that find
+  no free connection wait.
+- After ``close``, nothing is sent, and requests in flight end.
 """
 
 import logging
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS: Final = ("h2", "http/1.1")
 PING_AFTER: Final = 10.0
-"""Seconds of silence after which a server is asked for a sign of life; as long again, and the connection is closed."""
+"""Seconds of silence after which the server is sent a ping. After as many seconds more, the connection is closed."""
 
 _TURNS_TO_HEAR: Final = 5
 _log: Final = logging.getLogger(__name__)
@@ -57,10 +58,10 @@ _OnlyHttp1: TypeAlias = Literal["http/1.1"]
 
 @final
 class Http2Transport:
-    """``HttpTransport`` over few HTTP/2 connections. Make it inside a running loop.
+    """``HttpTransport`` over a few HTTP/2 connections. Create it inside a running event loop.
 
-    ``stream`` uses HTTP/2 if the server does; ``post`` only if the settings ask for it. A small call over HTTP/1.1
-    costs less.
+    ``stream`` uses HTTP/2 if the server supports it; ``post`` only if the settings require it, because a small call
+    costs less over HTTP/1.1.
     """
 
     def __init__(
@@ -121,10 +122,12 @@ class Http2Transport:
             for link in [*pool.links]:
                 await link.close("this Client was closed")
             pool.wake_all()
-        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next turn of the loop
+        await anyio.lowlevel.checkpoint()  # asyncio closes its transports in the next iteration of the loop
 
     async def _find_link(self, url: str) -> "_Link | _OnlyHttp1 | Failure":
-        """A connection with room for one more exchange, which the caller opens before it awaits anything."""
+        """Return a connection with room for one more exchange. The caller must open the exchange before it awaits
+        anything.
+        """
         pool = self._pools.get(url)
         if pool is None:
             try:
@@ -144,7 +147,7 @@ class Http2Transport:
                 attempt = pool.attempt = _Attempt()
                 try:
                     attempt.failure = await self._connect(pool)
-                finally:  # cancelled, too: then another caller tries
+                finally:  # also if cancelled: then another caller tries
                     pool.attempt = None
                     pool.wake_all()
             else:
@@ -162,14 +165,14 @@ class Http2Transport:
         if isinstance(made, str):
             pool.is_http1 = True
             return None
-        if self._connector.is_closed:  # trio may finish what close has cancelled
+        if self._connector.is_closed:  # trio may complete a connection attempt that close has cancelled
             await made.close("this Client was closed")
             return broken("Closed", pool.route.host)
         made.start()
         return None
 
     async def _greet(self, pool: "_Pool", stream: WireStream) -> "_Link | _OnlyHttp1 | Failure":
-        """Exchange prefaces."""
+        """Exchange prefaces with the server."""
         route = pool.route
         if route.tls and stream.protocol != "h2":
             await stream.abort()
@@ -196,7 +199,9 @@ class Http2Transport:
 
 
 def _import_machine() -> "type[Http2Connection]":
-    """Loading ``h2`` takes longer than an event loop should be held up, and most programs never need it."""
+    """Import the HTTP/2 machine in a thread: loading ``h2`` would block the event loop, and most programs never need
+    it.
+    """
     from shardline.adapters.http.http2_connection import Http2Connection  # noqa: PLC0415
 
     return Http2Connection
@@ -209,7 +214,7 @@ def _offer_http2(context: ssl.SSLContext) -> ssl.SSLContext:
 
 @final
 class _Attempt:
-    """To connect, for all who wait for room."""
+    """An attempt to connect, on behalf of all callers that wait for room."""
 
     def __init__(self) -> None:
         self.failure: Failure | None = None
@@ -217,7 +222,7 @@ class _Attempt:
 
 @final
 class _Pool:
-    """The connections to a URL, and those who wait for room."""
+    """The connections to a URL, and the callers that wait for room."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -227,7 +232,7 @@ class _Pool:
         self._waiting: deque[Wakeup] = deque()
 
     async def pick(self, idle_timeout: float) -> "_Link | None":
-        """The first connection with room: so the others become idle and end."""
+        """Return the first connection with room, so that the later ones become idle and end."""
         for link in [*self.links]:
             await link.hear()
             if link.is_stale(idle_timeout):
@@ -235,12 +240,12 @@ class _Pool:
         return next((link for link in self.links if link.machine.capacity > 0), None)
 
     async def wait(self) -> None:
-        """Wait for room, or for a connection."""
+        """Wait until a connection has room, or a new one is open."""
         wakeup = make_wakeup()
         self._waiting.append(wakeup)
         try:
             await wakeup.wait()
-        except BaseException:  # cancelled: it may have been woken for room that it does not use
+        except BaseException:  # cancelled: pass on a wake-up that this caller does not use
             if wakeup not in self._waiting:
                 self.wake_one()
             raise
@@ -259,7 +264,7 @@ class _Pool:
 
 @final
 class _Link:
-    """A connection, and the two tasks that move its bytes."""
+    """A connection, and the two tasks that send and receive its bytes."""
 
     def __init__(self, pool: _Pool, stream: WireStream, machine: "Http2Connection", settings: HttpSettings) -> None:
         self.machine = machine
@@ -278,9 +283,9 @@ class _Link:
         spawn_task(self._write(), f"shardline: write to {self.host}")
 
     async def hear(self) -> None:
-        """If the server has said anything to an idle connection, such as goodbye, let it be read first.
+        """If the server has sent anything on an idle connection, such as a GOAWAY, let it be read first.
 
-        A busy program may not have seen yet what is in the socket.
+        In a busy program, data may be waiting unread in the socket.
         """
         for _ in range(_TURNS_TO_HEAR):
             if self.machine.is_over or not self.machine.is_idle or self._stream.is_silent():
@@ -288,7 +293,7 @@ class _Link:
             await anyio.lowlevel.checkpoint()
 
     def is_stale(self, idle_timeout: float) -> bool:
-        """Whether it is of no use for a request."""
+        """Whether the connection cannot be used for another request."""
         if not self.machine.is_idle:
             return False
         return anyio.current_time() - self.machine.idle_since >= idle_timeout or self.machine.capacity <= 0
@@ -303,14 +308,14 @@ class _Link:
         return call
 
     def leave(self, exchange: "Exchange") -> None:
-        """A caller is done."""
+        """End a caller's exchange."""
         self.machine.cancel(exchange, anyio.current_time())
         del self._calls[exchange]
         self.pump()
         self._pool.wake_one()
 
     def pump(self) -> None:
-        """Pass on what the machine has decided."""
+        """Wake the tasks and callers that the machine's changes concern."""
         for exchange in self.machine.take_changed():
             call = self._calls.get(exchange)
             if call is not None:
@@ -319,12 +324,12 @@ class _Link:
             self._to_send.set()
 
     async def close(self, why: str) -> None:
-        """End it at once, with all that is under way."""
+        """Close the connection at once. Requests in flight fail."""
         self._end("ConnectionReset", why)
         await self._stream.abort()
 
     def give_up(self) -> None:
-        """The server has been silent for too long."""
+        """End a connection whose server has been silent for too long."""
         self._end("ReadTimeout", "")
 
     def _end(self, code: str, detail: object) -> None:
@@ -384,7 +389,7 @@ class _Link:
 
 @final
 class _Call:
-    """A request and its answer, as its caller sees them."""
+    """The caller's view of a request and its response."""
 
     def __init__(self, link: _Link, exchange: "Exchange") -> None:
         self._link = link
@@ -424,7 +429,7 @@ class _Call:
                 return self._time_out()
 
     async def _wait_for_answer(self, *, whole: bool) -> Failure | None:
-        """An answer, whole or its head, in the time that it has."""
+        """Wait for the whole response, or only for its head, within its time limit."""
         exchange = self._exchange
         limit = self._link.settings.read_timeout
         while exchange.failure is None and not (exchange.complete if whole else exchange.status):
@@ -437,7 +442,8 @@ class _Call:
             if ends_at <= now:
                 return self._time_out()
             await self.changed.wait(ends_at - now)
-        # The connection may have broken right after the head. The data that has come is delivered before the failure.
+        # The connection may have broken right after the head. The data that has arrived is delivered before the
+        # failure.
         return None if exchange.status and not whole else exchange.failure
 
     def _time_out(self) -> Failure:

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- To connect takes at most ``connect_timeout``: name look-up, proxy, TLS and the first words of the protocol together.
-- Nothing that was opened stays open: a connection that fails half-way, or is cancelled, is closed.
-- After ``close`` no connection is made, and those that are being made end.
+- Connecting takes at most ``connect_timeout``, including name look-up, proxy, TLS and the start of the protocol.
+- No connection leaks: one that fails half-way, or is cancelled, is closed.
+- After ``close``, no connection is opened, and attempts in progress end.
 """
 
 import socket
@@ -31,27 +31,27 @@ _OK: Final = 200
 Dial: TypeAlias = Callable[[str, int, ssl.SSLContext | None], Awaitable[WireStream]]
 """Connects to a name and port, with TLS if there is a context."""
 Trust: TypeAlias = Callable[[], ssl.SSLContext]
-"""Makes a TLS context. It reads files, and so blocks."""
+"""Makes a TLS context. Blocks, because it reads files."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a URL is reached."""
+    """The way to a URL: directly or through a proxy, with or without TLS."""
 
     url: str
     host: str
-    """As the Host header says it."""
+    """The value of the Host header."""
     name: str
     port: int
     tls: bool
     target: str
-    """The target of a request: the path, or the whole URL for a proxy that sends requests on."""
+    """The target in the request line: the path, or the whole URL for a proxy that forwards requests."""
     proxy: Proxy | None
     is_relayed: bool
-    """Whether the proxy reads the requests and sends them on, which it does without TLS."""
+    """Whether a proxy reads the requests and forwards them. This is so without TLS."""
     headers: Mapping[str, str] = field(repr=False)
-    """For a proxy that sends requests on: its login."""
+    """The login for a proxy that forwards requests."""
 
 
 def find_route(url: str, proxies: Mapping[str, str] | None) -> Route:
@@ -79,7 +79,7 @@ def find_route(url: str, proxies: Mapping[str, str] | None) -> Route:
 
 @final
 class Connector:
-    """Makes connections."""
+    """Opens connections."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class Connector:
         self.is_closed = False
 
     async def connect(self, route: Route, begin: Callable[[WireStream], Awaitable[_T]]) -> _T | Failure:
-        """Connect, and return the result of ``begin``. A failure of either closes the connection."""
+        """Connect, and return the result of ``begin``. If either fails, the connection is closed."""
         made: _T | Failure | None = None
         with anyio.move_on_after(self._timeout) as scope:
             self._connecting.add(scope)
             try:
                 made = await self._open(route, begin)
-            except UnicodeError:  # a name that cannot even be asked for
+            except UnicodeError:  # a name that cannot be encoded for a look-up
                 made = broken("DnsError", route.host)
             except (OSError, HttpError) as error:
                 made = _not_connected(error, route)
@@ -132,7 +132,7 @@ class Connector:
         return made
 
     async def _reach(self, route: Route) -> WireStream | Failure:
-        """Socket, proxy, TLS."""
+        """Open the socket, the tunnel through a proxy, and TLS."""
         if route.proxy is None:
             return await self._dial(route.name, route.port, await self._context() if route.tls else None)
         way = urlsplit(route.proxy.url)
@@ -163,13 +163,13 @@ class Connector:
         return trust
 
     def _default_context(self) -> ssl.SSLContext:
-        """The system's trust: for a proxy with TLS in front of a plain endpoint."""
+        """Return a context with the system's trust, for a TLS proxy in front of a plain endpoint."""
         context = self._proxy_context = ssl.create_default_context()
         self._trust = self._trust or context
         return context
 
     async def _ask_for_tunnel(self, stream: WireStream, route: Route, proxy: Proxy) -> int:
-        """Have a proxy connect us through; give its status."""
+        """Ask a proxy for a tunnel, and return the status of its response."""
         name = f"[{route.name}]" if ":" in route.name else route.name
         target = f"{name}:{route.port}"
         limit = self._timeout
@@ -188,7 +188,7 @@ def _login(proxy: Proxy | None) -> dict[str, str]:
 
 
 def _not_connected(error: Exception, route: Route) -> Failure:
-    """Why a connection did not come about."""
+    """Return the failure of an attempt to connect."""
     if isinstance(error, HttpError):
         return broken("ProxyError", route.host, error)
     if isinstance(error, ssl.SSLError):
@@ -203,7 +203,9 @@ def _not_connected(error: Exception, route: Route) -> Failure:
 
 
 def _reason(error: BaseException) -> object:
-    """The words of the first cause: anyio tells a single failure as a cause, several as a group of them."""
+    """Return the message of the first cause. Anyio reports a single failure as a cause, and several as an exception
+    group.
+    """
     cause: Any = error.__cause__ or error
     for one in getattr(cause, "exceptions", ())[:1]:
         cause = one
