@@ -31,7 +31,7 @@ from shardline.model.stream import StreamRef
 
 DOWN = Failure(FailureKind.TRANSIENT, "Down", "the store is down", maybe_received=False)
 LOST = Failure(FailureKind.TRANSIENT, "Lost", "the answer was lost")
-LATE = 1_000.0  # what LATEST means to the first worker
+LATE = 1_000.0  # the time that LATEST stands for, as the first worker stores it
 
 
 def names(*numbers):
@@ -88,16 +88,16 @@ class FakeStore:
 
 
 class FakeStream:
-    """What the service says about a stream and its shards."""
+    """A stream and its shards, as the service describes them."""
 
     def __init__(self, shards):
-        self.shards = list(shards)  # each a ``Shard``, or as ListShards returns it
+        self.shards = list(shards)  # each is a ``Shard``, or a shard as ListShards returns it
         self.created_at = 1.0
         self.retention_hours = 24
-        self.missing = None  # the failure that says that there is no stream
-        self.listing_fails = None  # called with each ListShards: the failure, if it fails
-        self.open_then = None  # what the service answers when it is asked which shards were open at a time
-        self.pages = None  # two, if a listing has two pages
+        self.missing = None  # the failure that requests get while the stream is missing
+        self.listing_fails = None  # called for each ListShards; returns a failure to make the request fail
+        self.open_then = None  # the shards that the service reports as open at a given time
+        self.pages = None  # 2 if a listing has two pages
 
     def answer(self, request):
         if self.missing is not None:
@@ -122,7 +122,7 @@ def page_of(shards, next_token=None):
 
 
 def coordinator(name="w", *, start=TRIM_HORIZON, incarnation="one", latest_at=LATE, clock, kcl_failover=None, **config):
-    """A machine with the settings that a test names."""
+    """Return a machine with the settings that a test passes."""
     return Coordinator(
         StreamRef("s"),
         name,
@@ -140,11 +140,13 @@ def coordinator(name="w", *, start=TRIM_HORIZON, incarnation="one", latest_at=LA
 
 
 class CoordinatorShell:
-    """Pumps a machine. A subclass has a clock (``now``), sends (``operate``, ``ask``) and follows events (``follow``)."""
+    """Pumps a machine. A subclass has a clock (``now``), sends requests (``operate``, ``ask``) and handles events
+    (``follow``).
+    """
 
     def __init__(self, machine):
         self.machine = machine
-        self.outbox = []  # operations that the store has not answered
+        self.outbox = []  # operations without an answer from the store
 
     def pump(self):
         machine, now = self.machine, self.now
@@ -160,7 +162,7 @@ class CoordinatorShell:
             self.follow(event)
 
     def handle_answer(self, request, answer):
-        """Pass an answer to the input that it belongs to."""
+        """Pass an answer to the machine's input for that request."""
         machine, now = self.machine, self.now
         if request in self.outbox:
             self.outbox.remove(request)
@@ -194,9 +196,9 @@ class Worker(CoordinatorShell):
         incarnation = f"life {next(group.lives)}"
         clock = lambda: group.now  # noqa: E731 - it is passed on
         super().__init__(coordinator(name, incarnation=incarnation, clock=clock, **group.settings | settings))
-        self.mute = False  # the store does not answer
-        self.failing = None  # or fails
-        self.drains = True  # the user is done at once when a lease is asked for
+        self.mute = False  # whether the store gives no answers
+        self.failing = None  # the failure that the store returns, if it fails
+        self.drains = True  # whether the user finishes at once when another worker asks for a lease
         self.held = {}
         self.events = []
         self.sent = []
@@ -212,11 +214,11 @@ class Worker(CoordinatorShell):
 
     @property
     def numbers(self):
-        """The numbers of the shards that it holds."""
+        """The numbers of the shards that the worker holds."""
         return {int(shard_id[-3:]) for shard_id in self.machine.held.holdings}
 
     def requests(self, kind):
-        """What it has sent, of one kind."""
+        """The requests of one kind that the worker has sent."""
         return [request for request in self.sent if isinstance(request, kind)]
 
     def seen(self, kind):
@@ -242,7 +244,7 @@ class Worker(CoordinatorShell):
             self.machine.held.leave(event.shard_id)
 
     def begin_listing(self):
-        """Ask for a listing by hand, and leave it unanswered."""
+        """Start a listing by hand, and leave it unanswered."""
         self.machine.topology.discovery.list_by(self.now)
         while isinstance(request := self.machine.poll_request(self.now), DescribeStreamSummary):
             self.handle_answer(request, self.group.stream.summary())
@@ -251,11 +253,13 @@ class Worker(CoordinatorShell):
     # ---- the store's answers
 
     def waiting(self, *kinds):
-        """The operations of these kinds that are not answered."""
+        """The unanswered operations of these kinds."""
         return [operation for operation in self.outbox if isinstance(operation, kinds)]
 
     def wait_for(self, kind, step=None):
-        """Go on until it sends one of this kind: everything else is answered at once, or nothing is for ``step`` seconds."""
+        """Run until the worker sends an operation of this kind. Everything else is answered at once, or, with ``step``,
+        nothing is answered for that many seconds.
+        """
         for _ in range(1_000):
             if found := self.waiting(kind):
                 return found[0]
@@ -269,7 +273,7 @@ class Worker(CoordinatorShell):
         return not self.mute and self.answer_some(self.outbox)
 
     def answer_but(self, *kinds):
-        """Answer whatever is not of these kinds, once."""
+        """Answer the pending operations that are not of these kinds, once."""
         return self.answer_some(operation for operation in self.outbox if not isinstance(operation, kinds))
 
     def answer_some(self, operations):
@@ -283,7 +287,9 @@ class Worker(CoordinatorShell):
         self.pump()
 
     def settle(self, operation, failure=None):
-        """Answer an operation, and look no further. One that fails is applied if it may have been received."""
+        """Answer one operation, and nothing that follows from it. A failed operation is applied if it may have been
+        received.
+        """
         failure = failure or self.failing
         is_lost = failure is not None and (not failure.maybe_received or isinstance(operation, ScanLeases))
         result = None if is_lost else self.group.apply(self.name, operation)
@@ -311,7 +317,7 @@ class Worker(CoordinatorShell):
 
 
 class Group:
-    """Workers on one store and one stream, who are answered at once unless a test says otherwise."""
+    """Workers on one store and one stream, which answer at once unless a test says otherwise."""
 
     def __init__(self, *shards, now=1_000.0, **settings):
         self.now = now
@@ -320,7 +326,7 @@ class Group:
         self.settings = settings
         self.workers = []
         self.lives = count()
-        self.log = []  # (when, who, operation, result)
+        self.log = []  # (time, worker, operation, result)
 
     def worker(self, name=None, **settings):
         worker = self.sleeper(name, **settings)
@@ -328,7 +334,7 @@ class Group:
         return worker
 
     def sleeper(self, name=None, **settings):
-        """A worker that has not started."""
+        """Return a worker that has not started."""
         worker = Worker(self, name or f"w{len(self.workers)}", **settings)
         self.workers.append(worker)
         return worker
@@ -349,7 +355,7 @@ class Group:
 
     def run(self, seconds):
         end = self.now + seconds
-        overdue = 0  # in a row: a deadline that lies in the past, and nothing comes of it
+        overdue = 0  # polls in a row with a deadline in the past that lead to nothing
         while overdue < 20:
             self.answer_everything()
             following = min((worker.machine.next_deadline() for worker in self.workers), default=NEVER)
@@ -370,7 +376,7 @@ class Group:
         raise AssertionError("a storm: it asks again and again in one moment")
 
     def done(self, kind, since=0.0):
-        """What was written, of one kind, and accepted."""
+        """The accepted writes of one kind."""
         return [
             (who, operation)
             for when, who, operation, result in self.log
@@ -382,7 +388,7 @@ class Group:
 
 
 def hold_one(name="me", shards=(), **settings):
-    """A worker that has held the only shard for a while, and its group."""
+    """Return a group, and its worker that has held the only shard for a while."""
     group = Group(*(shards or [shard(0)]), **settings)
     worker = group.worker(name)
     group.run(30.0)

@@ -16,11 +16,11 @@ from shardline.model.stream import StreamRef
 STREAM = StreamRef("s")
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s/consumer/billing:1700000000"
 CHILD = ChildShardShape("b", ("a",), HashKeyRangeShape("0", "9"))
-SAME = "same"  # the continuation number is that of the last record
+SAME = "same"  # by default, the continuation number is that of the last record
 
 
 class FanOutShell:
-    """One reader. Each request is made as soon as the reader wants it."""
+    """One reader. The shell sends each request as soon as the reader makes it."""
 
     def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, rng=None, lease=None):
         self.now = 100.0
@@ -40,7 +40,7 @@ class FanOutShell:
         )
 
     def ask(self):
-        """The next request, at the time when it is due."""
+        """Return the next request, at the time when it is due."""
         deadline = self.reader.next_deadline()
         self.now = self.now if deadline == NEVER else max(self.now, deadline)
         return self.reader.poll_request(self.now)
@@ -68,7 +68,7 @@ class FanOutShell:
         self.reader.handle_event(SubscribeToShardEvent(records, after, behind, children), self.now)
 
     def end(self):
-        """The service ends the subscription."""
+        """End the subscription, as the service would."""
         self.wait()
         self.reader.handle_end(self.now)
 

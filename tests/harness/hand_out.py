@@ -1,4 +1,4 @@
-"""A hand-out on its own: real leases and trackers, readers that bring what a test puts into them."""
+"""A hand-out on its own: its leases and trackers are real, and its readers return the pages that a test gives them."""
 
 from random import Random
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from shardline.model.record import Origin, Record
 
 
 class FakeReader:
-    """A reader whose state is what the test says."""
+    """A reader whose state the test sets."""
 
     def __init__(self, key, budget):
         self.key, self.shard_id = key, key[1]
@@ -58,7 +58,7 @@ class FakeGroup:
 
 
 class Desk:
-    """The hand-out of a consumer of two streams, a clock, and what came out."""
+    """The hand-out of a consumer of two streams, with a clock and a record of its outputs."""
 
     def __init__(self, *, until_latest=False, idle_timeout=None, max_leases=None, **settings):
         self.now = 100.0
@@ -88,7 +88,7 @@ class Desk:
         self.hand_out.handle_gone(stream, name, self.now)
 
     def bring(self, count, name="a", *, last=False, children=()):
-        """A page of so many records."""
+        """Give the reader a page with this many records."""
         shard = self.shards[name]
         origin = Origin(shard.grant)
         records = []
@@ -125,7 +125,7 @@ class Desk:
         return run
 
     def start(self, policy, **limits):
-        """A run, and the task of its only shard, which has records in hand."""
+        """Return a run, and the task of its only shard, which has records in hand."""
         run = self.run(policy, **limits)
         assert self.ask(run)
         (task,) = run.new_tasks
@@ -139,7 +139,7 @@ class Desk:
         return taker in self.hand_out.take_answered()
 
     def take(self, taker, count=None):
-        """Ask, and take so many records of the cursor, or all."""
+        """Ask for records, and take this many of the cursor, or all."""
         assert self.ask(taker)
         cursor = taker.cursor
         return [cursor.take(self.now) for _ in range(cursor.end if count is None else count)]
@@ -149,7 +149,7 @@ class Desk:
         return 0 if watermark is None else watermark.number
 
     def poll(self, seconds=0.0):
-        """Time passes, and the host looks."""
+        """Let time pass, and poll as the host does."""
         self.now += seconds
         self.hand_out.handle_time(self.now)
         return self.hand_out.take_answered()

@@ -1,7 +1,7 @@
 """The fake shell of the producer's machine, for unit tests, machines and the simulation alike.
 
-It does what a real shell does, and no more: it puts into the intake, polls until there is nothing to send, and looks
-again at the deadline. What becomes of the requests is up to the test that uses it.
+It does only what a real shell does: it puts records into the intake, polls until there is nothing to send, and polls
+again at the deadline. The test that uses it decides the outcome of the requests.
 """
 
 from random import Random
@@ -18,18 +18,18 @@ MOST_POLLS = 10_000
 
 
 def shard(shard_id, start=0, end=HASH_KEY_MAX):
-    """One as ListShards tells of it."""
+    """Return a shard as ListShards describes it."""
     return ShardShape(shard_id, HashKeyRangeShape(str(start), str(end)), SequenceNumberRangeShape("0"))
 
 
 def stream_summary(*, auto=False, **told):
-    """What DescribeStreamSummary tells."""
+    """Return a response of DescribeStreamSummary."""
     distribution = "AUTO" if auto else None
     return StreamSummary(**{"name": "s", "arn": "arn", "status": "ACTIVE", "record_distribution": distribution} | told)
 
 
 class ProducerShell:
-    """One machine, and the time."""
+    """One machine, and its clock."""
 
     def __init__(self, config, now, rng=None, stream="s"):
         self.config = config
@@ -40,21 +40,21 @@ class ProducerShell:
     def intake(self):
         return self.machine.intake
 
-    # ---- what a test says of the world
+    # ---- the outputs: a test overrides these
 
     def list_shards(self, request):
-        """A ListShards is to be sent."""
+        """Send a ListShards."""
 
     def describe_stream(self, request):
-        """A DescribeStreamSummary is to be sent."""
+        """Send a DescribeStreamSummary."""
 
     def put_records(self, number, request):
-        """A PutRecords is to be sent, and answered under its number."""
+        """Send a PutRecords, to be answered under this number."""
 
-    # ---- what a shell does
+    # ---- the actions of a shell
 
     def record(self, data=b"x", key="k", hash_key=None, *, waits=True, ttl=None, headers=None):
-        """One that is put now."""
+        """Return a record that is put now."""
         expires_at = self.now + self.config.record_ttl
         extra_ttl = 0.0 if ttl is None else ttl - self.config.record_ttl
         self.intake.ttls_differ |= bool(extra_ttl)
@@ -63,7 +63,9 @@ class ProducerShell:
         return BufferedRecord(data, key, hash_key, expires_at, waiters=waiters, extra_ttl=extra_ttl, tags=tags)
 
     def accept(self, record):
-        """What the intake answers. Where its gate is open, the record is appended without a call, as a shell does it."""
+        """Put a record, and return the answer of the intake. If the gate is open, append it without a call, as a shell
+        does.
+        """
         intake, size = self.intake, payload_bytes(record)
         if intake.reserved_records < intake.gate_records and intake.reserved_bytes + size <= intake.quiet_bytes:
             intake.reserved_records += 1
@@ -76,7 +78,7 @@ class ProducerShell:
         return self.intake.put_many(records, sum(map(payload_bytes, records)))
 
     def poll(self):
-        """One round of polls. Says whether there may be more to do now."""
+        """Poll once. Return whether there may be more to do now."""
         listing = self.machine.poll_list_shards(self.now)
         summary = self.machine.poll_summary(self.now)
         put = self.machine.poll_put(self.now)
@@ -89,7 +91,7 @@ class ProducerShell:
         return (listing, summary, put) != (None, None, None) or self.machine.next_deadline() <= self.now
 
     def pump(self):
-        """Poll until there is nothing to do; then the deadline lies ahead."""
+        """Poll until there is nothing to do, so that the deadline is in the future."""
         for _ in range(MOST_POLLS):
             if not self.poll():
                 return

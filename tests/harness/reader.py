@@ -1,4 +1,4 @@
-"""The shell of one ``PollingReader``, and a service that answers what a test says."""
+"""The shell of one ``PollingReader``, and a service whose answers the test chooses."""
 
 from random import Random
 
@@ -31,17 +31,17 @@ def polling_reader(start, now, *, shard_id="a", budget, idle=10.0, done=None, tr
 
 
 class ReaderShell:
-    """One reader, asked as soon as it wants to be."""
+    """One reader. The shell polls it as soon as it is due."""
 
     def __init__(self, start=TRIM_HORIZON, *, budget=None, **settings):
         self.now = 100.0
         self.budget = budget or PrefetchBudget(MIB)
         self.trims = TrimWatch()
         self.reader = polling_reader(start, self.now, budget=self.budget, trims=self.trims, **settings)
-        self.request = None  # the last one
+        self.request = None  # the last request
 
     def ask(self):
-        """What is requested next, at the time when it is due."""
+        """Return the next request, at the time when it is due."""
         deadline = self.reader.next_deadline()
         self.now = self.now if deadline == NEVER else max(self.now, deadline)
         self.request = self.reader.poll_request(self.now)
@@ -53,7 +53,9 @@ class ReaderShell:
         return self
 
     def page(self, *raws, behind=0, following="it-1", data=b"x", children=(), arrived_at=None, latency=0.0):
-        """Answer the next request, with records or their numbers; how long the reader waited with the request."""
+        """Answer the next request with records, or with records of these numbers. Return how long the reader waited
+        before the request.
+        """
         began = self.now
         assert isinstance(self.ask(), GetRecords)
         waited = self.now - began
@@ -68,11 +70,11 @@ class ReaderShell:
         self.reader.handle_failure(failure, self.now)
 
     def numbers(self):
-        """Those of the records that the user gets now."""
+        """The numbers of the records that the user gets now."""
         return [int(record.sequence_number) for page in self.reader.take_pages() for record in page.records]
 
     def summarize(self, hours):
-        """The retention becomes known. Returns what is reported."""
+        """Pass a stream summary with this retention to the reader, and return the events that it reports."""
         self.trims.handle_requested(self.now)
         self.trims.handle_summary(hours, self.now)
         return self.trims.take_events()

@@ -1,4 +1,4 @@
-"""The parts of the simulation are modules beside the tests: they import each other by name, as the script does."""
+"""Makes the modules of the simulation importable by name, as they are for the script."""
 
 import sys
 from pathlib import Path
@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 @pytest.fixture(scope="session")
 def run_directory(request, tmp_path_factory):
-    """One for all processes of this run of the tests: those of pytest-xdist have their own below it."""
+    """Return the directory that all processes of this test run share. Each process of pytest-xdist has its own
+    directory below it.
+    """
     own = tmp_path_factory.getbasetemp()
     return own.parent if hasattr(request.config, "workerinput") else own

@@ -1,11 +1,11 @@
-"""What must hold of the records that one worker hands to its user's code?
+"""Checks the records that one worker hands to its user's code.
 
-- Of one shard, one record or batch is with user code at a time; and one iteration or run at a time gets records.
-- Under one grant, records come in the order of the shard, none is left out, and none comes again that the user said to
-  be done. What was committed before the lease was gained does not come again.
-- The coordinator takes nothing for done that the user is not done with (C5).
-- Stuck handlers and failures are reported, each once.
-- A run that its bounds ended was at its bounds.
+- For each shard, user code has one record or batch at a time, and one iteration or run at a time gets records.
+- Under one grant, records come in the order of the shard without gaps, and no record comes again that the user has
+  finished. Records that were committed before the lease was gained do not come again.
+- The coordinator counts only those records as done that the user has finished (C5).
+- Stuck handlers and failures are reported once each.
+- A run that was ended by its bounds had reached its bounds.
 """
 
 from bisect import bisect_left
@@ -25,13 +25,13 @@ SLACK = 1e-6
 
 @dataclass(eq=False)
 class Call:
-    """User code that has records of one shard."""
+    """A call of user code with records of one shard."""
 
     lease: object
     since: float
     is_over: bool = False
     is_watched: bool = False
-    """Whether the host has looked since."""
+    """Whether the host has polled since the call began."""
     is_told: bool = False
 
 
@@ -40,23 +40,25 @@ def place_of(record):
 
 
 class Books:
-    """Of one worker."""
+    """The expectations about one worker."""
 
     def __init__(self, worker):
         self.worker = worker
         self.world = worker.world
         self.reached = worker.world.reached
         self.calls = {}  # by shard: the last call of user code
-        self.stuck = {}  # by shard: the call that was reported
-        self.untold = {}  # by handler's task: failures that no event has told of
-        self.handled = {}  # by handler's task: what it is done with, and the host may not know it yet
+        self.stuck = {}  # by shard: the stuck call that was reported
+        self.untold = {}  # by handler task: the number of failures that no event has reported yet
+        self.handled = {}  # by handler task: the records that it has finished, although the host may not know it yet
         self.active_at = worker.now
         self.was_exhausted = False
 
     # ---- the user's code
 
     def see_call(self, records, taker):
-        """Records are handed to user code; ``taker``: that of a handler, ``None`` for the body of a loop."""
+        """Check records that are handed to user code. ``taker`` is a handler's taker, or ``None`` for the body of a
+        loop.
+        """
         worker, world, now = self.worker, self.world, self.worker.now
         shard_id, lease = records[0].shard_id, records[0].lease
         before = self.calls.get(shard_id)
@@ -97,12 +99,12 @@ class Books:
             assert not known.is_required(place), f"{place} of {known.shard_id} was left out"
 
     def see_return(self, records):
-        """The code returned, failed, or was cancelled."""
+        """Note that user code returned, failed or was cancelled."""
         worker, shard_id = self.worker, records[0].shard_id
         call = self.calls[shard_id]
         if not call.is_over:
             call.is_over = True
-            if call.lease.held:  # else the user has nothing more of ours
+            if call.lease.held:  # otherwise the user has no more records of ours
                 self.active_at = worker.now
             held = worker.hand_out.shards.get((STREAM, shard_id))
             is_watched = call.is_watched and held is not None and held.grant is call.lease and not worker.is_manual
@@ -110,26 +112,28 @@ class Books:
                 assert call.is_told, "a stuck handler was not reported"
 
     def see_told(self, records):
-        """The user has said that these are done, and the host knows it, or hears of it before anything else."""
+        """Note that the user has finished these records, and that the host knows it, or learns of it before anything
+        else.
+        """
         for record in records:
             self.worker.readings[record.lease].told.add(place_of(record))
 
     # ---- handlers
 
     def see_step(self, taker):
-        """Each failure is reported once; that of a handler may wait for its dead letter."""
+        """Check that each failure is reported once. The report of a handler's failure may wait for its dead letter."""
         self.see_told(self.handled.pop(taker, ()))
         untold, step = self.untold.setdefault(taker, 0), taker.step
         most = 1 if step is None or isinstance(step, WriteDeadLetter | Stop) else 0
         assert isinstance(step, WriteDeadLetter) <= untold <= most, f"{untold} failures are not reported: {step}"
 
     def see_outcome(self, taker):
-        """A step is over, and its outcome is on its way."""
+        """Note the end of a step whose outcome has not reached the host yet."""
         if taker.outcome.error is not None:
             self.untold[taker] += 1
 
     def see_outlived(self, taker):
-        """A shielded section has ended, and its task was cancelled before."""
+        """Note the end of a shielded section whose task was cancelled before."""
         if taker.shard.is_over:
             self.reached.add("a shielded handler outlived its lease")
             if taker.shard.key in self.worker.hand_out.shards:
@@ -138,7 +142,7 @@ class Books:
     # ---- the host
 
     def see_event(self, event):
-        """Of the hand-out."""
+        """Check an event of the hand-out."""
         worker, shard_id = self.worker, event.shard_id
         worker.note(type(event).__name__, *event)
         if isinstance(event, HandlerStuck):
@@ -162,7 +166,7 @@ class Books:
             self.untold[failing[-1]] -= 1
 
     def look(self):
-        """After the host has looked at the user's code."""
+        """Check the stuck handlers, after the host has polled."""
         for call in self.calls.values():
             call.is_watched = True
         bounds = self.worker.hand_out.bounds
@@ -171,7 +175,7 @@ class Books:
         self.was_exhausted = bounds.is_exhausted
 
     def check_hand_out(self):
-        """After each call of the hand-out."""
+        """Check the hand-out after each of its calls."""
         hand_out = self.worker.hand_out
         self.worker.users.note_revived()
         assert not (hand_out.is_over and hand_out._questions._waiting), "there is no more, and a user waits for it"
@@ -188,7 +192,7 @@ class Books:
                     assert is_kept, f"{shard.shard_id} was asked for, its user is done, and it is not let go"
 
     def _check_reported(self, shard, holding):
-        """C5: the coordinator takes nothing for done that the user is not done with."""
+        """Check C5: the coordinator counts only those records as done that the user has finished."""
         truth, reading = self.world.truth, self.worker.readings[shard.grant]
         known, number = truth.shards.get(shard.shard_id), holding.tracker.watermark
         if number in {None, reading.reported} or known is None or truth.epoch:
@@ -222,7 +226,7 @@ class Books:
                     assert place in known.done or place in known.first_delivered, f"{place} of {shard_id} is not read"
 
     def find_unrest(self):
-        """Why the worker is not at rest: records in hand, a budget that is not free, a question that got lost."""
+        """Return why the worker is not at rest: records in hand, a budget that is not free, or an unanswered taker."""
         hand_out, name = self.worker.hand_out, self.worker.name
         if hand_out._in_hand or hand_out.budget.total_bytes:
             return f"{name} has records in hand, and {hand_out.budget.total_bytes} bytes of pages"
@@ -232,7 +236,7 @@ class Books:
         return None
 
     def check_end(self):
-        """The worker has closed: nothing is left, and every taker was answered."""
+        """Check a worker that has closed: nothing is left, and every taker was answered."""
         hand_out = self.worker.hand_out
         left = [hand_out.budget._held, hand_out.budget._unopened, hand_out._in_hand, hand_out._line]
         assert not any(left), f"something is left: {left}"

@@ -1,9 +1,9 @@
-"""What must hold at every write, at every hand-over to a user, and in the end? C1 to C5, L1 to L6, and from end to end.
+"""Checks C1 to C5, L1 to L6 and the end-to-end guarantees of a simulated fleet.
 
 - C1 to C3, and that only the holder writes: at every write that the store applies (``see_write``).
 - L3, and that no two users ever act on one shard: when a lease is gained and when records are handed out.
-- End to end: every record that the stream took, since the group's start, was handled; the records of an ordered
-  producer's key were first handed out in the order of their puts; nothing is left when the fleet has come to rest.
+- End to end: every record that the stream accepted since the group's start was handled; the records of an ordered
+  producer's key were first handed out in the order of their puts; nothing is left when the fleet is at rest.
 """
 
 from producer_endpoint import BEGIN, STREAM
@@ -31,27 +31,28 @@ SLACK = 1e-6
 
 
 class Watch:
-    """Sees all that happens in a world."""
+    """Observes everything that happens in a world."""
 
     def __init__(self, world, truth, reached):
         self.world = world
         self.truth = truth
         self.reached = reached
-        self.holders = {}  # by shard: who was given the lease, by our own reckoning
-        self.row_epochs = {}  # by shard: of which life of the stream its row is
-        self.makers = {}  # by shard: which worker made its row at LATEST
-        self.pins = []  # of the rows at LATEST: when each was made, by whom, and since when it is read
-        self.tokens = {}  # by shard: the last that was given out, whatever the store has forgotten
+        self.holders = {}  # by shard: the worker that was given the lease, by our own account
+        self.row_epochs = {}  # by shard: the life of the stream that its row belongs to
+        self.makers = {}  # by shard: the worker that created its row at LATEST
+        # For each row at LATEST: when it was created, by which worker, and the time that LATEST stands for.
+        self.pins = []
+        self.tokens = {}  # by shard: the last token that was given out, whatever the store has forgotten
         self.takers = {}  # by shard: the process that took it last, by name and incarnation
-        self.alarms = set()  # shards for which a loss was told
-        self.places = {}  # by shard: since when a reader had not read, and when its next page came
-        self.unjudged = set()  # shards whose worker ended before it could know what retention did
-        self.was_shortened = False  # whether retention was, while a reader was behind
+        self.alarms = set()  # shards for which a loss was reported
+        self.places = {}  # by shard: since when its reader had not read, and when its next page came
+        self.unjudged = set()  # shards whose worker ended before it could learn of a loss by retention
+        self.was_shortened = False  # whether the retention was changed while a reader was behind
 
     # ---- the store's writes
 
     def see_write(self, worker_id, operation, row, answer, *, late=False):
-        """``late``: the worker has given it up, and has learnt more since."""
+        """Check a write. ``late`` means that the worker has abandoned the write, and may have learned more since."""
         shard_id = operation.shard_id
         self._note(worker_id, operation, row, answer)
         if isinstance(answer, Refused):
@@ -123,7 +124,7 @@ class Watch:
             known.committed, known.finished, known.checked = None, False, 0
 
     def _see_pinned(self, worker_id, lease, *, late):
-        """L6: a group begins once. Who makes a row of it begins no later than the rows that it has seen."""
+        """Check L6: a group begins once. A worker that creates a row starts it no later than the rows that it has seen."""
         if self.truth.epoch:
             return
         named = [one for one in self.world.processes if one.name == worker_id]
@@ -158,9 +159,10 @@ class Watch:
         self.holders[row.shard_id] = by
 
     def _check_lapsed(self, operation, row):
-        """No lease is taken from a live worker that renews within its own lease duration.
+        """Check that no lease is taken from a live worker that renews within its own lease duration.
 
-        But from one that was asked for it and had its time, and while a store that was set back names another.
+        Exceptions: a worker that was asked for the lease and had its time, and a store that was set back and names
+        another.
         """
         if row.checkpoint_owner is not None or row.holder is None or self.world.store.is_forgetful or self.truth.epoch:
             return
@@ -175,7 +177,7 @@ class Watch:
             self.reached.add("a dead worker of another lease duration replaced")
 
     def see_set_back(self, before, after):
-        """The store has forgotten what was written last: our books are those of the rows that are left."""
+        """Adjust to a store that has lost its last writes: from now on, only the remaining rows count."""
         self.holders = {shard_id: row.holder for shard_id, row in after.items()}
         for shard_id in before.keys() | after.keys():
             known, row = self.truth.shards.get(shard_id), after.get(shard_id)
@@ -189,9 +191,9 @@ class Watch:
                 known.starts_at = None
 
     def _check_committed(self, worker_id, row):
-        """Who lets go has committed what its user was done with: nothing of it comes again."""
+        """Check that a worker that releases a lease has committed the records that its user has finished."""
         if self.world.store.set_back_at is not None:
-            return  # what it has committed, the store may have forgotten
+            return  # the store may have forgotten the commit
         for worker in self.world.processes:
             holding = worker.machine.held.holdings.get(row.shard_id) if worker.name == worker_id else None
             if holding is not None and holding.tracker.watermark is not None:
@@ -212,7 +214,7 @@ class Watch:
         shard_id = row.shard_id
         known = self.truth.shards.get(shard_id)
         if known is None or self.row_epochs[shard_id] != self.truth.epoch:
-            return  # of a stream that is gone
+            return  # belongs to a deleted stream
         assert not known.finished, "C3: nothing comes after SHARD_END"
         if checkpoint.is_finished:
             self._see_end(known)
@@ -231,7 +233,7 @@ class Watch:
     def _check_done(self, known, place):
         if not known.is_required(place) or place in known.done:
             return
-        self.world.service.advance(self.world.time)  # it may have been trimmed since we looked
+        self.world.service.advance(self.world.time)  # it may have been trimmed since the worker read it
         if known.is_required(place):
             raise AssertionError(f"C2: committed beyond {place} of {known.shard_id}, which is not done")
 
@@ -249,7 +251,7 @@ class Watch:
     # ---- leases and users
 
     def check_gained(self, worker, shard_id, checkpoint):
-        """L3: a child is read when each of its ancestors is done, every generation."""
+        """Check L3: a shard is read only when all of its ancestors are done."""
         is_pinned = checkpoint.position.kind is PositionKind.LATEST
         if is_pinned and self.makers.get(shard_id, worker.name) != worker.name:
             self.reached.add("LATEST pinned, and read by another than its maker")
@@ -270,9 +272,10 @@ class Watch:
                 self.reached.add("resumed inside an aggregate")
 
     def check_alone(self, worker, shard_id):
-        """Of all users that have records of a shard, one at most may act: by its own clock, at one true moment (L2).
+        """Check L2: of all users that have records of a shard, at most one may act at any true time, by its own clock.
 
-        Not while a re-created stream is taken over: rows of the old stream are deleted while workers hold them.
+        This is not checked while a re-created stream is taken over: rows of the old stream are deleted while workers
+        hold them.
         """
         if self.truth.epoch or self.world.store.is_forgetful:
             return
@@ -297,7 +300,7 @@ class Watch:
             self.unjudged.update(known.shard_id for known in self.truth.shards.values() if self._find_missed(known))
 
     def see_page(self, shard_id, unread_since):
-        """A page came to a reader that had read all that arrived before ``unread_since``."""
+        """Note a page for a reader that had read all records that arrived before ``unread_since``."""
         if self.world.fleet.retention is None:
             return
         self.places.setdefault(shard_id, []).append((unread_since - START, self.world.time))
@@ -307,8 +310,8 @@ class Watch:
             self.reached.add("retention raised under a reader that lags: nothing was lost")
 
     def see_trimmed(self, shard_id):
-        """A loss is reported only where retention came past the place of a reader, before its next page came or
-        between that and the summary which tells of it.
+        """Check that a loss is reported only if retention has passed the place of a reader: before its next page came,
+        or between that page and the summary that shows the loss.
         """
         service, is_possible = self.world.service, False
         for unread_since, came_at in self.places.get(shard_id, ()):
@@ -321,7 +324,7 @@ class Watch:
         self.alarms.add(shard_id)
 
     def see_position_lost(self, shard_id, event, done):
-        """The record of the checkpoint is gone, or the service refuses to read from there."""
+        """Check a lost position: its record is gone, or the service refuses to read from there."""
         known = self.truth.shards.get(shard_id)
         if isinstance(event, RecordsTrimmed) and known is not None and not self.truth.epoch:
             self.world.service.advance(self.world.time)
@@ -335,7 +338,7 @@ class Watch:
     # ---- in the end
 
     def find_unrest(self):
-        """Why the world has not come to rest, or ``None``."""
+        """Return why the world is not at rest, or ``None`` if it is."""
         world = self.world
         for shell in world.shells:
             if shell.machine.intake.outstanding or shell.queue:
@@ -348,7 +351,7 @@ class Watch:
             return "gaps are not judged"
         for known in self.truth.shards.values():
             if known.is_gone:
-                # That a shard is gone is believed after two listings, a second apart.
+                # A worker believes that a shard is gone only after two listings, a second apart.
                 if world.fleet.retention is not None and self._count_untold(known):
                     return f"{known.shard_id} is gone, and nobody has said so"
                 continue
@@ -370,7 +373,7 @@ class Watch:
             known.ever_rowed = True
 
     def _start_time(self):
-        """What the group's start asks for, where the row does not say it any more."""
+        """Return the group's start time, for rows that no longer have it."""
         fleet = self.world.fleet
         return BEGIN + fleet.start_back if fleet.start == "AT_TIMESTAMP" else 0.0
 
@@ -399,7 +402,7 @@ class Watch:
 
     def _find_unbalanced(self):
         if self.world.fleet.has_twins:
-            return None  # they count as one worker, and neither asks the other
+            return None  # they count as one worker, and neither asks the other for leases
         live = self.world.live
         loads = [len(worker.machine.held.holdings) for worker in live if worker.plan.max_leases is None]
         if loads and max(loads) - min(loads) > 1:
@@ -427,7 +430,9 @@ class Watch:
                 self._check_order(shell)
 
     def _is_before_start(self, known):
-        """Closed before the group began, or an ancestor of where it began. What came to it since would be skipped."""
+        """Return whether the shard was closed before the group began, or is an ancestor of a shard with which the group
+        began. Records that arrived in it since then would be skipped.
+        """
         family = self.truth.descendants(known.shard_id)
         begun_at = BEGIN + self.pins[0][0] - START if self.pins and not self.truth.epoch else float("inf")
         is_needed = any(stored.arrived_at > begun_at for stored in known.records.values())
@@ -461,7 +466,7 @@ class Watch:
         return [place for place in later if place not in seen]
 
     def _check_receipts(self):
-        """Every record with a receipt was handed to the group, and handled."""
+        """Check that every record with a receipt was handed to the group, and handled."""
         for shell in self.world.shells:
             for given in shell.given:
                 if type(given.record.ending) is Undelivered:
@@ -475,10 +480,11 @@ class Watch:
                     assert given.data in self.truth.first_by_data, "handled, and never handed out"
 
     def _check_order(self, shell):
-        """P9, L3, and the order within a shard: first deliveries of a key come in the order of the puts.
+        """Check P9, L3 and the order within a shard: the records of a key are first delivered in the order of their
+        puts.
 
-        Who begins a group at LATEST and dies may leave a write that comes when another has begun the group after a
-        reshard. Its shard is read then: late, but nothing is skipped.
+        A worker that begins a group at LATEST and dies may leave a write that arrives after another worker has begun
+        the group again, after a reshard. Its shard is then read late, but nothing is skipped.
         """
         last = {}
         for given in shell.given:

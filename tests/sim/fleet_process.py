@@ -1,6 +1,7 @@
-"""A process of the simulated world: it has a clock of its own, can be paused, and ends.
+"""A process of the simulated world: it has its own clock, can be paused, and ends.
 
-While it is paused nothing of it runs; then everything that waited comes at once, in its order or in any.
+While the process is paused, nothing in it runs. Afterwards, everything that waited happens at once, in order or in any
+order.
 """
 
 
@@ -11,7 +12,7 @@ class Clock:
         self.drift = drift
         self._began = world_now
         self._zero = zero
-        self.floor = zero  # it never goes back, whatever rounding does
+        self.floor = zero  # the time never goes back, whatever the rounding
 
     def read(self, world_now):
         self.floor = max(self.floor, self._zero + (world_now - self._began) * (1.0 + self.drift))
@@ -22,7 +23,7 @@ class Clock:
 
 
 class Process:
-    """What runs in it goes through ``run`` and ``at_local``."""
+    """The base of simulated processes. All of their code runs through ``run`` and ``at_local``."""
 
     rng = None
 
@@ -51,7 +52,7 @@ class Process:
             action(*arguments)
 
     def at_local(self, local, action, *arguments):
-        """Do it when our own clock says so."""
+        """Call a function when the clock of this process reaches a time."""
         self.world.at(self.clock.world_time(local), self._due, local, action, arguments)
 
     def _due(self, local, action, arguments):

@@ -1,4 +1,4 @@
-"""Were the interesting states of a fleet reached? A ledger over many seeds."""
+"""Counts the interesting states that a fleet has reached, over many seeds."""
 
 from producer_reached import STATES as PRODUCER_STATES
 
@@ -118,7 +118,9 @@ _FAILURES = {
 
 
 class Reached:
-    """What was seen, over all seeds. The producers' shells report here too; their states are another ledger's."""
+    """The states that were seen, over all seeds. The producers' shells report here, too, although their states are
+    counted elsewhere.
+    """
 
     def __init__(self):
         self.states = {}
@@ -132,16 +134,16 @@ class Reached:
             assert state in PRODUCER_STATES, state
 
     def see_event(self, event):
-        """Of a producer."""
+        """Note an event of a producer."""
 
     def see_failure(self, failure):
-        """Of a call to read."""
+        """Note the failure of a read request."""
         state = _FAILURES.get(failure.kind)
         if state is not None:
             self.add(state)
 
     def see_rows(self, worker, rows):
-        """What a scan shows to a worker."""
+        """Note the rows that a scan returns to a worker."""
         finished = {row.shard_id: row.checkpoint.is_finished for row in rows}
         for row in rows:
             parents = [finished[parent] for parent in row.parent_ids if parent in finished]

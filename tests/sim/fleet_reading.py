@@ -15,15 +15,15 @@ from shardline.model.stream import StreamRef
 
 
 class ShardReading:
-    """One reader. What it brings goes to the hand-out."""
+    """One reader. It passes its pages to the hand-out."""
 
     def __init__(self, worker, gained):
         self.worker = worker
-        self.shard = None  # that of the hand-out
-        number = self.done = gained.checkpoint.sequence_number  # what is at or before it must not come again
+        self.shard = None  # the reader's number in the hand-out
+        number = self.done = gained.checkpoint.sequence_number  # records at or before this position must not come again
         self.begin = None if number is None else (number.number, number.sub_sequence)
         self.began_at = worker.world.now
-        self.delivered, self.told = set(), set()  # places
+        self.delivered, self.told = set(), set()  # places of records
         self.reported, self.checked = None, 0  # the last watermark, and the places up to it
         self.reader = self._make_reader(
             StreamRef(STREAM),
@@ -49,10 +49,10 @@ class ShardReading:
         return PollingReader(*place, pace=pace, page_max_records=config.page_max_records, **settings)
 
     def stop(self):
-        """The hand-out has stopped the reader. An answer under way comes to nothing."""
+        """Stop reading, because the hand-out has stopped the reader. A response that is still on its way is ignored."""
 
     def go_on(self, armed_at=None):
-        """Send what the reader wants to be sent, or come again when it does."""
+        """Send the next request of the reader, or call this again when the request is due."""
         worker, reader = self.worker, self.reader
         if self.shard.is_stopping or (armed_at is not None and reader.next_deadline() != armed_at):
             return
@@ -105,14 +105,14 @@ class ShardReading:
         worker.drain()
 
     def _take_pages(self):
-        """What there is room for. If that is not all of it, the budget names the shard when there is more room."""
+        """Take the pages that there is room for. If some are left, the budget names the shard when there is more room."""
         while pages := self.reader.take_pages():
             self.worker.hand_out.handle_pages(self.shard, pages, self.worker.now)
             if self.reader.has_unopened:
                 self.worker.world.reached.add("a page opened in slices")
 
     def _see_gap(self):
-        """Tell the oracle where the reader stood when this page came."""
+        """Pass the reader's place before this page to the oracle."""
         worker, since = self.worker, self.reader._unread_since
         if since is not None and self.reader._expected is None:
             worker.world.watch.see_page(self.reader.shard_id, worker.clock.world_time(since))
@@ -122,7 +122,7 @@ class FanOutReading(ShardReading):
     """One reader with a subscription. Events that come after it has given up the subscription are dropped."""
 
     subscription = None
-    turn = 0  # of the request under way
+    turn = 0  # the number of the pending request
 
     def _make_reader(self, *place, **settings):
         worker = self.worker
@@ -141,7 +141,7 @@ class FanOutReading(ShardReading):
         self._look(self.turn)
 
     def _look(self, turn):
-        """The service's side: push what there is, or look again."""
+        """Act for the service: push an event if there is one, and check again later."""
         worker, world = self.worker, self.worker.world
         if turn != self.turn or worker.is_dead:
             return

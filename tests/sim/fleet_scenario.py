@@ -1,8 +1,8 @@
-"""What happens in one simulated world of producers, a stream, a lease store and workers? All of it is drawn from the seed.
+"""Draws one simulated world from its seed: producers, a stream, a lease store and workers.
 
-Swarm testing: a seed leaves most kinds of trouble out, and takes few values of each knob, so that rare combinations
-come up and no trouble hides another. Every world grows calm in the end: what is broken is repaired, who died is
-replaced, and then everything has to come to rest.
+Swarm testing: a seed leaves out most kinds of trouble, and uses few values of each setting, so that rare combinations
+occur and no trouble hides another. Every world grows calm in the end: faults stop, dead workers are replaced, and then
+everything has to come to rest.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.producer.producer_config import ProducerConfig
 
 UNHANDLED = b"<unhandled>"
-"""A record with this in it is one that the user's code fails on."""
+"""The user's code fails on records that contain this."""
 
 READ_FAULTS = {
     "throttled": ("ProvisionedThroughputExceededException", 400),
@@ -35,14 +35,14 @@ _PUT_FAULTS = ("throttled", "internal", "expired-token", "lost-answer", "timeout
 
 @dataclass(frozen=True)
 class StoreKind:
-    """How a lease store behaves; ``latency`` is one way."""
+    """How a lease store behaves. ``latency`` is the time of one direction."""
 
     name: str
     latency: tuple[float, float]
     scan_interval: float
     checkpoint_interval: float
     pages: int = 1
-    """How many a listing has: rows may change between two of them."""
+    """The number of rows per page of a listing. Rows may change between two pages."""
     has_clock: bool = False
 
 
@@ -55,54 +55,54 @@ STORES = (MEMORY, SQLITE, REDIS, DYNAMODB)
 
 @dataclass
 class WorkerPlan:
-    """One worker's place in the fleet, and what befalls it."""
+    """One worker of the fleet, and the trouble that it meets."""
 
     starts_at: float
     drift: float
-    """By how much its clock runs too fast."""
+    """By how much the worker's clock runs too fast."""
     wall_skew: float
-    """By how much its wall clock is off: only what LATEST means could depend on it, and must not."""
+    """By how much the worker's wall clock is off. Only the meaning of LATEST could depend on it, and must not."""
     max_leases: int | None
     name: str | None = None
-    """Its worker_id in all its lives. ``None``: another one in each."""
+    """The ``worker_id`` in all of the worker's lives. ``None``: a new one in each life."""
     lease_duration: float | None = None
-    """Its own. ``None``: the fleet's."""
+    """The worker's own lease duration. ``None``: that of the fleet."""
     until_latest: bool = False
-    """Whether its first life ends at the newest record."""
+    """Whether the worker's first life ends at the newest record."""
     idle_timeout: float | None = None
-    """After how long without records the iterations and runs of its first life end."""
+    """After how many seconds without records the iterations and runs of the first life end."""
     fan_out: bool = False
-    """Whether it reads by subscriptions."""
+    """Whether the worker reads with subscriptions."""
     trouble: list[tuple[float, str, float]] = field(default_factory=list)
-    """When, ``crash``, ``close`` or ``pause``, and for how long it is gone."""
+    """The time, the kind (``crash``, ``close`` or ``pause``), and for how long the worker is gone."""
 
 
 @dataclass
 class SetBack:
-    """The lease store fails over, or is restored, and has lost what was written last."""
+    """The lease store fails over or is restored, and has lost its last writes."""
 
     at: float
-    """When it is lost; it is down for a while then."""
+    """When the writes are lost. The store is unreachable for a while after that."""
     until: float
     to: float | None
-    """As of when it comes back. ``None``: empty."""
+    """The time whose rows come back. ``None``: the store comes back empty."""
 
 
 @dataclass
 class UserPlan:
-    """How the user's code works on records."""
+    """How the user's code handles records."""
 
     batch: int | None
-    """Records a call; ``None``: one by one."""
+    """The number of records per call; ``None``: one by one."""
     one_at_a_time: bool
-    """An iterator's user: one page of one shard at a time, not all shards side by side."""
+    """Whether an iterator hands out one page of one shard at a time, instead of all shards side by side."""
     threaded: bool
-    """A thread: it cannot be cancelled."""
+    """Whether the code runs in a thread, which cannot be cancelled."""
     duration: tuple[float, float]
     slow_chance: float
     slow: tuple[float, float]
     fail_chance: float
-    """How often it fails for no reason."""
+    """How often a call fails for no reason."""
     policy: FailurePolicy
     sink_fail_chance: float
     """How often a dead letter cannot be written."""
@@ -111,9 +111,9 @@ class UserPlan:
     forget_chance: float
     """How often an acknowledgement comes very late."""
     through_chance: float = 0.0
-    """How often it covers all records before it."""
+    """How often an acknowledgement covers all earlier records."""
     mixes: bool = False
-    """Whether iterations and runs follow each other."""
+    """Whether iterations and runs alternate."""
     max_wait: float = 0.0
     """How long a batch waits for more records."""
     shield_chance: float = 0.0
@@ -121,16 +121,16 @@ class UserPlan:
     interrupt_chance: float = 0.0
     """How often the user is interrupted while it waits."""
     replace_chance: float = 0.0
-    """How often it leaves its loop with a record in hand, and begins another iteration."""
+    """How often the user leaves its loop with a record in hand, and begins another iteration."""
     to_host: float = 0.0
-    """How long a question waits in the mailbox of the host, at most."""
+    """The longest time that a question waits in the host's mailbox."""
     closing_time: float = 0.0
-    """How long a close waits for the user to be done."""
+    """How long a close waits for the user to finish."""
 
 
 @dataclass
 class Fleet:
-    """All that the consumers' side of a world needs to know."""
+    """The settings of the consumers' side of a world."""
 
     seed: int
     producing: Scenario
@@ -142,7 +142,7 @@ class Fleet:
     start: str
     """``TRIM_HORIZON``, ``LATEST`` or ``AT_TIMESTAMP``."""
     start_back: float
-    """AT_TIMESTAMP: how long after the world's beginning."""
+    """For AT_TIMESTAMP: how long after the beginning of the world."""
     user: UserPlan
     workers: list[WorkerPlan]
     read_faults: dict[str, float]
@@ -153,37 +153,39 @@ class Fleet:
     empty_page_chance: float
     update_delay: float
     retention: float | None
-    """Seconds; ``None``: the service's day, in which nothing is trimmed."""
+    """The retention in seconds. ``None``: the service's day, in which nothing is trimmed."""
     retention_changes: list[tuple[float, float]]
-    """When an operator changes it, and to what."""
+    """When an operator changes the retention, and to which value."""
     recreated_at: float | None
     missing_for: float
-    """How long there is no stream between the two."""
+    """How long the stream is missing between its deletion and its re-creation."""
     repaired_at: float
-    """When the user's code can handle every record."""
+    """From when on the user's code can handle every record."""
     slice_records: int
-    """How many records a slice of a page has before it is complete."""
+    """The number of records after which a slice of a page is complete."""
     delete_after: int
     to_wire: float
-    """How long an operation may wait inside of the worker before it is sent."""
+    """How long an operation may wait inside the worker before it is sent."""
     shuffles: bool
-    """After a pause what waited comes in any order."""
+    """Whether the operations that waited during a pause come in any order."""
     duration: float
     dies_beginning: float | None = None
-    """At LATEST: for how long the worker is gone that dies when it has made the group's first row."""
+    """At LATEST: for how long a worker is gone that dies after it has created the group's first row."""
     commit_trouble: float = 0.0
-    """How often a worker dies, or is paused past its lease, with a commit under way."""
+    """How often a worker dies, or is paused beyond its lease, while a commit is in flight."""
     set_back: SetBack | None = None
     store_clocks: tuple[float, float] = (0.0, 0.0)
-    """By how much the clock of a store that has one is off: at first, and after it was set back. Never ahead."""
+    """By how much the clock of a store that has one is off: at first, and after the store was set back. It is never
+    ahead.
+    """
     calm_at: float = 0.0
     push_faults: dict[str, float] = field(default_factory=dict)
-    """How often a subscription meets each of ``PUSH_FAULTS`` when an event is to be pushed."""
+    """How often a subscription meets each of ``PUSH_FAULTS`` when an event is about to be pushed."""
     subscription_life: float = 300.0
 
     @property
     def has_twins(self):
-        """Whether two of its processes have one name."""
+        """Whether two processes of the fleet have the same name."""
         names = [plan.name for plan in self.workers if plan.name is not None]
         return len(names) > len(set(names))
 
@@ -205,7 +207,7 @@ class Fleet:
 
 
 def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
-    """The world of a seed. ``polls_only``: without subscriptions, as older seeds expect."""
+    """Return the world of a seed. ``polls_only``: without subscriptions, as older seeds expect."""
     rng = Random(f"fleet {seed}")
     duration = rng.choice([6.0, 12.0, 20.0])
     lease = rng.choice([1.0, 2.0, 4.0])
@@ -262,7 +264,9 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
 
 
 def _stress_beginning(rng, fleet):
-    """At LATEST it matters who begins the group, and with which shards: the stream changes and the store fails then."""
+    """Reshard, and let the store fail, while the group begins. At LATEST, it matters which worker begins the group, and
+    with which shards.
+    """
     if rng.random() < 0.5:
         reshards = fleet.producing.reshards
         fleet.producing.reshards = sorted([*reshards, (rng.uniform(0.02, 3.0), "split")])
@@ -271,7 +275,9 @@ def _stress_beginning(rng, fleet):
 
 
 def _die_beginning(rng, fleet):
-    """Or who begins the group dies with its first row, and leaves the other shards to those who come later."""
+    """Let the worker that begins the group die after its first row, so that later workers create the rows of the other
+    shards.
+    """
     if rng.random() < 0.4 and fleet.producing.shards > 1:
         fleet.dies_beginning = rng.uniform(1.0, 4.0)
         fleet.to_wire = 0.02
@@ -280,7 +286,7 @@ def _die_beginning(rng, fleet):
 
 
 def _draw_readers(rng, fleet):
-    """Workers poll, or subscribe, or both in one group. With the stream, its registered consumers are deleted."""
+    """Let workers poll, subscribe, or do both in one group. Deleting the stream also deletes its registered consumers."""
     kind = rng.choice(["polling", "polling", "fan-out", "both"])
     if fleet.recreated_at is not None or kind == "polling":
         return
@@ -291,7 +297,7 @@ def _draw_readers(rng, fleet):
 
 
 def _draw_retention_changes(rng, retention, duration):
-    """An operator shortens the retention under readers that lag, or raises it, or both."""
+    """Let an operator shorten the retention while readers lag, raise it, or both."""
     if retention is None or rng.random() < 0.3:
         return []
     moments = sorted(rng.uniform(0.1, 1.0) * duration for _ in range(rng.choice([1, 1, 2, 3])))
@@ -299,7 +305,7 @@ def _draw_retention_changes(rng, retention, duration):
 
 
 def _draw_identities(rng, fleet):
-    """Workers keep their names when they are restarted, and some share one."""
+    """Let workers keep their names when they are restarted, and let some share a name."""
     if rng.random() < 0.25:
         for number, plan in enumerate(fleet.workers):
             plan.name = f"worker-{number}"
@@ -308,14 +314,16 @@ def _draw_identities(rng, fleet):
 
 
 def _draw_durations(rng, fleet, lease):
-    """As during a roll-out that changes the setting."""
+    """Give workers different lease durations, as during a roll-out that changes the setting."""
     if rng.random() < 0.2:
         for plan in fleet.workers:
             plan.lease_duration = max(1.0, lease * rng.choice([0.5, 1.0, 3.0]))
 
 
 def _draw_set_back(rng, fleet):
-    """The rows of a group tell where it began, if at LATEST; retention and re-created streams are trouble enough."""
+    """Set the store back, in worlds where nothing else makes rows disappear: no start at LATEST, no retention, no
+    re-created stream.
+    """
     if rng.random() > 0.15 or fleet.start == "LATEST" or fleet.retention or fleet.recreated_at is not None:
         return
     at = rng.uniform(0.3, 1.0) * fleet.duration
@@ -326,7 +334,7 @@ def _draw_set_back(rng, fleet):
 
 
 def _draw_takers(rng, fleet):
-    """How the user's code gets its records, beside what ``_draw_user`` draws."""
+    """Draw how the user's code gets its records, in addition to ``_draw_user``."""
     user = fleet.user
     user.mixes = rng.random() < 0.4
     user.one_at_a_time = user.one_at_a_time and rng.random() < 0.8
@@ -431,7 +439,7 @@ def _draw_workers(rng, duration, lease):
         plan.trouble.sort()
         plans.append(plan)
     if all(plan.max_leases is not None for plan in plans):
-        plans[0].max_leases = None  # someone has to read what is left
+        plans[0].max_leases = None  # a worker has to read the remaining records
     return plans
 
 
@@ -439,7 +447,9 @@ def _draw_workers(rng, duration, lease):
 
 
 def _draw_producing(rng, seed, duration, recreated_at, missing_for):
-    """The producers' part: the form that ``producer_world.Shell`` and the producers' oracles know."""
+    """Draw the producers' part of the world, in the form that ``producer_world.Shell`` and the producers' oracles
+    expect.
+    """
     moments = [rng.uniform(0, duration) for _ in range(rng.choice([0, 0, 1, 2, 4, 6]))]
     if recreated_at is not None:
         moments = [moment for moment in moments if moment < recreated_at - 1.0]
@@ -504,7 +514,7 @@ def _draw_load(rng, number, begin, end):
 
 
 def _moments(rng, begin, end, count):
-    """When puts come: evenly, or in bursts of equal time."""
+    """Draw the times of puts: evenly spread, or in bursts at equal times."""
     if rng.random() < 0.6:
         return sorted(rng.uniform(begin, end) for _ in range(count))
     bursts = [rng.uniform(begin, end) for _ in range(rng.randint(1, 5))]

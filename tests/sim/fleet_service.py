@@ -1,4 +1,6 @@
-"""The service as a fleet meets it: the server's pure model with its real limits, and what goes wrong on the way."""
+"""The service of a simulated fleet: the server's pure model with its real limits, behind a network that loses and
+delays.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -23,15 +25,15 @@ from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service
 from shardline.server.model.settings import Delays, Limits, ServiceSettings
 
-STALE_FOR = 0.8  # a listing may be that old: consumers look again after a second before they believe what is odd
-TAKEOVER_WAIT = 1.0  # for the service's 5 s
-SILENCE = 6.0  # for the reader's 30 s: the service pushes every 5 s
-PUSH_DISTANCE = 0.1  # how often a subscription looks for records
-DELETION = 0.5  # how long a stream is being deleted
+STALE_FOR = 0.8  # a listing may be this old: consumers list again after a second before they believe an odd one
+TAKEOVER_WAIT = 1.0  # in place of the service's 5 s
+SILENCE = 6.0  # in place of the reader's 30 s: the service pushes every 5 s
+PUSH_DISTANCE = 0.1  # how often a subscription checks for records
+DELETION = 0.5  # how long the deletion of a stream takes
 
 
 class FleetService(Endpoint):
-    """What requests of producers and readers meet."""
+    """Answers the requests of producers and readers."""
 
     def __init__(self, fleet, truth):
         self.fleet = fleet
@@ -67,7 +69,7 @@ class FleetService(Endpoint):
         self.past_shards = []
         self._stale_until = -1.0
         self.retention = fleet.retention
-        self.retentions = []  # those before: until when, and which
+        self.retentions = []  # earlier retentions: until when each applied, and its value
         self._stale_reading = None
         self.stalled = set()  # subscriptions
 
@@ -80,10 +82,10 @@ class FleetService(Endpoint):
             self.stream.retention_hours = self.fleet.retention / 3600.0
         self.truth.see_shards(self.stream)
 
-    # ---- the world changes
+    # ---- changes of the world
 
     def reshard(self, kind, now):
-        """As an operator does it: through the service's operations, which may refuse."""
+        """Reshard as an operator does: through the service's operations, which may refuse."""
         stream = self.service.state.streams.get(STREAM)
         if stream is None:
             return "no stream"
@@ -126,7 +128,7 @@ class FleetService(Endpoint):
         self.changes += 1
 
     def change_retention(self, seconds, now):
-        self.advance(now)  # what the old one has removed stays removed
+        self.advance(now)  # records that the old retention has removed stay removed
         self.retentions.append((now, self.retention))
         self.retention = seconds
         self.stream.retention_hours = seconds / 3600.0
@@ -142,14 +144,14 @@ class FleetService(Endpoint):
             self.truth.see_shards(stream)
 
     def horizon_at(self, now):
-        """What arrived before was removed by then, in the world's time."""
+        """Return the time before which arrived records had been removed by then, in the world's time."""
         past = [until - seconds for until, seconds in self.retentions if until <= now]
         later = [seconds for until, seconds in self.retentions if until > now]
         return max([now - (later[0] if later else self.retention), *past])
 
     @property
     def is_changing(self):
-        """Whether a reshard that was asked for is still to come."""
+        """Whether a requested reshard is still to come."""
         stream = self.service.state.streams.get(STREAM)
         return stream is not None and stream.pending is not None
 
@@ -161,10 +163,10 @@ class FleetService(Endpoint):
             self.truth.see_stored(stored)
         return answer
 
-    # ---- what readers ask
+    # ---- requests of readers
 
     def read_fault(self, now, kinds):
-        """What goes wrong with this request, if anything, and how late that is known."""
+        """Return the fault that hits this request, if there is one, and after how long the client learns of it."""
         if not self.fleet.reads_faulty_at(now):
             return None, 0.0
         for kind, chance in self.fleet.read_faults.items():
@@ -221,7 +223,9 @@ class FleetService(Endpoint):
         return Failure(classify(refusal.code, 400, refusal.message), refusal.code, refusal.message, 400), 0.0
 
     def next_event(self, subscription, now):
-        """What a subscription pushes, and how late that comes; ``nothing`` yet, or nothing any more (``stalled``)."""
+        """Return the event that a subscription pushes, and its delay; ``nothing`` if there is none yet, or ``stalled``
+        if there will be none.
+        """
         if subscription in self.stalled:
             return "stalled", 0.0
         body = subscription.poll(BEGIN + now)
@@ -233,7 +237,7 @@ class FleetService(Endpoint):
         return self._spoil(subscription, event, now)
 
     def _spoil(self, subscription, event, now):
-        """What becomes of an event on its way. An event that does not arrive is the last of its subscription."""
+        """Apply a fault to an event on its way. An event that does not arrive is the last one of its subscription."""
         faults = self.fleet.push_faults.items() if self.fleet.reads_faulty_at(now) else ()
         fault = next((kind for kind, chance in faults if self.rng.random() < chance), None)
         if fault == "late":
@@ -251,12 +255,14 @@ class FleetService(Endpoint):
         return Failure(FailureKind.IN_USE, "ResourceInUseException", "sim", 400), 0.0
 
     def close(self, subscription):
-        """The client has closed the connection. Of a connection that has stalled, the service learns nothing."""
+        """Close the connection, as the client. If the connection has stalled, the service does not learn of it."""
         if subscription not in self.stalled:
             subscription.ended = True
 
     def list_all(self, request, now):
-        """ListShards of a consumer: all shards, closed ones too. It may be a little late."""
+        """Answer a consumer's ListShards with all shards, including closed ones. The answer may be slightly out of
+        date.
+        """
         fault = self._listing_fault(now)
         fault, late = (None, 1.5) if fault == "slow" else (fault, 0.0)
         if fault == "fails":
@@ -297,7 +303,7 @@ class FleetService(Endpoint):
         return _summary(body["StreamDescriptionSummary"]), 0.0
 
     def _summary(self, now):
-        """The producers'."""
+        """The summary for producers."""
         body = self._ask("DescribeStreamSummary", {"StreamName": STREAM}, now)
         return body if isinstance(body, Failure) else _summary(body["StreamDescriptionSummary"])
 
@@ -310,7 +316,7 @@ class FleetService(Endpoint):
 
 
 def _summary(members):
-    """A retention of seconds is no number of hours that the service would give."""
+    """Return a summary with a retention in seconds, which the service could not express in hours."""
     summary = msgspec.convert(members | {"RetentionPeriodHours": 24}, StreamSummary)
     return msgspec.structs.replace(summary, retention_hours=members["RetentionPeriodHours"])
 

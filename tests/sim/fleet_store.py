@@ -1,6 +1,6 @@
-"""The lease store of a simulated fleet: the fake store of all tests, behind a network on which answers get lost.
+"""The lease store of a simulated fleet: the fake store of all tests, behind a network that loses answers.
 
-The kinds of store differ in their pace, and in how a listing is read: at one moment, or (DynamoDB) page by page.
+The kinds of stores differ in their speed, and in how a listing is read: at one moment, or (DynamoDB) page by page.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ CONTENDED = Failure(FailureKind.TRANSIENT, "Contended", "sim: it changed again m
 
 
 class Store(FakeStore):
-    """Rows, and the network in front of them. ``watch`` is the oracles': they see every write."""
+    """The rows, and the network in front of them. ``watch`` is the oracle, which sees every write."""
 
     def __init__(self, world, watch):
         super().__init__()
@@ -40,7 +40,7 @@ class Store(FakeStore):
 
     @property
     def is_forgetful(self):
-        """Whether it was set back so lately that those who held leases before may not know it."""
+        """Whether the store was set back so recently that earlier holders of leases may not know it."""
         if self.set_back_at is None:
             return False
         return self.world.now <= self.set_back_at + 1.01 * self.fleet.longest_lease
@@ -59,7 +59,9 @@ class Store(FakeStore):
         return self.rng.uniform(*self.kind.latency)
 
     def receive(self, worker_id, request, reply):
-        """A request has come. ``reply`` is called with the answer, if there is one; silence is for the client to end."""
+        """Receive a request. ``reply`` is called with the answer, if there is one. If there is none, the client must
+        time out.
+        """
         fault = self._draw_fault(request)
         if self.is_down:
             fault = self.rng.choice(["unsent", "dropped"])
@@ -122,7 +124,7 @@ class Store(FakeStore):
         return answer
 
     def _with_our_time(self, operation):
-        """A store that has a clock raises the floor of a token to its time."""
+        """Raise the floor of a token to the store's time, as a store with a clock does."""
         if not self.kind.has_clock or not isinstance(operation, TakeLease):
             return operation
         skew = self.fleet.store_clocks[self.set_back_at is not None]
@@ -138,7 +140,7 @@ class Store(FakeStore):
             self.watch.reached.add("two took the same lease: one was refused")
 
     def _scan(self, found, left, reply, *, lost):
-        """The next page: each is consistent, all of them together are not."""
+        """Read the next page. Each page is consistent, but the whole listing is not."""
         some = max(2, -(-len(self.rows) // self.kind.pages)) if self.kind.pages > 1 else len(left)
         found = found + [self.rows[shard_id] for shard_id in left[:some] if shard_id in self.rows]
         if left[some:]:

@@ -1,7 +1,7 @@
 """The user's code of one simulated worker: iterators of records and of batches, handlers in tasks and in threads.
 
-It decides nothing. It asks the hand-out of its worker by a mailbox, works along the cursor that it gets, fails, is slow,
-is interrupted or cancelled, and says what it is done with.
+It decides nothing. It sends requests to its worker's hand-out through a mailbox, works along the cursor that it gets,
+fails, is slow, is interrupted or cancelled, and reports the records that it has finished.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from shardline.core.consumer.handout import Iteration
 
 
 class Application:
-    """One iteration or run after another, until the consumer ends."""
+    """Runs one iteration or run after another, until the consumer ends."""
 
     def __init__(self, worker):
         self.worker = worker
@@ -25,8 +25,8 @@ class Application:
         self.rng = worker.user_chance
         self.is_manual = worker.config.ack == "manual"
         self.handlers = {}  # by taker: its task
-        self.unacknowledged = {}  # by grant: the records that are to be acknowledged, in order
-        self._taken = []  # what the loop's body has
+        self.unacknowledged = {}  # by grant: the records to be acknowledged, in order
+        self._taken = []  # the records that the body of the loop has
         self._done_while_lapsed = []
         self._number = 0
         self.main = Task(worker, self._live(), worker.close_if_idle)
@@ -40,7 +40,7 @@ class Application:
         return self.worker.hand_out
 
     def _draw(self, chance):
-        """Whether an odd thing happens. None does when the world is calm."""
+        """Whether an unusual thing happens. None does once the world is calm."""
         return self.rng.random() < chance and self.world.time < self.world.fleet.calm_at
 
     def _live(self):
@@ -68,7 +68,7 @@ class Application:
     # ---- an iterator
 
     def _iterate(self):
-        """Returns whether the bounds of the run ended it."""
+        """Iterate. Return whether the bounds of the run ended the iteration."""
         limit, self._number = self.plan.batch, self._number + 1
         limits = {"limit": limit, "whole": limit is not None, "max_wait": self.plan.max_wait}
         taker = self._begin(Iteration(self.hand_out, self._number, **limits))
@@ -96,7 +96,7 @@ class Application:
                     return False
 
     def _take(self, taker):
-        """Along the cursor: the quick path of the shells, or the next slice of time."""
+        """Take records along the cursor: by the fast path of the shells, or in the next time slice."""
         cursor, now = taker.cursor, self.worker.now
         if taker.whole:
             if not cursor.is_open:
@@ -109,7 +109,7 @@ class Application:
         return [cursor.take(now)] if cursor.is_open else []
 
     def _say_done(self):
-        """C5: by taking the next record, by asking, and by beginning another iteration."""
+        """Report finished records (C5): by taking the next record, by asking, and by beginning another iteration."""
         taken, self._taken = self._taken, []
         if taken:
             self.worker.books.see_return(taken)
@@ -117,7 +117,7 @@ class Application:
         self.worker.books.see_told(taken)
 
     def leave(self, *, is_clean):
-        """The user leaves its loop, in good order or by an error."""
+        """Leave the loop, normally or by an error."""
         if is_clean:
             self._say_done()
         elif self._taken:
@@ -128,7 +128,7 @@ class Application:
     # ---- a run
 
     def _run(self):
-        """Returns whether the bounds of the run ended it."""
+        """Run handlers. Return whether the bounds of the run ended it."""
         self._number += 1
         limits = {"batch": self.plan.batch, "max_wait": self.plan.max_wait}
         run = Run(self.hand_out, self._number, policy=self.plan.policy, rng=self.rng, **limits)
@@ -148,7 +148,7 @@ class Application:
             while not all(task.is_over for task in tasks):
                 try:
                     yield WAIT
-                except Cancelled:  # once more: a shielded handler, or one that gave up at the same time
+                except Cancelled:  # again: for a shielded handler, or one that gave up at the same time
                     continue
             if self.main.is_cancelled:
                 raise
@@ -197,7 +197,7 @@ class Application:
             self.worker.post(partial(self.hand_out.handle_work_ended, taker))
 
     def _stop(self):
-        """The policy gave up: the run ends, and the application too, or it tries again."""
+        """End the run, because the policy gave up. The application ends too, or starts another run."""
         self.reached.add("handler stopped the consumer")
         if self.rng.random() < 0.7:
             self.worker.close(is_clean=False)
@@ -205,7 +205,7 @@ class Application:
             self.main.throw()
 
     def _work(self, taker, task):
-        """One step: calls of the handler, or a dead letter. ``task`` is ``None`` in a thread."""
+        """Carry out one step: calls of the handler, or a dead letter. ``task`` is ``None`` in a thread."""
         step, error = taker.step, None
         if isinstance(step, WriteDeadLetter):
             error = yield from self._bury(taker, step.letter)
@@ -233,10 +233,10 @@ class Application:
         self.worker.books.handled[taker] = letter.records
         return None
 
-    # ---- the code itself
+    # ---- the user's code itself
 
     def _call(self, records, task, taker=None):
-        """The body of a loop, or a handler. ``task`` runs it, ``None``: a thread. Returns what it raised."""
+        """Run the body of a loop, or a handler, in ``task`` or (``None``) in a thread. Return what it raised."""
         books = self.worker.books
         books.see_call(records, taker)
         duration, fails = self._draw_call(records)
@@ -248,7 +248,7 @@ class Application:
         finally:
             if is_shielded:
                 task.is_shielded = False
-            if taker is not None:  # else the body of a loop has its records until it asks for more
+            if taker is not None:  # otherwise the body of a loop has its records until it asks for more
                 books.see_return(records)
         if not fails and taker is not None:
             self._finish(records)
@@ -270,7 +270,7 @@ class Application:
             fails = fails or any(UNHANDLED in record.data for record in records)
         return duration, fails
 
-    # ---- what is done
+    # ---- finished records
 
     def _finish(self, records):
         for record in records:
@@ -288,8 +288,8 @@ class Application:
                 self._done_while_lapsed.append(record)
 
     def note_revived(self):
-        """A renewal may be confirmed after its lease has lapsed: the lease was ours all the time. What its user was done
-        with meanwhile is done.
+        """Handle a renewal that is confirmed after its lease has lapsed: the lease was ours all the time. The records
+        that its user has finished meanwhile are done.
         """
         revived = [record for record in self._done_while_lapsed if record.lease.held]
         for record in revived:
@@ -304,10 +304,10 @@ class Application:
         self.worker.at_local(self.worker.now + delay, self._acknowledge, record)
 
     def _acknowledge(self, record):
-        """By itself, or with all before it."""
+        """Acknowledge a record: by itself, or with all earlier ones."""
         left = self.unacknowledged[record.lease]
         if record not in left:
-            return  # a later one was acknowledged with all before it
+            return  # a later record was acknowledged with all earlier ones
         place, through = left.index(record), self.rng.random() < self.plan.through_chance
         if place:
             self.reached.add("acknowledged with all before it" if through else "acknowledged out of order")

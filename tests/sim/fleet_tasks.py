@@ -19,7 +19,7 @@ class Task:
         self.is_shielded = False
         self._code = code
         self._on_end = on_end
-        self._turn = 0  # what was to resume an earlier turn comes too late
+        self._turn = 0  # a wake-up for an earlier turn is ignored
         self._is_thrown = False
         self.wake()
 
@@ -37,7 +37,7 @@ class Task:
         self.worker.at_local(self.worker.now + seconds, lambda: turn == self._turn and self.throw())
 
     def cancel(self):
-        """At once, or at the end of a shielded section."""
+        """Cancel the code: at once, or at the end of a shielded section."""
         if not self.is_cancelled:
             self.is_cancelled = True
             if not self.is_shielded:
@@ -70,7 +70,7 @@ class Wait:
 
 
 def ask(task, taker):
-    """Ask the host by the mailbox of the taker, and wait for the answer."""
+    """Send a request to the host through the taker's mailbox, and wait for the answer."""
     worker, mine = task.worker, Wait(task)
     assert taker.enter(mine, lambda caller: caller.is_over), "the only caller is not refused"
     number = taker.asked

@@ -1,4 +1,4 @@
-"""What is truly in the stream, who was handed it, and what is done? The world's own books: no machine sees them."""
+"""The true state of the stream: its records, who received them, and which are done. No machine sees it."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Stored:
 
 
 class ShardTruth:
-    """One shard: its records in their order, and what became of them."""
+    """One shard: its records in order, and what happened to them."""
 
     def __init__(self, shard):
         self.shard_id = shard.shard_id
@@ -32,17 +32,18 @@ class ShardTruth:
         self.is_open = True
         self.records = {}  # by place: (sequence number, sub-sequence)
         self.places = []
-        self.first_delivered = {}  # by place: when
+        self.first_delivered = {}  # by place: the arrival time
         self.done = set()
-        self.trimmed_before = None  # a place: what lies before it is gone
-        self.starts_at = None  # where the group began to read it: None, as long as nobody has a row for it
+        self.trimmed_before = None  # the place before which all records are gone
+        self.starts_at = None  # where the group began to read the shard; ``None`` while it has no row
         self.checked = 0  # places up to here were seen to be done (C2)
         self.committed = None
         self.first_committed = None
         self.finished = False
-        self.given_up = False  # finished by one who believed that it is gone, and not because it was read to its end
+        # Finished because a worker believed that the shard is gone, not because it was read to its end.
+        self.given_up = False
         self.ever_rowed = False
-        self.rowed_late = False  # its row was written so late that a descendant of it was being read
+        self.rowed_late = False  # the row was written so late that a descendant was already being read
         self.is_gone = False
 
     @property
@@ -60,7 +61,7 @@ class ShardTruth:
 
 
 class Truth:
-    """The stream as it is, over all its shards. A re-created stream begins a new book."""
+    """The true state of the stream, over all its shards. A re-created stream begins a new book."""
 
     def __init__(self, world, reached):
         self.world = world
@@ -68,9 +69,9 @@ class Truth:
         self.shards = {}
         self.epoch = 0
         self.drops = world.fleet.config.out_of_range == "drop"
-        self.first_by_data = {}  # when each payload was first handed to a user, out of the shard that it belongs to
+        self.first_by_data = {}  # when each payload was first handed to a user, from the shard that it belongs to
 
-    # ---- the stream changes
+    # ---- changes of the stream
 
     def begin_anew(self):
         self.shards = {}
@@ -91,7 +92,7 @@ class Truth:
                 self._see_trimmed(known, shard)
 
     def _see_trimmed(self, known, shard):
-        """Places whose number in the log lies before the first that is left."""
+        """Yield the places whose numbers in the log lie before the first remaining one."""
         for place in known.places:
             if parse(str(place[0])).number >= shard.log.first:
                 known.trimmed_before = place
@@ -114,10 +115,10 @@ class Truth:
                 if size > 1:
                     self.reached.add("an aggregate opened")
 
-    # ---- the group works
+    # ---- work of the group
 
     def deliver(self, record, now):
-        """A record is handed to a user."""
+        """Note that a record is handed to a user."""
         known = self.shards.get(record.shard_id)
         place = (int(record.sequence_number), record.sub_sequence)
         if known is None or place not in known.records:
@@ -125,22 +126,22 @@ class Truth:
             return
         truth = known.records[place]
         assert (record.data, record.key) == (truth.data, truth.key), f"{record} is not what was put: {truth}"
-        # A row of the stream that was there before has another range: what it lets through is too much, never too little.
+        # A row of the earlier stream has another range: it lets too many records through, never too few.
         assert not self.drops or truth.in_range or self.epoch, "it lies outside of the shard"
         if place in known.first_delivered:
             self.reached.add("redelivered")
         known.first_delivered.setdefault(place, now)
-        if truth.in_range:  # a copy that went astray is read beside the others: it has no place in the order of its key
+        if truth.in_range:  # a misdirected copy is read beside the others: it has no place in the order of its key
             self.first_by_data.setdefault(record.data, (now, len(self.first_by_data)))
 
     def finish(self, record):
-        """Its user is done with it, or its dead letter is written."""
+        """Note that a user has finished a record, or that its dead letter was written."""
         known = self.shards.get(record.shard_id)
         place = (int(record.sequence_number), record.sub_sequence)
         if known is not None and place in known.records:
             known.done.add(place)
 
-    # ---- what is so
+    # ---- queries
 
     def ancestors(self, shard_id):
         left, seen = [*self.shards[shard_id].parents], []
@@ -161,7 +162,7 @@ class Truth:
         return seen
 
     def undone(self, known):
-        """What the group still has to do of a shard."""
+        """Return the records of a shard that the group still has to handle."""
         return [place for place in known.required if place not in known.done]
 
 

@@ -1,7 +1,7 @@
-"""One worker process of a simulated fleet: the shell that ``core/consumer/__init__`` describes, on a clock of its own.
+"""One worker process of a simulated fleet: the shell that ``core/consumer/__init__`` describes, with its own clock.
 
-It can crash (all it knew is gone), be paused (nothing of it runs, then everything that waited comes at once) and be
-closed in good order. What it has sent goes on without it.
+It can crash (its state is lost), be paused (nothing of it runs, and afterwards everything that waited comes at once)
+and be closed in good order. Requests that it has sent continue without it.
 """
 
 from functools import partial
@@ -76,8 +76,8 @@ class Worker(Process, CoordinatorShell):
         self._wake_at = NEVER
         self._wants_pump = False
         self._was_missing = False
-        self.unread = set()  # what it gave back without having held it
-        self._excused = set()  # shards whose rows may name us without our knowing
+        self.unread = set()  # leases that it gave back without having held them
+        self._excused = set()  # shards whose rows may name us without our knowledge
 
     def _start(self):
         fleet = self.world.fleet
@@ -86,7 +86,9 @@ class Worker(Process, CoordinatorShell):
         return LATEST if fleet.start == "LATEST" else TRIM_HORIZON
 
     def _latest_at(self):
-        """The service's time, from the head of an answer (whole seconds); without one, our own wall clock."""
+        """Return the service's time, from the head of a response (in whole seconds). Without one, return our own wall
+        clock.
+        """
         answer, _ = self.world.service.describe(self.world.time)
         if isinstance(answer, Failure):
             return BEGIN + self.world.time + self.plan.wall_skew - 1.0
@@ -100,7 +102,7 @@ class Worker(Process, CoordinatorShell):
 
     @property
     def until_latest(self):
-        """Whether this life ends at the newest record: only the first does, for the world has to come to rest."""
+        """Whether this life ends at the newest record. Only the first life does, because the world has to come to rest."""
         return self.plan.until_latest and self.is_bounded
 
     def has_records(self, shard):
@@ -117,9 +119,9 @@ class Worker(Process, CoordinatorShell):
         self.is_dead = True
 
     def close(self, *, is_clean=True):
-        """Hand out no more, let the user finish what it has, or leave its loop, then let go of everything."""
+        """Hand out no more records, let the user finish those it has or leave its loop, then release all leases."""
         if self.is_dead or self.is_closing:
-            self.is_clean = self.is_clean and is_clean  # an error of the user during a clean close
+            self.is_clean = self.is_clean and is_clean  # the user's code fails during a clean close
             return
         self.note("closes", self.hand_out.failure or "asked to", "" if is_clean else "by an error")
         self.is_closing, self.is_clean = True, is_clean
@@ -130,7 +132,7 @@ class Worker(Process, CoordinatorShell):
         self.close_if_idle()
 
     def fail(self, why):
-        """Nothing more can be read."""
+        """End the worker, because nothing more can be read."""
         self.hand_out.fail(why, self.now)
         self.close(is_clean=False)
 
@@ -142,7 +144,7 @@ class Worker(Process, CoordinatorShell):
 
     def close_if_idle(self):
         if self.is_closing:
-            self.post(self._close_if_idle)  # after what the user said before
+            self.post(self._close_if_idle)  # after the earlier reports of the user
 
     def _close_if_idle(self, now):
         hand_out = self.hand_out
@@ -168,26 +170,28 @@ class Worker(Process, CoordinatorShell):
 
     @property
     def _has_seen_set_back(self):
-        """Whether the store has forgotten, in our time, what we let go of."""
+        """Whether the store has lost, during our life, the release of one of our leases."""
         set_back_at = self.world.store.set_back_at
         return set_back_at is not None and self.began_at <= set_back_at
 
     def _check_released(self):
-        """L5, also for what it only asked for. What lapsed, or came by a write whose answer was lost, is not its to give back."""
+        """Check L5, also for leases that were only asked for. Leases that lapsed, or that came by a write whose answer
+        was lost, need not be given back.
+        """
         assert not self.hand_out.shards, "every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
         ours = [row for row in rows if not row.is_foreign_to(self.machine._duplicates.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
         if (
             self.world.fleet.has_twins
-        ):  # what the other asked for, or was handed, and has not taken yet, bears our name too
+        ):  # leases that the other worker asked for, or was handed but has not taken yet, have our name, too
             held = {row.shard_id for row in ours if row.incarnation_of(self.name) is not None} & held
         assert held <= self._excused, f"L5: {self.name} has ended, and still has, or asks for, {held - self._excused}"
 
     # ---- the host
 
     def post(self, command):
-        """User code leaves a command for the host."""
+        """Post a command of user code to the host."""
         self._mail.append(command)
         if len(self._mail) == 1:
             delay = self.rng.uniform(0, self.world.fleet.user.to_host)
@@ -216,7 +220,7 @@ class Worker(Process, CoordinatorShell):
             self._arm(min(self.machine.next_deadline(), self.hand_out.next_deadline()))
 
     def drain(self):
-        """What the hand-out wants, and whom it answered."""
+        """Carry out the outputs of the hand-out, and wake the takers that it answered."""
         hand_out = self.hand_out
         for event in hand_out.take_events():
             self.books.see_event(event)
@@ -272,7 +276,7 @@ class Worker(Process, CoordinatorShell):
             self.unread.add(operation)
 
     def _leave(self, flight):
-        """It goes out: from here on it does not need us."""
+        """Send the operation. From here on it does not need this worker."""
         if flight[1]:
             return
         store, world = self.world.store, self.world
@@ -302,7 +306,8 @@ class Worker(Process, CoordinatorShell):
         self.send(serve, arguments, partial(self._answered_request, request))
 
     def _answered_request(self, request, answer):
-        self.machine.handle_service_time(float(int(BEGIN + self.world.time)), self.now)  # the answer's Date
+        # The Date header of the response.
+        self.machine.handle_service_time(float(int(BEGIN + self.world.time)), self.now)
         self.handle_answer(request, answer)
         self.wake()
 

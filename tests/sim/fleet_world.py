@@ -1,7 +1,7 @@
-"""A whole world in one thread: producers, the service, a lease store and a fleet of workers on one heap, from one seed.
+"""Runs a whole world in one thread, from one seed: producers, the service, a lease store and a fleet of workers.
 
-Trouble comes until the world grows calm; then it has to come to rest (``Watch.find_unrest``), to be closed in good order,
-and to have kept every promise (``Watch.check_end``).
+There is trouble until the world grows calm. Then it has to come to rest (``Watch.find_unrest``), to be closed in good
+order, and to have kept every guarantee (``Watch.check_end``).
 """
 
 from contextlib import contextmanager
@@ -47,18 +47,18 @@ class FleetWorld:
         self._lives = [0] * len(self.slots)
         self._configs = {}
         self.has_stopped = False
-        """Whether the fleet gave up on a stream that was made anew, as it was told to."""
+        """Whether the fleet gave up on a re-created stream, as it was configured to."""
         self.is_ending = False
         self._plan_trouble()
 
     @property
     def time(self):
-        """Since the world began."""
+        """The time since the world began."""
         return self.now - START
 
     @property
     def processes(self):
-        """All that may still act, paused or not."""
+        """All processes that may still act, paused or not."""
         return [worker for worker in self.slots if worker is not None and not worker.is_dead]
 
     @property
@@ -70,7 +70,7 @@ class FleetWorld:
         return any(end <= self.time for _, end in self.fleet.outages)
 
     def config_of(self, plan):
-        """A worker's own, which is the same object for all that are alike."""
+        """Return a worker's configuration. Equal configurations are the same object."""
         duration = plan.lease_duration or self.fleet.config.lease_duration
         wanted = (plan.max_leases, duration)
         if wanted not in self._configs:
@@ -85,7 +85,7 @@ class FleetWorld:
     def note(self, *what):
         self.trace.append((self.time, *what))
 
-    # ---- what happens
+    # ---- events
 
     def _plan_trouble(self):
         fleet = self.fleet
@@ -152,7 +152,7 @@ class FleetWorld:
             self.at(self.now + length, worker.resume)
 
     def handle_begun(self, worker_id):
-        """Someone made the first row of a group at LATEST."""
+        """Handle the first row of a group at LATEST."""
         if self.fleet.dies_beginning is not None:
             for worker in self.live:
                 if worker.name == worker_id:
@@ -160,7 +160,7 @@ class FleetWorld:
                     self.at(self.now + self.fleet.dies_beginning, self._start, worker.place)
 
     def handle_ended(self, worker):
-        """A worker has closed: another takes its place."""
+        """Handle a worker that has closed: another takes its place."""
         self.at(self.now + 0.3, self._start, worker.place)
 
     def handle_stopped(self):
@@ -191,7 +191,7 @@ class FleetWorld:
         return self
 
     def _look(self):
-        """Has all come to rest? Then everyone goes home."""
+        """Check whether the world is at rest. If it is, close all workers."""
         self._advance()
         reason = self.watch.find_unrest()
         if reason is None:
@@ -207,7 +207,7 @@ class FleetWorld:
 
 @contextmanager
 def _deleting_after(leases):
-    """Finished rows go after 30 lease durations: in some worlds sooner, so that they are seen to go."""
+    """Delete finished rows sooner than after 30 lease durations in some worlds, so that the deletion is tested."""
     before = planner.DELETE_AFTER_LEASES
     planner.DELETE_AFTER_LEASES = leases
     try:
@@ -218,7 +218,7 @@ def _deleting_after(leases):
 
 @contextmanager
 def _keeping(retention):
-    """A stream keeps its records for a day at least; where a simulated one keeps them for seconds, a day is short."""
+    """Allow a retention of seconds in a simulated stream, although the service's minimum is a day."""
     before = trim_watch.LEAST_RETENTION
     trim_watch.LEAST_RETENTION = before if retention is None else 1.4
     try:
@@ -229,8 +229,8 @@ def _keeping(retention):
 
 @contextmanager
 def _subscribing(retention):
-    """A simulated service has shorter waits than Kinesis, so that many subscriptions fit into a world. Where records are
-    kept for seconds, it also pushes more often than every 5 s.
+    """Shorten the waits of subscriptions, so that many of them fit into a world. If records are kept for seconds, push
+    more often than every 5 s, too.
     """
     before = fanout_reader.SILENCE, fanout_reader._TAKEOVER_WAIT, consumers._HEARTBEAT
     fanout_reader.SILENCE, fanout_reader._TAKEOVER_WAIT = SILENCE, TAKEOVER_WAIT
@@ -243,7 +243,7 @@ def _subscribing(retention):
 
 @contextmanager
 def _slicing(records):
-    """Pages are opened in slices of 10,000 records: in some worlds of a few, so that slices are seen."""
+    """Open pages in slices of a few records instead of 10,000 in some worlds, so that slices are tested."""
     before = page_reader.SLICE_RECORDS
     page_reader.SLICE_RECORDS = records
     try:

@@ -1,4 +1,4 @@
-"""Ctrl-C between any two steps, or one who comes in the middle and returns: helpers for tests."""
+"""Helpers for tests that interrupt code between any two steps: by Ctrl-C, or by a call that returns."""
 
 import dis
 import sys
@@ -7,16 +7,17 @@ from functools import cache
 
 CORE = "shardline/core/producer"
 LOOKS = {dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD") if name in dis.opmap}
-"""After these Python looks whether a signal came; and where a function begins."""
+"""After these opcodes, and where a function begins, Python checks for signals."""
 MAKES = {code for name, code in dis.opmap.items() if name.startswith(("BUILD", "LIST_APPEND", "RESUME"))}
-"""Here the garbage collector may run, and finalizers with it."""
+"""At these opcodes, the garbage collector may run, and finalizers with it."""
 
 
 @cache
 def sealed_part(code):
-    """From where to where a function reserves room and appends: the offsets of its first write, and of the call.
+    """Return the part of a function that reserves room and appends: the offsets of its first write, and of the call.
 
-    Nothing is called between the two, so that Python does not look for signals there. ``None`` if it does not do that.
+    Nothing is called between the two, so that Python does not check for signals there. ``None`` if the function has no
+    such part.
     """
     instructions = iter(dis.get_instructions(code))
     for first in instructions:
@@ -30,7 +31,7 @@ def sealed_part(code):
 
 
 class Interruption:
-    """Where it came, if it did."""
+    """Where the interruption came, if it did."""
 
     def __init__(self, after, within, steps, *, is_meant=lambda: True, then=None):
         self.after = after
@@ -39,10 +40,10 @@ class Interruption:
         self.is_meant = is_meant
         self.then = then
         self.where = None
-        self._last = {}  # the frames' last opcodes
+        self._last = {}  # the last opcodes of the frames
 
     def trace(self, frame, event, _):
-        """Called for each function that begins: count the steps of ours."""
+        """Count the steps of our code. Python calls this for each function that begins."""
         if event != "call" or self.within not in f"{frame.f_code.co_filename}:{frame.f_code.co_name}":
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = self.steps != "line", self.steps == "line"
@@ -75,7 +76,7 @@ class Interruption:
 
 
 def start_tracing(interruption):
-    """Trace with this from now on. Gives what traced before, which has to come back in the end."""
+    """Trace with this function from now on. Return the previous one, which must be restored in the end."""
     before = sys.gettrace()
     # Python 3.12 reports opcodes only if some frame has asked for them by the time of settrace.
     sys._getframe().f_trace_opcodes = True
@@ -85,14 +86,15 @@ def start_tracing(interruption):
 
 @contextmanager
 def interrupted(after, within=CORE, *, steps="opcode", is_meant=lambda: True):
-    """The code of the producer's core that runs in the block gets a KeyboardInterrupt after so many steps.
+    """Raise a KeyboardInterrupt in the producer's core after this many steps of the block.
 
-    How many opcodes a line takes depends on how often it ran before: who wants the same step each time counts lines.
-    ``steps="signal"``: only where a signal can interrupt, which is after calls and where a loop begins again.
+    The number of opcodes of a line depends on how often it ran before, so count lines to interrupt at the same step
+    each time. ``steps="signal"`` counts only the steps at which a signal can interrupt: after calls, and where a loop
+    begins again.
 
     Args:
         within: a part of "path of the file:name of the function".
-        is_meant: whether what runs now is to be interrupted: one task of many.
+        is_meant: returns whether to interrupt the code that runs now, for example one task of many.
     """
     interruption = Interruption(after, within, steps, is_meant=is_meant)
     before = start_tracing(interruption)
@@ -107,9 +109,9 @@ def interrupted(after, within=CORE, *, steps="opcode", is_meant=lambda: True):
 
 @contextmanager
 def entered_once_more(after, call, within=CORE):
-    """After so many steps ``call`` is called, as by a signal handler or a finalizer that returns; then it goes on.
+    """Call ``call`` after this many steps, as a signal handler or a finalizer that returns would, and then continue.
 
-    Only where the interpreter lets them run. What lies between is one step to them.
+    Only steps at which the interpreter lets them run are counted; for them, the code in between is one step.
     """
     interruption = Interruption(after, within, "signal", then=call)
     before = start_tracing(interruption)

@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 
 class AssertingLoader(SourceFileLoader):
-    """Compiles with assertions, and never reads or writes cached bytecode: that of ``-O`` has none."""
+    """Compiles with assertions, and never reads or writes cached bytecode: that of ``-O`` has no assertions."""
 
     def get_code(self, fullname):
         path = self.get_filename(fullname)
@@ -21,13 +21,13 @@ class AssertingLoader(SourceFileLoader):
 
 
 def _asserting_finder(path):
-    if not Path(path).is_relative_to(TESTS) or not Path(path).is_dir():  # runpy asks about files
+    if not Path(path).is_relative_to(TESTS) or not Path(path).is_dir():  # runpy looks for files
         raise ImportError(f"{path} holds none of the tests' modules")
     return FileFinder(path, (AssertingLoader, SOURCE_SUFFIXES))
 
 
 def keep_assertions():
-    """Once is enough, and it concerns only modules that are imported from now on."""
+    """Install the loader. It affects only modules that are imported from now on. Calling this again has no effect."""
     if not any(getattr(hook, "__name__", "") == _asserting_finder.__name__ for hook in sys.path_hooks):
         sys.path_hooks.insert(0, _asserting_finder)
         sys.path_importer_cache.clear()

@@ -14,7 +14,7 @@ def say(*words):
 
 
 def run(seed, seeds):
-    """One seed with its trace, or many without; gives the exit code."""
+    """Run one seed with its trace, or many without. Return the exit code."""
     reached = Reached()
     with reached.watching():
         return survey(seeds, reached) if seed is None else show(seed, reached)
@@ -43,7 +43,7 @@ def survey(seeds, reached):
             why = f"{type(error).__name__} {str(error)[:60]} ({where.name}:{where.lineno})"
             say("failed:", seed, why)
             failures.setdefault(why.partition(":")[0] + f" {where.name}:{where.lineno}", []).append((seed, why))
-    spent = max(time.process_time() - began, 1e-9)  # it may be shorter than a tick
+    spent = max(time.process_time() - began, 1e-9)  # the difference may be less than a tick
     for kind, found in sorted(failures.items(), key=lambda item: -len(item[1])):
         say(f"{len(found):5} {kind}\n      e.g. {found[0][1]}\n      {[seed for seed, _ in found[:12]]}")
         say(f"      replay: make sim WORLD=producer SEED={found[0][0]}")

@@ -1,18 +1,17 @@
-"""Which records had to be delivered, whatever went wrong? Those whose trouble would pass, and was shorter than their life.
+"""Decides which records had to be delivered in spite of all faults: those that lived longer than the trouble.
 
-- Where nothing is refused for good, a record that is given up has expired, and for no other reason: with the code
+- If nothing is refused permanently, a record that is given up has expired, and for no other reason: with the code
   ``Expired``, or in a part of a refused request with the reason of the refusal.
-- A record that lives on when all trouble is over, for as long as the slowest way to the stream takes at the worst,
-  is delivered, and in that time.
+- A record that is still alive when all trouble is over is delivered, if it lives for as long as the slowest path to the
+  stream takes at worst, and within that time.
 
-What this allows for, after the last fault, reshard or switch of the distribution (``_calm_at``):
+Allowances after the last fault, reshard or change of the distribution (``_calm_at``):
 
-- a request that was under way then, the pause that follows it, and the way of one that landed in the wrong shard: the map,
-  perhaps twice, then the request (``_detour``);
-- the map's own pauses, which grow with the time for which it could not be read;
-- what stands before it: requests one after the other where they must be, records and bytes at the lowest rate that
-  producer and shard have, as if all of them went to one shard, while a rate that throttling has lowered grows back
-  (``_queue``).
+- a request that was in flight then, the pause after it, and the detour of a record that landed in the wrong shard: the
+  map, perhaps twice, then the request (``_detour``);
+- the pauses of the map itself, which grow with the time for which it could not be read;
+- the queue: requests one after the other where they must be, records and bytes at the lowest rate that producer and
+  shard have, as if all of them went to one shard, while a rate that throttling has lowered recovers (``_queue``).
 """
 
 from math import ceil, sqrt
@@ -23,18 +22,18 @@ from shardline.core.producer.producer_record import Undelivered
 from shardline.core.producer.retries import EXPIRED
 
 TIMEOUT = 3.0
-SLOW = 4.0  # there and back, at the worst, where the network is slow at times
-RECOVERY = 0.05  # of a rate in a second
-BLIND = 1.0  # for how long the first map is waited for
+SLOW = 4.0  # the worst round trip, where the network is slow at times
+RECOVERY = 0.05  # the share of a rate by which it recovers in a second
+BLIND = 1.0  # how long records wait for the first map
 THROTTLES = {"throttled", "slow-down", "entry-throttle"}
 
 
 def check_delivered(shell):
-    """At the end of a world."""
+    """Check, at the end of a world, that all these records were delivered."""
     config, scenario = shell.config, shell.world.scenario
     refused = FATAL & scenario.faults.keys() or (config.ordered and "denied" in scenario.listing_faults)
     if scenario.recreated is not None and scenario.recreated[0] < scenario.recreated[1]:
-        return  # while the stream is missing records fail at once
+        return  # while the stream is missing, records fail at once
     if refused or config.fail_if_throttled or config.max_attempts is not None or shell.closed:
         return
     needed = _needed(shell)
@@ -62,7 +61,7 @@ def _has_expired(ending):
 
 
 def _calm_at(scenario):
-    """From when on nothing goes wrong any more."""
+    """Return the time from which on nothing goes wrong any more."""
     faulty = scenario.faults or scenario.listing_faults or scenario.summary_faults
     ends = [end for _, end in scenario.fault_windows] if faulty else []
     ends += [] if scenario.recreated is None else [scenario.recreated[1]]

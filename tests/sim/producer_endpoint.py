@@ -1,4 +1,4 @@
-"""The network and the service behind it: the server's pure model, and what the scenario lets go wrong on the way."""
+"""The network and the service behind it: the server's pure model, and the faults of the scenario."""
 
 from dataclasses import replace
 from random import Random
@@ -17,11 +17,11 @@ from shardline.server.model.settings import Limits, ServiceSettings
 BEGIN = 1_700_000_000.0
 STREAM = "s"
 TIMEOUT = 3.0
-ODD_SHARD = "shardId-000000009999"  # no stream here has so many
+ODD_SHARD = "shardId-000000009999"  # no stream here has this many shards
 
 
 class Endpoint:
-    """What a request meets: how long it takes, what the service does, what the client sees of it."""
+    """Decides for each request how long it takes, what the service does, and what the client sees of it."""
 
     def __init__(self, scenario):
         self.scenario = scenario
@@ -42,15 +42,15 @@ class Endpoint:
         self.stale_summary = None
         self.listings = 0
         self.bad_listings = 0
-        """Listings that failed, or were wrong."""
+        """The number of listings that failed or were wrong."""
         self.changes = 0
-        """How often shards or their distribution changed."""
+        """How often the shards or their distribution changed."""
         self.auto_ever = scenario.auto_at_first
         self.past_shards = []
-        """Of the stream that was deleted."""
+        """The shards of the deleted stream."""
         self.oddities = 0
         """How often an answer named a shard that does not exist."""
-        self.frozen = None  # what a listing that stays stale tells
+        self.frozen = None  # the shards of a listing that stays stale
 
     def _create(self):
         if self.scenario.on_demand:
@@ -66,7 +66,7 @@ class Endpoint:
     def stream(self):
         return self.service.state.streams[STREAM]
 
-    # ---- the world changes
+    # ---- changes of the world
 
     def reshard(self, kind, now):
         self.service.state.advance(BEGIN + now)
@@ -121,7 +121,7 @@ class Endpoint:
     def is_auto(self):
         return self.stream.record_distribution == "AUTO"
 
-    # ---- the way
+    # ---- the network
 
     def latency(self):
         low, high = self.scenario.latency
@@ -140,7 +140,7 @@ class Endpoint:
     # ---- PutRecords
 
     def put(self, request, now):
-        """The answer that the client gets, and how much later than usual."""
+        """Return the answer that the client gets, and its extra delay."""
         fault = self.draw_fault(self.scenario.faults, now)
         if fault in TRANSPORT_ERRORS:
             code, received, done = TRANSPORT_ERRORS[fault]
@@ -166,7 +166,7 @@ class Endpoint:
         return answer, 0.0
 
     def _refusal_of(self, guilty):
-        """In AWS's words, which count entries from 1."""
+        """Return the refusal in AWS's words, which count entries from 1."""
         named = guilty[: {"none": 0, "one": 1, "ten": 10}[self.scenario.naming]]
         if not named:
             return "poison"
@@ -187,7 +187,7 @@ class Endpoint:
                 self.faults.wrong_count(self.rng.choice([-1, 1]), count=1)
 
     def _name_an_odd_shard(self, results):
-        """The entry is where it belongs, and the answer says that it is elsewhere."""
+        """Name a wrong shard in the answer, although the entry is stored where it belongs."""
         place = self.rng.randrange(len(results))
         if results[place].sequence_number is not None:
             self.oddities += 1
@@ -213,7 +213,7 @@ class Endpoint:
     # ---- ListShards, DescribeStreamSummary
 
     def list_shards(self, request, has_map, now):
-        """``has_map``: whether the producer that asks has a map already, which a blackout leaves to it."""
+        """List the shards. ``has_map``: whether the producer already has a map, which it keeps during a blackout."""
         self.listings += 1
         blackout = self.scenario.blackout
         if blackout and has_map and request.next_token is None and blackout.start <= now < blackout.end:
@@ -255,7 +255,7 @@ class Endpoint:
         return listing
 
     def _list_all(self, now):
-        """Every shard, closed or not, in one page."""
+        """List every shard, closed or not, in one page."""
         answer = self.service.handle("ListShards", {"StreamName": STREAM, "MaxResults": 1000}, BEGIN + now)
         return msgspec.convert(answer.body, ListShardsResponse)
 

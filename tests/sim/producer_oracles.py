@@ -1,4 +1,4 @@
-"""What must hold after every step, and at the end? P1 to P12 of docs/guarantees.md, seen from outside."""
+"""Checks P1 to P12 of docs/guarantees.md from outside, after every step and at the end."""
 
 from collections import Counter
 from math import log2
@@ -15,13 +15,13 @@ from shardline.core.producer.retries import EXPIRED
 from shardline.core.producer.verdicts import WRONG_SHARD, Rules
 from shardline.model.hashing import hash_key_of
 
-LONGEST_REQUEST = 8.0  # both ways slow, and a timeout
-LONGEST_TRIP = 0.2  # there and back, in a world that is healthy
+LONGEST_REQUEST = 8.0  # slow in both directions, and a timeout
+LONGEST_TRIP = 0.2  # a round trip in a healthy world
 SLACK = 1e-6
 
 
 class Allowance:
-    """A bucket as the service would keep it for us: one second of rate, debt for what is larger (P6)."""
+    """A bucket as the service would keep it for the producer: one second of the rate, and debt for larger amounts (P6)."""
 
     def __init__(self, rate, now):
         self.rate = rate
@@ -29,7 +29,9 @@ class Allowance:
         self.now = now
 
     def take(self, cost, now, share, most):
-        """Whether ``cost`` may go. After throttling a smaller bucket counts as full: a ``share`` of ``most``."""
+        """Take ``cost``, and return whether it may pass. After throttling, a smaller bucket counts as full: a ``share``
+        of ``most``.
+        """
         self.balance = min(self.rate, self.balance + self.rate * (now - self.now))
         self.now = now
         full = self.rate if share == 1.0 else min(self.rate, most) * share
@@ -39,7 +41,7 @@ class Allowance:
 
 
 class StepOracles:
-    """One producer, watched."""
+    """Checks one producer."""
 
     def __init__(self, shell):
         self.shell = shell
@@ -95,7 +97,7 @@ class StepOracles:
             self.reached.add(off)
 
     def _check_deadline(self, record, deadline):
-        """Someone will look when a record that is in no lane yet has lingered, and when its life is over."""
+        """Check that the machine wakes up when a record that is in no lane yet has lingered, and when it expires."""
         config, now = self.shell.config, self.shell.now
         due_at = record.expires_at - config.record_ttl + config.linger
         assert deadline <= max(now, due_at) + SLACK, f"it lingers until {due_at}, the deadline is {deadline}"
@@ -103,7 +105,7 @@ class StepOracles:
         assert deadline <= max(now, expires_at) + SLACK, "nobody looks when its life is over"
 
     def _check_dates(self, lane):
-        """What shares an aggregate is due, and expires, when the oldest of it does."""
+        """Check that the records of an aggregate are due, and expire, when the oldest of them does."""
         life = self.shell.config.record_ttl - self.shell.config.linger
         aggregates = [aggregate for _, _, aggregate in lane._queue] + list(lane.open.values())
         for aggregate in aggregates:
@@ -111,7 +113,7 @@ class StepOracles:
             assert aggregate.due_at <= oldest - life + SLACK, f"due at {aggregate.due_at}, not at {oldest - life}"
 
     def _check_expiry(self):
-        """No waiting record outlives its TTL, and the machine wakes up when the next one expires."""
+        """Check that no waiting record outlives its TTL, and that the machine wakes up when the next one expires."""
         machine = self.machine
         shipments = [*machine._responses.parked, *machine._isolation.shipments()]
         waiting = [record for shipment in shipments for record in shipment.aggregate.records]
@@ -131,7 +133,7 @@ class StepOracles:
         self._before = (self.ended, self.machine._flight_count, self.shell.map_requests, self.shell.summary_requests)
 
     def check_pumped(self, deadline):
-        """Nothing that could be sent is forgotten, and wake-ups serve something."""
+        """Check that nothing that could be sent is forgotten, and that every wake-up has a purpose."""
         if self._woken:
             self._woken = False
             after = (self.ended, self.machine._flight_count, self.shell.map_requests, self.shell.summary_requests)
@@ -210,7 +212,7 @@ class StepOracles:
         return [shipment for flight in self.machine._flights.values() for shipment in flight.group.shipments]
 
     def _check_heads(self):
-        """P9: PutRecords does not keep the order of its entries, so a key has one entry under way."""
+        """Check P9: PutRecords does not keep the order of its entries, so a key has at most one entry in flight."""
         shipments = self._shipments()
         separate = [one for one in shipments if one.aggregate.separate]
         keys = [(one.lane, each.key) for one in separate for each in one.aggregate.records if each.key is not None]
@@ -222,7 +224,7 @@ class StepOracles:
                 assert all(other.lane is not one.lane for other in separate), "P9: beside an aggregate"
 
     def _allowance(self, lane):
-        """By lane, not by shard: a lane that comes back after AUTO starts over."""
+        """Return the allowance of a lane (not of a shard: a lane that comes back after AUTO starts over)."""
         if lane not in self._allowances:
             config, now = self.shell.config, self.shell.now
             rates = (config.records_per_second, config.bytes_per_second)
@@ -278,7 +280,7 @@ class StepOracles:
         ):
             self.reached.add("expired in flight")
 
-    # ---- endings
+    # ---- outcomes
 
     def check_ended(self, failed, finished):
         shell = self.shell
@@ -308,7 +310,7 @@ class StepOracles:
 
 
 def _parts(aggregate, lane):
-    """What each entry of a shipment carries: all of an aggregate, or each record of a bundle by itself."""
+    """Return the records of each entry of a shipment: all of an aggregate, or each record of a bundle by itself."""
     if aggregate.separate:
         return [(aggregate, [record], lane) for record in aggregate.records]
     return [(aggregate, aggregate.records, lane)]
@@ -346,13 +348,13 @@ def check_end(shell):
 
 
 def check_effort(shell):
-    """No storms: of ListShards, of attempts, of wake-ups."""
+    """Check that there are no storms: of ListShards, of attempts, or of wake-ups."""
     endpoint, scenario, config = shell.world.endpoint, shell.world.scenario, shell.config
     pages = 1 + max(len(endpoint.stream.shards), 40) // scenario.page_size
-    # A landing in a shard that no listing has is asked about when it comes, again after a pause, and once more when
-    # its records are sent again: the map is then still taken for stale.
+    # A landing in a shard that no listing has makes the producer list the shards at once, again after a pause, and once
+    # more when its records are sent again, because the map is then still considered stale.
     refreshes = 2 + 3 * endpoint.changes + endpoint.bad_listings + 3 * endpoint.oddities
-    refreshes += 2 * shell.missing_answers  # what is not found is read again
+    refreshes += 2 * shell.missing_answers  # a shard that is not found is listed again
     assert shell.map_requests <= refreshes * pages, f"ListShards: {shell.map_requests} for {refreshes}"
     most = 30 + 2 * max([config.record_ttl, *shell.load.own_ttls.values()]) / config.retry_backoff
     for given in shell.given:
@@ -365,7 +367,7 @@ def check_effort(shell):
 
 
 def check_isolation(shell):
-    """Invalid records in a healthy world: they fail with the reason of the service, the others are delivered."""
+    """Check invalid records in a healthy world: they fail with the service's reason, and the others are delivered."""
     calls, config = shell.oracles.isolated_at, shell.config
     bad = [given for given in shell.given if POISON in given.data]
     for given in bad:
@@ -415,7 +417,9 @@ def _check_stream(shell):
 
 
 def _read(shell):
-    """Every payload and where the KCL's reader finds it; and all that is stored, readable or not."""
+    """Return every payload with the place where the KCL's reader finds it, and everything that is stored, readable or
+    not.
+    """
     endpoint = shell.world.endpoint
     keys = {given.data: (given.key, given.hash_key) for given in shell.given}
     readable, stored = {}, Counter()
@@ -451,7 +455,7 @@ def _count(shell, kept):
 
 
 def _check_order(shell, readable):
-    """P9: the first copies of a key's delivered records lie in the order of their puts."""
+    """Check P9: the first copies of a key's delivered records are stored in the order of their puts."""
     last = {}
     past = {
         (shard.shard_id, int(kept.sequence_number), place)

@@ -1,4 +1,4 @@
-"""Were the interesting states reached? A ledger over many seeds, and the taps by which it is filled."""
+"""Counts the interesting states that were reached, over many seeds, and observes the machine to find them."""
 
 from contextlib import ExitStack, contextmanager
 
@@ -62,7 +62,7 @@ _JUDGES = ("judge_landing", "judge_range", "judge_refused", "judge_request")
 
 
 class Reached:
-    """What was seen, over all seeds."""
+    """The states that were seen, over all seeds."""
 
     def __init__(self):
         self.states = set()
@@ -89,7 +89,7 @@ class Reached:
 
     @contextmanager
     def watching(self):
-        """Note every rule that a verdict falls under, and where records expire."""
+        """Note every rule that a verdict uses, and where records expire."""
         with ExitStack() as taps:
             for name in _JUDGES:
                 taps.enter_context(_tap(settlement, name, self._see_verdict))
@@ -134,7 +134,7 @@ class Reached:
 
 @contextmanager
 def _tap(owner, name, watch):
-    """Let ``watch`` make the calls of a function, and see them."""
+    """Pass the calls of a function to ``watch``, which makes them."""
     function = getattr(owner, name)
     setattr(owner, name, lambda *arguments, **named: watch(function, *arguments, **named))
     try:

@@ -1,7 +1,7 @@
-"""What happens in one simulated world? Everything is drawn from the seed: parameters, load, faults, reshards.
+"""Draws one simulated world of a producer from its seed: parameters, load, faults, reshards.
 
-Swarm testing: a seed leaves most kinds of fault out and takes few values of each knob, so that rare combinations come
-up and no fault hides the others.
+Swarm testing: a seed leaves out most kinds of faults, and uses few values of each setting, so that rare combinations
+occur and no fault hides the others.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,8 @@ from shardline.model.hashing import HASH_KEY_MAX
 
 POISON = b"<poison>"
 
-# Request-level answers: code, HTTP status, what the service did with the request before ("no", "yes", "either").
+# Responses to whole requests: code, HTTP status, and whether the service carried out the request before ("no", "yes",
+# "either").
 REQUEST_ERRORS = {
     "throttled": ("ProvisionedThroughputExceededException", 400, "no"),
     "slow-down": ("ThrottlingException", 400, "no"),
@@ -30,7 +31,7 @@ REQUEST_ERRORS = {
     "not-found": ("ResourceNotFoundException", 400, "no"),
 }
 TRANSPORT_ERRORS = {
-    "refused": ("ConnectError", False, "no"),  # code, maybe received, what the service did with it
+    "refused": ("ConnectError", False, "no"),  # code, maybe received, whether the service carried out the request
     "reset": ("ConnectionReset", True, "no"),
     "lost-answer": ("ConnectionReset", True, "yes"),
     "timeout": ("ReadTimeout", True, "either"),
@@ -45,29 +46,29 @@ SUMMARY_FAULTS = ("fails", "denied", "slow", "stale")
 
 @dataclass
 class Load:
-    """One producer: its settings and what it is given."""
+    """One producer: its settings and its records."""
 
     config: ProducerConfig
     puts: list[tuple[float, str | None, str | None, bytes]]
-    """When, key, explicit hash key, data."""
+    """Time, key, explicit hash key and data of each put."""
     flushes: list[float]
     spurious: list[float]
-    """When the shell wakes for nothing."""
+    """When the shell wakes up for no reason."""
     abandoned_at: float | None
     waits: bool
-    """Someone waits for each record."""
+    """Whether a caller waits for each record."""
     interrupts: float = 0.0
-    """How often a put is ended in its middle, as by Ctrl-C."""
+    """How often a put is interrupted half-way, as by Ctrl-C."""
     own_ttls: dict[bytes, float] = field(default_factory=dict)
-    """The TTLs of the records that have one of their own, by their data."""
+    """The TTLs of the records that have their own, by their data."""
 
 
 @dataclass
 class Blackout:
-    """For a time, or for good, no listing that is newer than the first map can be had."""
+    """A time, or forever, in which no listing newer than the first map is available."""
 
     kind: str
-    """``denied`` or ``fails``; ``stale``: the listing stays as it was when the blackout began."""
+    """``denied`` or ``fails``; or ``stale``: the listing does not change after the blackout begins."""
     start: float
     end: float
 
@@ -90,19 +91,19 @@ class Scenario:
     fault_windows: list[tuple[float, float]]
     reshards: list[tuple[float, str]]
     toggles: list[float]
-    """When AUTO record distribution is switched."""
+    """When AUTO record distribution is switched on or off."""
     wants_order: bool = False
     blackout: Blackout | None = None
     recreated: tuple[float, float, int] | None = None
     """When the stream is deleted, when it is created again, and with how many shards."""
     lists_closed: bool = False
-    """Listings have the closed shards too, as those of servers that ignore the filter."""
+    """Whether listings have the closed shards, too, as on servers that ignore the filter."""
     naming: str = "none"
     """Which invalid entries the service names: "none", "one", or "ten" at most."""
     packing: str | None = None
     """The format in which all producers pack."""
     steady_poison: float = 0.0
-    """The share of invalid records in a world that has no other trouble."""
+    """The share of invalid records, in a world without other trouble."""
     loads: list[Load] = field(default_factory=list)
 
     def faulty_at(self, time: float) -> bool:
@@ -162,14 +163,14 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def _pack(rng, scenario):
-    """All producers pack, and so readers know the format. The payloads are not JSON."""
+    """Let all producers pack, so that readers know the format. The payloads are not JSON."""
     scenario.packing = rng.choice(["netstrings", "length-prefixed"])
     for load in scenario.loads:
         load.config = replace(load.config, packing=scenario.packing, aggregation=True)
 
 
 def _draw_own_ttls(rng, scenario):
-    """Some records, or all, live shorter or longer than the others."""
+    """Give some records, or all, a TTL of their own."""
     share = rng.choice([0.1, 0.5, 1.0])
     for load in scenario.loads:
         linger, record_ttl = load.config.linger, load.config.record_ttl
@@ -179,7 +180,7 @@ def _draw_own_ttls(rng, scenario):
 
 
 def _poison_steadily(rng, scenario):
-    """A healthy world, except that a share of the records is invalid: a small one all the time, or all of them."""
+    """Draw a healthy world in which a share of the records is invalid: a small share all the time, or all of them."""
     scenario.shards, scenario.on_demand, scenario.auto_at_first = rng.choice([1, 3, 8]), False, False
     scenario.record_rate, scenario.byte_rate = 1000.0, 1024.0 * 1024
     scenario.latency, scenario.slow_chance, scenario.duration = (0.01, 0.03), 0.0, 2.0
@@ -198,7 +199,7 @@ def _poison_steadily(rng, scenario):
     )
     if (
         config.ordered
-    ):  # one aggregate a shard and round trip: without company that is too slow for 500 records a second
+    ):  # one aggregate per shard and round trip: without larger batches this is too slow for 500 records a second
         config = replace(config, linger=0.1)
     count = rng.choice([200, 1_000])
     puts = []
@@ -209,7 +210,7 @@ def _poison_steadily(rng, scenario):
 
 
 def _be_patient(scenario):
-    """A world in which all trouble passes, and every record outlives it."""
+    """Draw a world in which all trouble passes, and every record outlives it."""
     scenario.faults = {kind: chance for kind, chance in scenario.faults.items() if kind not in FATAL}
     scenario.listing_faults.pop("denied", None)
     for load in scenario.loads:
@@ -218,7 +219,7 @@ def _be_patient(scenario):
 
 
 def _draw_listing_trouble(rng, scenario):
-    """Shards change, and the listing does not tell; or it tells more than it was asked for."""
+    """Change the shards without showing it in the listing, or list more than was requested."""
     scenario.lists_closed = rng.random() < 0.15
     if rng.random() < 0.1:
         scenario.faults["odd-shard"] = rng.choice([0.02, 0.1, 0.4])
@@ -236,12 +237,13 @@ def _draw_listing_trouble(rng, scenario):
 
 
 def _draw_second_life(rng, scenario):
-    """The stream is deleted and re-created with other shards; often so fast that no request is refused meanwhile."""
+    """Delete the stream and re-create it with other shards, often so fast that no request is refused meanwhile."""
     if rng.random() >= 0.15 or scenario.on_demand or scenario.blackout is not None:
         return
     second = rng.randint(1, max(1, int(scenario.duration) - 1))
     deleted_at = second + rng.uniform(0.0, 0.9)
-    # A shard tells the second in which it was created: none of the first life may be as young as those of the second.
+    # The starting number of a shard shows the second of its creation. No shard of the first life may be created in the
+    # same second as those of the second life.
     scenario.reshards = [one for one in scenario.reshards if int(one[0]) != second]
     gap = rng.choice([0.0, 0.0, 0.1, 2.0])
     shards = rng.choice([count for count in (1, 2, 3, 5, 8) if count != scenario.shards])
@@ -251,7 +253,7 @@ def _draw_second_life(rng, scenario):
 
 
 def _stress_order(rng, scenario):
-    """A world in which order is hard to keep: few hot keys, all shards changing while requests are under way."""
+    """Draw a world in which order is hard to keep: few hot keys, and all shards change while requests are in flight."""
     scenario.wants_order = True
     scenario.shards = rng.choice([2, 4])
     scenario.latency = rng.choice([(0.01, 0.2), (0.1, 0.6)])
@@ -344,7 +346,7 @@ def _draw_load(rng, scenario, number):
 
 
 def _moments(rng, duration, count):
-    """When puts come: evenly, or in bursts of equal time."""
+    """Draw the times of puts: evenly spread, or in bursts at equal times."""
     if rng.random() < 0.5:
         return sorted(rng.uniform(0, duration) for _ in range(count))
     bursts = [rng.uniform(0, duration) for _ in range(rng.randint(1, 4))]

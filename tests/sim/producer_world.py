@@ -1,4 +1,4 @@
-"""A whole world in one thread: producers' machines, a network and a service on one event heap, from one seed."""
+"""Runs a whole world in one thread, from one seed: producers' machines, a network and a service on one event heap."""
 
 from collections import deque
 from heapq import heappop, heappush
@@ -104,7 +104,7 @@ class World:
 
 
 class Shell(ProducerShell):
-    """A shell that puts what was drawn, and sends its requests over the network of the world."""
+    """A shell that puts the records of the scenario, and sends its requests over the network of the world."""
 
     def __init__(self, world, number, load):
         self.world = world
@@ -147,13 +147,13 @@ class Shell(ProducerShell):
                 self.take_queue()
 
     def take_queue(self):
-        """Put what waits for room, in order."""
+        """Put the records that wait for room, in order."""
         while self.queue:
             _, key, hash_key, data = self.queue[0]
             ttl = self.load.own_ttls.get(data)
             record = self.record(data, key, hash_key, waits=self.load.waits, ttl=ttl)
             answer = self._put(record)
-            if answer is None:  # it is not in
+            if answer is None:  # the record was not accepted
                 self.queue.popleft()
                 self.pump()
                 continue
@@ -171,7 +171,9 @@ class Shell(ProducerShell):
                 self.pump()
 
     def _put(self, record):
-        """What the intake answers; ``None`` if the put was interrupted before the record was in."""
+        """Put a record. Return the intake's answer, or ``None`` if the put was interrupted before the record was
+        accepted.
+        """
         if self._interrupts.random() >= self.load.interrupts:
             return self.accept(record)
         answer = None
@@ -191,7 +193,7 @@ class Shell(ProducerShell):
         self.oracles.check_flushed()
 
     def abandon(self):
-        """The end of a close that ran out of time."""
+        """End a close that ran out of time."""
         self.note("abandon")
         self.world.reached.add("abandoned")
         self.closed = True
@@ -226,7 +228,7 @@ class Shell(ProducerShell):
                 self.world.at(deadline, self._wake, deadline)
 
     def _may_rest(self, deadline):
-        """Whether only requests that repeat without end are due. The world must come to rest, and puts are over."""
+        """Whether only requests that repeat forever are due. The world must come to rest, and puts are over."""
         machine, asks_again = self.machine, []
         if machine._facts.auto:
             asks_again.append(machine._facts.next_deadline())  # under AUTO, the summary is read every minute
@@ -254,7 +256,7 @@ class Shell(ProducerShell):
         self._send(f"PutRecords {number}", self.world.endpoint.put, (request,), self._handle_put, number)
 
     def _collect(self):
-        """Take what ended. Says whether there may be more room."""
+        """Take the records that have ended. Return whether there may be more room."""
         machine = self.machine
         failed, finished = machine.ledger.failed, machine.ledger.finished
         self.oracles.check_ended([*failed], [*finished])
@@ -266,7 +268,7 @@ class Shell(ProducerShell):
             self.world.reached.see_event(event)
         return bool(events)
 
-    # ---- the way to the service and back
+    # ---- the network
 
     def _send(self, name, serve, arguments, handle, *numbers):
         self.note("sends", name, *(len(one.entries) for one in arguments if hasattr(one, "entries")))

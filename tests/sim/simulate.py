@@ -1,6 +1,6 @@
-"""Simulated worlds: ``make sim SEED=7`` tells the story of one, ``make sim SEEDS=500`` looks for trouble in many, and
-``make sim-soak HOURS=8`` goes on for hours with new seeds, and writes a report. The worlds are those of
-fleets; with ``WORLD=producer`` they are those of a producer alone.
+"""Simulates worlds: ``make sim SEED=7`` prints the trace of one, ``make sim SEEDS=500`` looks for failures in many, and
+``make sim-soak HOURS=8`` runs new seeds for hours and writes a report. The worlds are those of fleets; with
+``WORLD=producer`` they have producers only.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from shardline.model.position import Position
 from shardline.server.model.sequence_numbers import parse
 
 REPORTS = Path(__file__).resolve().parents[2] / "build" / "soak"
-SEEDS = 100  # unless another number is asked for
+SEEDS = 100  # unless another number is requested
 
 
 def say(*words):
@@ -34,7 +34,7 @@ def say(*words):
 
 
 def tell(world):
-    """What was drawn, and the trace: when, who, what, why."""
+    """Print the parameters of a world and its trace: when, who, what, why."""
     for name, value in vars(world.fleet).items():
         if name != "producing":
             yield f"{name}: {value}"
@@ -48,7 +48,7 @@ def tell(world):
 
 
 def brief(value):
-    """A value of the trace in few words."""
+    """Return a value of the trace as short text."""
     match value:
         case Lease():
             asked = "" if value.checkpoint_owner is None else f" -> {value.owner}"
@@ -78,7 +78,7 @@ def show(seed):
 
 
 def run_one(seed, reached):
-    """What went wrong, as (kind, words, world), or ``None``."""
+    """Run one seed. Return the failure as (kind, message, world), or ``None``."""
     world = FleetWorld(seed, reached)
     try:
         world.run()
@@ -97,7 +97,7 @@ def survey(seeds):
         if found is not None:
             kinds.setdefault(found[0], []).append(seed)
             say("failed:", seed, found[1])
-    spent = max(time.process_time() - began, 1e-9)  # it may be shorter than a tick
+    spent = max(time.process_time() - began, 1e-9)  # the difference may be less than a tick
     for kind, failed in sorted(kinds.items(), key=lambda item: -len(item[1])):
         say(f"{len(failed):5} {kind}\n      {failed[:12]}\n      replay: make sim SEED={failed[0]}")
     failures = sum(map(len, kinds.values()))
@@ -107,7 +107,7 @@ def survey(seeds):
 
 
 def soak(hours, first):
-    """New seeds until the time is over; the report is there from the first minute on."""
+    """Run new seeds until the time is over. The report exists from the first minute on."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     began, reached, failures, counts = time.monotonic(), Reached(), [], Counter()
     first = int(time.time()) * 1000 if first is None else first
@@ -151,7 +151,7 @@ def write_report(first, end, spent, counts, reached, failures):
 
 
 def some(word):
-    """How many, for argparse: a whole number, 1 or more."""
+    """Parse a count for argparse: a whole number, 1 or more."""
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"{word!r} is no number of seeds: it is a whole number, 1 or more")
     return int(word)
@@ -202,6 +202,6 @@ def main(arguments=None):
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:  # whoever reads has seen enough, as in: make sim SEED=7 | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be written at the exit
-        sys.exit(141)  # as one that SIGPIPE ended
+    except BrokenPipeError:  # the reader has closed the pipe, as in: make sim SEED=7 | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing may be left to write at exit
+        sys.exit(141)  # the exit code of a process that SIGPIPE ended

@@ -1,7 +1,8 @@
-"""Whole fleets in simulated worlds: many seeds, every oracle of ``fleet_oracles``, and proof that it was worth it.
+"""Runs whole fleets in simulated worlds: many seeds, with every oracle of ``fleet_oracles``, and a check that the seeds
+reached every interesting state.
 
-A failing seed: ``make sim SEED=k`` tells its story. Seeds that found a bug are in ``past_fleet_seeds.txt`` and
-are always run.
+To reproduce a failing seed, run ``make sim SEED=k``. Seeds that found a bug are in ``past_fleet_seeds.txt`` and are
+always run.
 """
 
 from pathlib import Path
@@ -31,7 +32,7 @@ def run(seed, reached=None, *, polls_only=False):
 
 
 def run_chunk(chunk):
-    """What it did not reach."""
+    """Run a chunk of seeds. Return the states that it did not reach."""
     reached = Reached()
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         run(seed, reached)
@@ -46,7 +47,7 @@ def ledger(run_directory):
 @pytest.mark.parametrize("seed", past_seeds())
 def test_a_seed_that_once_found_something_finds_nothing(seed):
     run(seed)
-    run(seed, polls_only=True)  # most of them are older than subscriptions
+    run(seed, polls_only=True)  # most of these seeds are older than subscriptions
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -55,7 +56,7 @@ def test_whatever_goes_wrong_every_promise_is_kept(chunk, ledger):
 
 
 def test_the_seeds_reached_every_interesting_state(request, ledger):
-    """Only if all of them run: a part of the seeds proves nothing about the rest."""
+    """Needs all chunks: a part of the seeds proves nothing about the rest."""
     ran = {item.name for item in request.session.items}
     wanted = {f"test_whatever_goes_wrong_every_promise_is_kept[{chunk}]" for chunk in range(CHUNKS)}
     if not wanted <= ran:

@@ -1,4 +1,4 @@
-"""Do the oracles still object under ``python -O``?"""
+"""Do the oracles still fail under ``python -O``?"""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from producer_oracles import check_end
 
 HERE = Path(__file__).parent
 
-# A producer that never comes to an end, by its own account. Only an assertion of the oracles sees it.
+# A producer that, by its own account, never finishes. Only an assertion of the oracles detects it.
 BROKEN = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -22,7 +22,7 @@ sys.exit(simulate.main())
 
 
 class Unfinished:
-    """A shell in whose queue someone waits."""
+    """A shell with a waiter in its queue."""
 
     machine = None
     queue = ("a waiter",)

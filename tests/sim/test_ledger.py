@@ -1,4 +1,4 @@
-"""Is every chunk of seeds run once, and does what any of them reached count?"""
+"""Is every chunk of seeds run once, and do the states that any of them reached count?"""
 
 from threading import Thread
 

@@ -1,7 +1,8 @@
-"""The producer in simulated worlds: many seeds, every oracle of ``producer_oracles``, and proof that it was worth it.
+"""Runs the producer in simulated worlds: many seeds, with every oracle of ``producer_oracles``, and a check that the
+seeds reached every interesting state.
 
-A failing seed: ``make sim WORLD=producer SEED=k`` prints what happened. Seeds that found a bug are in
-``past_seeds.txt`` and are always run.
+To reproduce a failing seed, run ``make sim WORLD=producer SEED=k``. Seeds that found a bug are in ``past_seeds.txt``
+and are always run.
 """
 
 from pathlib import Path
@@ -16,7 +17,7 @@ from shardline.core.producer.verdicts import Rules
 PAST = Path(__file__).with_name("past_seeds.txt")
 CHUNK = 100
 CHUNKS = 12
-RARE = [918273297]  # in which a lane is trusted again: one world in a thousand
+RARE = [918273297]  # worlds in which a lane is trusted again: one in a thousand
 
 
 def past_seeds():
@@ -25,7 +26,7 @@ def past_seeds():
 
 
 def run_chunk(chunk):
-    """What it did not reach."""
+    """Run a chunk of seeds. Return the states that it did not reach."""
     reached = Reached()
     with reached.watching():
         for seed in [*range(chunk * CHUNK, (chunk + 1) * CHUNK), *(RARE if chunk == CHUNKS - 1 else [])]:
@@ -53,7 +54,7 @@ def test_whatever_goes_wrong_every_invariant_holds(chunk, ledger):
 
 
 def test_the_seeds_reached_every_rule_and_every_interesting_state(request, ledger):
-    """Only if all of them run: a part of the seeds proves nothing about the rest."""
+    """Needs all chunks: a part of the seeds proves nothing about the rest."""
     ran = {item.name for item in request.session.items}
     wanted = {f"test_whatever_goes_wrong_every_invariant_holds[{chunk}]" for chunk in range(CHUNKS)}
     if not wanted <= ran:

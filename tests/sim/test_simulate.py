@@ -1,4 +1,4 @@
-"""Does the command of the simulation do what it was asked, or say why it does not?"""
+"""Does the command of the simulation do what it was asked to, or print why it does not?"""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def fail(world):
 
 @pytest.fixture
 def told(monkeypatch):
-    """What is said, of simulations in which every world fails."""
+    """Return the output of simulations in which every world fails."""
     lines = []
     for module in (simulate, producer):
         monkeypatch.setattr(module, "say", lambda *words: lines.append(" ".join(map(str, words))))
@@ -68,7 +68,8 @@ def test_so_does_a_soak(told, tmp_path, monkeypatch):
 
 def test_one_who_has_read_enough_sees_no_traceback():
     read_end, write_end = os.pipe()
-    os.close(read_end)  # before the first line: a short story may be in the pipe as a whole before anybody closes it
+    # Before the first line, because the pipe may hold a short trace as a whole before its reader closes it.
+    os.close(read_end)
     with os.fdopen(write_end, "w") as nowhere:
         line = [sys.executable, str(SCRIPT), "--seed", "7"]
         done = subprocess.run(line, stdout=nowhere, stderr=subprocess.PIPE, text=True, check=False)
