@@ -1,4 +1,4 @@
-"""What does a fleet do when all of it comes at random?"""
+"""The drill in which everything happens at random."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ from verdict import LEASE, finish, open_shards, require_parents_first
 
 
 def chaos(directory, store, *, full, seed=None):
-    """Whatever comes next, at random: kill, stop, pause, start, split, merge, a store that goes away."""
+    """Random events: kill, stop, pause and start workers, split and merge shards, take the store away."""
     rng = random.Random(seed if seed is not None else int(os.environ.get("DRILL_SEED", "1")))
     done = Counter()
     with running_fleet(directory, store, shards=3, lease_duration=LEASE) as fleet:

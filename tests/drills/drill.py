@@ -30,7 +30,7 @@ from verdict import LEASE
 from drills import DRILLS, LONG
 
 ALL = DRILLS | LONG
-LONGEST_STANDSTILL = LEASE / 2  # beyond it, a worker may lose its leases without any fault of ours
+LONGEST_STANDSTILL = LEASE / 2  # seconds; beyond this, a worker may lose its leases through no fault of ours
 ATTEMPTS = 3
 
 
@@ -39,7 +39,7 @@ class Ended(KeyboardInterrupt):
 
 
 def end_on_sigterm(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one would break off the clearing up
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal would interrupt the clean-up
     raise Ended
 
 
@@ -58,7 +58,7 @@ SETTINGS = {"DRILL_SEED": (is_whole, "a whole number"), "SOAK_SECONDS": (is_time
 
 
 def problems(options, environment):
-    """Why what was asked cannot be done: known before the first drill, and not after the last."""
+    """Return why the request cannot be carried out. This is known before the first drill starts."""
     unknown = [name for name in options.names if name not in ALL]
     if unknown:
         yield f"no drill is named {', '.join(unknown)}; there are {', '.join(ALL)}"
@@ -73,7 +73,7 @@ def problems(options, environment):
 
 
 def chosen(names, stores):
-    """What is to run, as (name, store): where a drill belongs, or where it was asked for."""
+    """Return the drills to run, as (name, store): on the stores of each drill, or on the requested one."""
     for name in dict.fromkeys(names or DRILLS):
         _, places = ALL[name]
         wanted = [store for store in stores if store in places]
@@ -82,14 +82,14 @@ def chosen(names, stores):
 
 
 def interrupt_behind(failure):
-    """The interrupt in whose wake this came up, if there was one: it is no failure of the drill."""
+    """Return the interrupt that caused this exception, if there was one: then the drill did not fail."""
     while failure is not None and not isinstance(failure, KeyboardInterrupt):
         failure = failure.__context__
     return failure
 
 
 def run_once(name, store, directory, *, full):
-    """What the drill saw, and what it failed of: None if it went well."""
+    """Run a drill. Return its facts, and its failure (``None`` if it passed)."""
     try:
         directory.mkdir(parents=True)
         return ALL[name][0](directory, store, full=full), None
@@ -100,7 +100,7 @@ def run_once(name, store, directory, *, full):
 
 
 def is_excused(failure, standstill):
-    """Whether it is the machine that failed: only what goes by time is excused, and never a broken promise."""
+    """Whether the machine caused the failure. Only failures that depend on time are excused, never a broken guarantee."""
     is_of_time = isinstance(failure, DrillError) and not isinstance(failure, BrokenPromiseError)
     return is_of_time and standstill > LONGEST_STANDSTILL
 
@@ -110,12 +110,12 @@ def problem_of(failure):
         return None
     if isinstance(failure, DrillError | OSError):
         return str(failure) or repr(failure)
-    traceback.print_exception(failure)  # a mistake in the drill, or in the library
+    traceback.print_exception(failure)  # a bug in the drill, or in the library
     return repr(failure)
 
 
 def run_one(name, store, directory, *, full):
-    """Tell it on a line, as it ends; gives that line. A drill that the machine spoilt runs again."""
+    """Run a drill, print its line when it ends, and return that line. A drill that the machine disturbed runs again."""
     for attempt in range(1, ATTEMPTS + 1):
         began_at = time.monotonic()
         with Standstill() as standstill:
@@ -156,9 +156,9 @@ def main(arguments=None):
 
 
 def command():
-    """The exit code of the whole."""
+    """Run the command, and return its exit code."""
     signal.signal(signal.SIGTERM, end_on_sigterm)
-    logging.getLogger("shardline").setLevel(logging.ERROR)  # what the load meets on its way is no result
+    logging.getLogger("shardline").setLevel(logging.ERROR)  # failures of the load are not results
     try:
         return main()
     except KeyboardInterrupt as interrupt:

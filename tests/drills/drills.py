@@ -1,8 +1,8 @@
-"""Which drills are there?
+"""The list of drills.
 
-Each is a function of a directory, a store's kind and ``full``: real workers on a real store, under load. It returns the
-facts that it saw, or raises ``DrillError``. None passes when a record was lost. Without ``full`` the times are scaled
-down.
+Each drill is a function of a directory, the kind of store and ``full``: real workers on a real store, under load. It
+returns the facts that it observed, or raises ``DrillError``. No drill passes if a record was lost. Without ``full``,
+the times are scaled down.
 """
 
 from chaos_drill import chaos
@@ -22,9 +22,9 @@ from stream_drills import (
     trimmed,
 )
 
-EVERYWHERE = ("sqlite", "redis", "dynamodb")  # the store matters
+EVERYWHERE = ("sqlite", "redis", "dynamodb")  # drills for which the store matters
 
-# Name: the drill, and the stores on which ``--store all`` runs it.
+# For each name: the drill, and the stores on which ``--store all`` runs it.
 DRILLS = {
     "kill-9": (kill_9, EVERYWHERE),
     "sigterm": (sigterm, EVERYWHERE),
@@ -53,7 +53,7 @@ DRILLS = {
     "chaos": (chaos, EVERYWHERE),
 }
 
-# They take minutes, or need Java: only when they are named.
+# These take minutes, or need Java, so they run only if they are named.
 LONG = {
     "soak": (soak, ("sqlite",)),
     "java-reads": (java_reads, ("dynamodb",)),

@@ -1,7 +1,8 @@
-"""What does a drill run on?
+"""The environment of a drill.
 
-A local Kinesis in this process, a lease store, workers that are processes (worker.py), a producer that makes the load (in
-this process, or putter.py), an observer that watches the leases in the store, and a count of the records (tally.py). All of it ends with the block.
+It has a local Kinesis in this process, a lease store, workers that are processes (worker.py), a producer that makes the
+load (in this process, or putter.py), an observer that watches the leases in the store, and a count of the records
+(tally.py). All of it ends with the block.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ START_LIMIT = 60.0
 
 
 class DrillError(AssertionError):
-    """The drill saw what must not be."""
+    """The drill observed something that must not happen."""
 
 
 class BrokenPromiseError(DrillError):
-    """What the library promises did not hold. No state of the machine excuses it."""
+    """A guarantee of the library did not hold. No state of the machine excuses that."""
 
 
 def require(holds, what):
@@ -53,11 +54,12 @@ def require_promise(holds, what):
 
 
 class Process:
-    """A program of ours with settings in a file."""
+    """One of our programs, with its settings in a file."""
 
     def __init__(self, name, program, settings, directory):
         self.name = name
-        self._is_asked = False  # to end: a second SIGTERM, when it has put its handler away, would kill it
+        # Whether SIGTERM was sent: a second one, after the program has removed its handler, would kill it.
+        self._is_asked = False
         self._errors = directory / f"{name}.stderr"
         path = directory / f"{name}.json"
         path.write_text(json.dumps(settings))
@@ -65,14 +67,14 @@ class Process:
             self.process = subprocess.Popen([sys.executable, str(program), str(path)], stdout=errors, stderr=errors)
 
     def signal(self, number):
-        """Send it; returns when that was."""
+        """Send a signal, and return the time."""
         self._is_asked |= number == signal.SIGTERM
-        sent_at = time.monotonic()  # before: what it wakes may answer in the same moment
+        sent_at = time.monotonic()  # taken before, because the process may react in the same moment
         self.process.send_signal(number)
         return sent_at
 
     def end(self, limit=10.0):
-        """SIGTERM, unless it was sent before, and what it made of it."""
+        """Send SIGTERM, unless it was sent before, and return the exit code."""
         if self.process.poll() is None and not self._is_asked:
             self.signal(signal.SIGTERM)
         try:
@@ -110,7 +112,7 @@ class Worker(Process):
 
     def end(self, limit=10.0):
         if self.process.poll() is None and not self._is_asked:
-            self.wait_ready()  # before it is, it does not listen to SIGTERM
+            self.wait_ready()  # until it is ready, it does not handle SIGTERM
         super().end(limit)
 
 
@@ -131,7 +133,7 @@ class Putter(Process):
 
 
 class Load:
-    """Puts numbered records at a steady pace until it is stopped; each is on the list when it was confirmed."""
+    """Puts numbered records at a steady rate until it is stopped. Each record is listed when it is confirmed."""
 
     def __init__(self, connection, directory, rate):
         self._path = directory / "put.tsv"
@@ -173,14 +175,14 @@ class Load:
         self._thread.join(60)
 
     def stop(self):
-        """End it; returns the names of all that was put."""
+        """Stop the load, and return the names of all records that were put."""
         self.end()
         require(self._failure is None, f"the load failed: {self._failure!r}")
         return self.names
 
 
 class Fleet:
-    """Everything around the workers."""
+    """The workers of a drill, and everything around them."""
 
     def __init__(self, directory, store, *, shards, kinesis=None, **config):
         self.directory = directory
@@ -190,7 +192,7 @@ class Fleet:
             self.config = {**self.config, "checkpoint_interval": 1.0}
         self.kinesis = LocalKinesis(shards=shards, stream=STREAM, **(kinesis or {}))
         self.workers = {}
-        self.history = []  # (time, shard, owner, checkpoint) of each change that was seen
+        self.history = []  # (time, shard, owner, checkpoint) of each observed change
         self._stack = contextlib.ExitStack()
         self._load = None
 
@@ -222,10 +224,10 @@ class Fleet:
         require(self.portal.call(store.open) is None, "the store opens")
         return store
 
-    # ---- who works
+    # ---- processes
 
     def _known(self):
-        """What a process has to know."""
+        """Return the settings that a process needs."""
         keys = self.kinesis.credentials
         return {
             "url": self.kinesis.endpoint_url,
@@ -260,12 +262,12 @@ class Fleet:
         return self._load
 
     def putter(self, *, rate=None, **config):
-        """A process that puts until it is ended."""
+        """Return a process that puts until it is ended."""
         self.workers["putter"] = putter = Putter(self._known(), rate, config, self.directory)
         return putter
 
     def put(self, entries, *, aggregation=False):
-        """Put these (key, data) at once, and list them."""
+        """Put these (key, data) pairs at once, and list them."""
         config = ProducerConfig(ordered=True, aggregation=aggregation, aggregate_max_count=100)
         with Producer(STREAM, config=config, **self.connection) as producer:
             deliveries = [producer.put(data, key=key) for key, data in entries]
@@ -275,18 +277,18 @@ class Fleet:
             file.writelines(f"{time.monotonic():.6f}\t{name_of(data)}\t{key!a}\n" for key, data in entries)
 
     def call(self, method, *arguments, **options):
-        """A call of the client: ``fleet.call("split_shard", STREAM, shard_id)``."""
+        """Call a method of the client: ``fleet.call("split_shard", STREAM, shard_id)``."""
 
         async def call():
             return await getattr(self._client, method)(*arguments, **options)
 
         return self.portal.call(call)
 
-    # ---- what is seen
+    # ---- observations
 
     def leases(self):
-        """The rows that are still worked on, by shard."""
-        if self._leases is None:  # not before it is asked: opening a store may create its table
+        """Return the rows of the unfinished shards, by shard."""
+        if self._leases is None:  # created on first use: opening a store may create its table
             self._leases = self._watched_store()
         rows = self.portal.call(self._leases.list_leases)
         require(not isinstance(rows, Failure), f"the leases cannot be listed: {rows}")
@@ -297,11 +299,11 @@ class Fleet:
         return rows
 
     def owners(self):
-        """How many leases that are not finished each worker has; ``None``: no worker."""
+        """Return how many unfinished leases each worker has; ``None`` stands for no worker."""
         return Counter(row.holder for row in self.leases().values() if not row.checkpoint.is_finished)
 
     def wait_owned(self, names, limit, what):
-        """Until these have everything, evenly; returns the time."""
+        """Wait until these workers hold all leases, evenly. Return the time."""
 
         def is_so():
             owners = self.owners()
@@ -324,7 +326,7 @@ class Fleet:
         return Tally(self.directory)
 
     def wait_drained(self, limit=20.0):
-        """Until everything that was put was handled, or the limit is over; the tally tells."""
+        """Wait until every record that was put was handled, or until the limit. Return the tally."""
         give_up_at = time.monotonic() + limit
         while (tally := self.tally()).lost and time.monotonic() < give_up_at:
             time.sleep(0.2)
@@ -345,7 +347,7 @@ def place_of(checkpoint):
 
 
 def wait_for(is_so, limit, what, pause=0.05):
-    """Until it is so; returns when that was."""
+    """Wait until the condition is true, and return the time."""
     give_up_at = time.monotonic() + limit
     while not is_so():
         require(time.monotonic() < give_up_at, f"not within {limit:.1f} s: {what}")

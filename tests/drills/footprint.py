@@ -1,4 +1,4 @@
-"""How much memory and time does a process take? From /proc: Linux only."""
+"""Measures the memory and the CPU time of a process, from /proc (Linux only)."""
 
 import os
 import threading
@@ -11,18 +11,18 @@ MIB = 1024 * 1024
 
 
 def resident(pid):
-    """Bytes of memory."""
+    """Return the resident memory in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def processor_time(pid):
-    """Seconds, of user and system."""
+    """Return the CPU time in seconds, user and system."""
     cells = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(cells[11]) + int(cells[12])) / TICK
 
 
 class MemoryWatch:
-    """Looks at the memory of some processes every second, from when it is made until it is ended."""
+    """Samples the memory of some processes every second, from its creation until it is ended."""
 
     def __init__(self, pids):
         self._samples = {name: [] for name in pids}  # (seconds, bytes)
@@ -41,7 +41,9 @@ class MemoryWatch:
         self._thread.join()
 
     def slopes(self, skip):
-        """Bytes a minute, by least squares, and the last size, per process; without the first ``skip`` seconds."""
+        """Return the growth in bytes per minute, by least squares, and the last size, for each process. The first
+        ``skip`` seconds do not count.
+        """
         found = {}
         for name, samples in self._samples.items():
             late = [(at, size) for at, size in samples if at >= skip]

@@ -1,4 +1,4 @@
-"""What does a fleet do when the user's code is slow, late, failing or in the way?"""
+"""Drills in which the user's code is slow, late, failing or blocking."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ from verdict import LEASE, finish
 
 
 def slow_handler(directory, store, *, full):
-    """A handler takes 3.5 leases for one record (35 s, scaled down): nothing comes twice, other shards go on."""
+    """A handler takes 3.5 leases for one record (35 s, scaled down): no record comes twice, and other shards continue."""
     lease = 10.0 if full else LEASE
     long = 3.5 * lease
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
@@ -29,7 +29,9 @@ def slow_handler(directory, store, *, full):
 
 
 def overdue(directory, store, *, full):
-    """A handler is not done when its shard has to go: it is cancelled, and the next one does it again."""
+    """A handler has not finished when its shard must move: it is cancelled, and the next worker handles the record
+    again.
+    """
     patience = 10.0 if full else 1.5
     with running_fleet(directory, store, shards=2, lease_duration=LEASE, hand_over_timeout=patience) as fleet:
         stuck = {str(number): 120.0 for number in range(100, 160)}
@@ -42,7 +44,7 @@ def overdue(directory, store, *, full):
         wait_for(lambda: fleet.tally().told("LeaseGained", "b"), 5, "the other has it")
         took = fleet.tally().told("LeaseGained", "b")[0].at - joined_at
         require(len(fleet.tally().journals["a"].cancelled) == 1, "the handler of the shard that went was cancelled")
-        # The other shard still hangs where it is, and nobody waits for it.
+        # The handler of the other shard still hangs, and no worker waits for it.
         victim = fleet.workers["a"]
         victim.signal(signal.SIGKILL)
         victim.process.wait()
@@ -50,7 +52,7 @@ def overdue(directory, store, *, full):
 
 
 def poison(directory, store, *, full):
-    """Records that no handler can take go to the dead letters, and delay no other record."""
+    """Records that no handler can process go to the dead letters, and delay no other record."""
     bad = {str(number) for number in (50, 51, 333)}
     letters = directory / "dead.jsonl"
     with running_fleet(directory, store, shards=4, lease_duration=LEASE) as fleet:
@@ -70,7 +72,7 @@ def poison(directory, store, *, full):
 
 
 def poison_stops(directory, store, *, full):
-    """Without dead letters the worker stops, nothing is skipped, and the next one takes it up there."""
+    """Without dead letters, the worker stops, nothing is skipped, and the next worker resumes there."""
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         fleet.put([(f"key-{number % 10}", b"%d" % number) for number in range(300)])
         worker = fleet.start("a", mode="run", poison=["150"])

@@ -1,6 +1,7 @@
-"""Can a fleet of ours and the Java KCL follow each other on one lease table, and does the KCL read what we put?
+"""Drills with the Java KCL: it and our fleet take over each other's lease table, and it reads the records that we put.
 
-Not in CI: the KCL takes a minute and a half to begin. ``store`` is not asked: the table is the KCL's, in DynamoDB.
+They do not run in CI, because the KCL takes a minute and a half to start. ``store`` is ignored: the table is the KCL's,
+in DynamoDB.
 """
 
 import signal
@@ -18,17 +19,17 @@ def numbered(first, last):
 
 
 def stored(fleet):
-    """How many entries the stream has: far fewer than records if they are aggregated."""
+    """Return how many entries the stream has: far fewer than records if they are aggregated."""
     return fleet.kinesis.streams[STREAM].record_count
 
 
 def finished(fleet):
-    """How many rows say that their shard was read to its end."""
+    """Return how many rows say that their shard was read to its end."""
     return sum(row.checkpoint.is_finished for row in fleet.leases().values())
 
 
 def java_reads(directory, store, *, full):
-    """The Java KCL reads 12,000 records that our producer aggregated, a split in between: all of them, each once."""
+    """The Java KCL reads 12,000 records that our producer aggregated, with a split in between: all of them, each once."""
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         fleet.put(numbered(0, 6_000), aggregation=True)
         java = JavaWorker(fleet, "java")
@@ -44,7 +45,7 @@ def java_reads(directory, store, *, full):
 
 
 def java_after_us(directory, store, *, full):
-    """Our fleet leaves a table behind, one worker in good order, one killed: the KCL goes on from its checkpoints."""
+    """Our fleet leaves a table behind, with one worker closed and one killed: the KCL resumes from its checkpoints."""
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         leaver, victim = fleet.start_all("a", "b", delay=0.001)
         fleet.wait_owned(["a", "b"], 30, "two workers share")
@@ -53,7 +54,7 @@ def java_after_us(directory, store, *, full):
         fleet.put(numbered(3_000, 6_000), aggregation=True)
         wait_for(lambda: finished(fleet), 60, "the parent is finished")
         leaver.end()
-        time.sleep(0.5)  # the other has not read everything by now
+        time.sleep(0.5)  # the other worker has not read everything yet
         victim.signal(signal.SIGKILL)
         victim.process.wait()
         left = {shard: place_of(row.checkpoint) for shard, row in fleet.leases().items()}
@@ -77,7 +78,7 @@ def java_after_us(directory, store, *, full):
 
 
 def us_after_java(directory, store, *, full):
-    """The KCL is killed with every checkpoint inside an aggregate: we go on with the very next record."""
+    """The KCL is killed while every checkpoint is inside an aggregate: we resume with the very next record."""
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         fleet.put(numbered(0, 6_000), aggregation=True)
         java = JavaWorker(fleet, "java", limit=700)

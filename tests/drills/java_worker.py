@@ -1,8 +1,9 @@
-"""How does the Java KCL read in a drill?
+"""The Java KCL as a worker of a drill.
 
-Its multi-language daemon runs in a process group of its own; it starts one record processor a shard
+Its multi-language daemon runs in its own process group. It starts one record processor per shard
 (tests/interop/java/record_processor.py), which writes the journal of a drill's worker. Kinesis is the embedded server
-over HTTP/2 in cleartext, DynamoDB is ministack; CloudWatch is switched off. tests/interop/java/install.sh installs it.
+over HTTP/2 in cleartext, DynamoDB is ministack, and CloudWatch is switched off. tests/interop/java/install.sh installs
+it.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from stores import REPOSITORY, contract_servers
 
 HERE = REPOSITORY / "tests" / "interop" / "java"
 INSTALLED = REPOSITORY / ".servers" / "kcl"
-START_LIMIT = 400.0  # it takes 50 to 140 s to begin
+START_LIMIT = 400.0  # it takes 50 to 140 s to start
 PROPERTIES = """\
 executableName = {python} {processor} {journal} {limit}
 streamName = {stream}
@@ -43,7 +44,7 @@ def require_installed():
 
 
 class JavaWorker:
-    """The KCL, as a worker of a fleet; ``limit``: each shard stops inside an aggregate after so many records."""
+    """The KCL as a worker of a fleet. ``limit``: each shard stops inside an aggregate after this many records."""
 
     def __init__(self, fleet, name, *, limit=""):
         require_installed()
@@ -79,7 +80,7 @@ class JavaWorker:
         fleet.workers[name] = self
 
     def wait_for(self, is_so, limit, what):
-        """Until it is so; returns how long the KCL has been running then."""
+        """Wait until the condition is true. Return how long the KCL has been running then."""
 
         def alive_and_so():
             require(self.process.poll() is None, f"the KCL ended: {self.errors}")
@@ -91,13 +92,13 @@ class JavaWorker:
             raise DrillError(f"{failure}; the KCL says: {self.errors}") from None
 
     def signal(self, number):
-        """To the daemon and its processors; returns when that was."""
+        """Send a signal to the daemon and its processors, and return the time."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
         return time.monotonic()
 
     def end(self, limit=60.0):
-        """SIGTERM to the daemon, which shuts its processors down in good order."""
+        """Send SIGTERM to the daemon, which shuts its processors down in good order."""
         self.process.terminate()
         try:
             self.process.wait(limit)

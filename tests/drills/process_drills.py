@@ -1,4 +1,4 @@
-"""What does a fleet do when its processes are killed, stopped, replaced, or live in another time?"""
+"""Drills in which processes are killed, stopped or replaced, or have wrong clocks."""
 
 import signal
 import time
@@ -9,14 +9,14 @@ from verdict import LEASE, finish
 
 from shardline.model.hashing import hash_key_of
 
-HELD = "1000000"  # the name of a record that the load does not get to
+HELD = "1000000"  # the name of a record that the load never reaches
 
 
 def kill_9(directory, store, *, full):
-    """kill -9 under load: the survivor has all within the lease duration and 3 s (DynamoDB: 7 s).
+    """kill -9 under load: the survivor holds all shards within the lease duration and 3 s (DynamoDB: 7 s).
 
-    The victim has had a record in hand for longer than it waits with a commit: had it committed what was not handled yet,
-    that record would be lost. Its other shard goes on meanwhile, so that it also dies in the midst of its work.
+    The victim has had a record in hand for longer than its commit interval: if it had committed the unhandled record,
+    that record would be lost. Its other shard continues meanwhile, so that it dies in the middle of its work.
     """
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
@@ -44,19 +44,19 @@ def kill_9(directory, store, *, full):
 
 
 def shard_of(fleet, worker):
-    """One of those that it holds."""
+    """Return a shard that the worker holds."""
     return min(shard for shard, row in fleet.leases().items() if row.holder == worker)
 
 
 def key_in(fleet, shard_id):
-    """A key of this shard that the load does not have."""
+    """Return a key of this shard that the load does not use."""
     ranges = {shard.shard_id: shard.hash_range for shard in fleet.kinesis.streams[STREAM].shards}
     place = ranges[shard_id]
     return next(key for key in map("held-{}".format, count()) if place.start <= hash_key_of(key) <= place.end)
 
 
 def sigterm(directory, store, *, full):
-    """SIGTERM under load: the survivor has all within 2 s, and nothing comes twice."""
+    """SIGTERM under load: the survivor holds all shards within 2 s, and no record comes twice."""
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         leaver, _ = fleet.start_all("a", "b")
@@ -74,14 +74,14 @@ def sigterm(directory, store, *, full):
 
 
 def balance(directory, store, *, full):
-    """Two start, a third joins, one leaves: balanced, each shard moves once at most, nothing comes twice."""
+    """Two workers start, a third joins, one leaves: balanced, each shard moves once at most, no record comes twice."""
     shards = 24 if full else 9
     facts = {}
     with running_fleet(directory, store, shards=shards, lease_duration=LEASE + 1) as fleet:
 
         def settle(names, since, what):
             took = fleet.wait_owned(names, 25, what) - since
-            time.sleep(3.0 if store == "dynamodb" else 1.5)  # would it move on?
+            time.sleep(3.0 if store == "dynamodb" else 1.5)  # time for unnecessary moves to show
             fleet.wait_owned(names, 0.5, f"{what}, and stays so")
             moves = fleet.tally().gains(since)
             twice = {shard: times for shard, times in moves.items() if times > 1}
@@ -106,7 +106,7 @@ def balance(directory, store, *, full):
 
 
 def pause(directory, store, *, full):
-    """SIGSTOP past the lease, then SIGCONT: it commits nothing, and its handlers are cancelled."""
+    """SIGSTOP for longer than the lease, then SIGCONT: the worker commits nothing, and its handlers are cancelled."""
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         # The first worker is stuck with a record of each of its shards when it is stopped.
@@ -118,7 +118,7 @@ def pause(directory, store, *, full):
         fleet.wait_owned(["a", "b"], 15, "two workers share")
         load = fleet.load(rate=150)
         wait_for(lambda: len(hanging(fleet, "a", stuck)) == 2, 10, "both handlers of the first are at work")
-        time.sleep(0.6)  # what was done is committed
+        time.sleep(0.6)  # the finished records are committed
         stopped_at = sleeper.signal(signal.SIGSTOP)
         fleet.wait_owned(["b"], lease + 8, "the other has everything")
         time.sleep(1.5)
@@ -142,12 +142,12 @@ def pause(directory, store, *, full):
 
 
 def hanging(fleet, worker, names):
-    """The shards in which a worker's handler is at work on one of these."""
+    """Return the shards in which a worker's handler is at work on one of these records."""
     return {cells[1] for cells in fleet.tally().journals[worker].begun if cells[3] in names}
 
 
 def rolling_restart(directory, store, *, full):
-    """Four workers are replaced one by one, each by SIGTERM, under load: nothing comes twice."""
+    """Four workers are replaced one by one under load, each by SIGTERM: no record comes twice."""
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=8, lease_duration=lease) as fleet:
         names = ["a1", "b1", "c1", "d1"]
@@ -170,7 +170,7 @@ def rolling_restart(directory, store, *, full):
 def clock_jumps(directory, store, *, full):
     """Wall clocks an hour ahead and an hour behind, which then jump by two hours: no effect.
 
-    The server checks signatures, which carry the time. The clock is that of the worker's Python (time.time).
+    The server checks signatures, which contain the time. The clock is that of the worker's Python (time.time).
     """
     settings = {"lease_duration": LEASE, "kinesis": {"verify_signatures": True}}
     with running_fleet(directory, store, shards=4, **settings) as fleet:

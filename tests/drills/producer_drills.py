@@ -1,4 +1,4 @@
-"""What does a producer do when it may not send, and what do all of them do over a long time?"""
+"""Drills of a producer that may not send, and of all parts over a long time."""
 
 import os
 import time

@@ -20,14 +20,14 @@ from shardline import Credentials, ProducerConfig
 from shardline.sync import Producer
 
 KEYS = 60
-EACH = 0.02  # seconds between two strokes
+EACH = 0.02  # seconds between two rounds of puts
 
 
 class Putter:
     def __init__(self, settings):
         self._settings = settings
         self._stopping = threading.Event()
-        self._waiting = deque()  # (delivery, name, key), in the order of putting
+        self._waiting = deque()  # (delivery, name, key), in the order of the puts
         self._file = Path(settings["put"]).open("a")  # noqa: SIM115 - as long as the process
         self.longest = 0.0
         self.most = 0
@@ -64,7 +64,7 @@ class Putter:
         return number
 
     def _settle(self, wait=None):
-        """Write down what was confirmed."""
+        """Write the names of confirmed records to the list."""
         lines = []
         while self._waiting and (wait is not None or self._waiting[0][0].done):
             delivery, name, key = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""How are the results of drills shown, on the terminal and in a page?"""
+"""Shows the results of drills on the terminal and in a page."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ HEAD = (
 
 
 def told(name, value):
-    """A fact in a few words; a float is a time."""
+    """Return a fact as short text. A float is a time."""
     return f"{name} {value:.2f} s" if isinstance(value, float) else f"{name} {value}"
 
 
 class Line(NamedTuple):
-    """How one drill went on one store."""
+    """The result of one drill on one store."""
 
     drill: str
     store: str
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
     @property
     def row(self):
-        """A row of the page's table."""
+        """Return a row of the page's table."""
         if self.problem is not None:
             return f"| {self.drill} | {self.store} | | | | | | **failed**: {self.problem.splitlines()[0][:200]} |"
         tally = self.facts["tally"]
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
 
 def results(lines):
-    """The table of a run, with a sum of all."""
+    """Return the table of a run, with a summary line."""
     tallies = [line.facts["tally"] for line in lines if line.problem is None]
     put, first, lost, repeated = (
         sum(len(getattr(tally, what)) for tally in tallies) for what in ("put", "first", "lost", "repeated")
@@ -51,7 +51,7 @@ def results(lines):
 
 
 def catalogue(drills):
-    """What each drill is about, from its docstring, and where it runs."""
+    """Return a table of all drills: the first sentence of each docstring, and the stores."""
     rows = [
         f"| `{name}` | {' '.join(drill.__doc__.partition(chr(10) * 2)[0].split())} | {', '.join(stores)} |"
         for name, (drill, stores) in drills.items()
@@ -60,7 +60,7 @@ def catalogue(drills):
 
 
 def split_at(page, part):
-    """The page before this part and after it, and the marks between which the part stands."""
+    """Return the page before this part and after it, and the marks around the part."""
     begin, end = f"<!-- results: {part} -->", "<!-- end of results -->"
     before, mark, rest = page.read_text().partition(begin)
     if not mark:

@@ -1,8 +1,8 @@
-"""How long did the machine stand still while a drill ran?
+"""Measures how long the machine stood still while a drill ran.
 
 A virtual machine can stop as a whole for longer than a lease lasts. Every worker then rightly loses its leases, records
-rightly come twice, and a limit for duplicates or for time says nothing. So a thread asks for short naps and notes by how
-much the longest one came back late.
+rightly come twice, and limits on duplicates or on time mean nothing. So a thread sleeps for short times, and notes by
+how much the longest sleep was late.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""What does a fleet do when its lease store is down, slow, throttled or full?"""
+"""Drills in which the lease store is down, slow, throttled or full."""
 
 import time
 
@@ -7,7 +7,7 @@ from verdict import LEASE, finish
 
 
 def store_down(directory, store, *, full):
-    """The store is away for longer than a lease: reading stops safely, and goes on when it is back."""
+    """The store is unreachable for longer than a lease: reading stops safely, and continues when the store is back."""
     lease = 5.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -32,7 +32,7 @@ def store_down(directory, store, *, full):
 
 
 def slow_store(directory, store, *, full):
-    """Every write to the store takes long, but less than a lease: no worker loses one, and nothing comes twice."""
+    """Every write to the store takes long, but less than a lease: no worker loses a lease, and no record comes twice."""
     lease = 10.0 if full else 4.0
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -46,7 +46,7 @@ def slow_store(directory, store, *, full):
 
 
 def throttled(directory, store, *, full):
-    """DynamoDB refuses half of all requests (too fast): the leases are kept, and nothing comes twice."""
+    """DynamoDB throttles half of all requests: the leases are kept, and no record comes twice."""
     lease = 10.0
     with running_fleet(directory, "dynamodb", shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -62,9 +62,9 @@ def throttled(directory, store, *, full):
 
 
 def store_full(directory, store, *, full):
-    """No room for a write, for longer than a lease: reported; reading stops safely, and goes on when there is room.
+    """No room for a write, for longer than a lease: reported; reading stops safely, and continues when there is room.
 
-    On SQLite the disk (a small tmpfs) is full to the last byte, on Redis the memory that it may use.
+    On SQLite, the disk (a small tmpfs) is full to the last byte; on Redis, the memory that it may use.
     """
     lease = 10.0 if full else LEASE
     with running_fleet(

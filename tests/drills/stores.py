@@ -1,7 +1,7 @@
-"""Where do the workers of a drill keep their leases, and how is that place down, slow, throttled or full?
+"""The lease stores of drills, and how each can be down, slow, throttled or full.
 
-SQLite is a file; Redis (Valkey) and DynamoDB (dynalite, ministack) are real servers, behind a relay that can be cut, be
-late, and answer in the place of DynamoDB. Full is the real thing: a small tmpfs for SQLite, ``maxmemory`` for Valkey.
+SQLite is a file. Redis (Valkey) and DynamoDB (dynalite, ministack) are real servers, behind a relay that can be cut,
+delay, and answer in place of DynamoDB. A full store is really full: a small tmpfs for SQLite, ``maxmemory`` for Valkey.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ CONTRACT = REPOSITORY / "tests" / "contract" / "conftest.py"
 
 
 def contract_servers():
-    """The module that knows how to start the servers: that of the contract tests."""
+    """Return the module that starts the servers, which belongs to the contract tests."""
     spec = importlib.util.spec_from_file_location("contract_servers", CONTRACT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -39,7 +39,7 @@ THROTTLED = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/x-amz-json-1
 
 
 class Relay:
-    """Passes bytes to a port on loopback, unless it is cut; late, if it is slow."""
+    """Passes bytes to a port on loopback: late if it is slow, not at all if it is cut."""
 
     def __init__(self, port):
         self._target = port
@@ -81,7 +81,9 @@ class Relay:
             self._open.discard(end)
 
     def _refuses(self, chunk):
-        """Only a request that came whole is refused: else its rest would be taken for the next one."""
+        """Whether to refuse a request. Only a complete request is refused: the rest of another would look like the next
+        one.
+        """
         if not self._throttled or self._rng.random() >= self._throttled:
             return False
         head, _, body = chunk.partition(b"\r\n\r\n")
@@ -113,7 +115,7 @@ class Relay:
 
     @contextlib.contextmanager
     def throttled(self, share):
-        """It answers so many requests in the place of DynamoDB: too fast. Gives a function that counts them."""
+        """Answer this share of the requests in place of DynamoDB, as throttled. Return a function that counts them."""
         self._throttled = share
         try:
             yield lambda: self.refused
@@ -141,7 +143,7 @@ class Store:
 
 @contextlib.contextmanager
 def small_disk(directory, size="256k"):
-    """A file system of its own in this directory; gives what fills it up, as a context manager."""
+    """Mount a file system in this directory. Return a context manager that fills it up."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", directory], capture_output=True, text=True, check=False
     )
@@ -204,7 +206,7 @@ def sqlite_at(directory, full=None):
             thread.join()
 
     url = f"sqlite:///{path}"
-    # Nobody else gets in: to a worker it looks like a disk that hangs.
+    # No other connection gets in: to a worker, this looks like a disk that hangs.
     return Store("sqlite", url, url, down=locked, slow=slow, full=full)
 
 
@@ -250,7 +252,7 @@ def redis_store(directory):
 
 @contextlib.contextmanager
 def relayed_table(port):
-    """A table of its own in a DynamoDB that answers at this port, behind a relay."""
+    """A table in the DynamoDB that answers at this port, behind a relay."""
     relay = Relay(port)
     table = f"drill-{secrets.token_hex(4)}"
     try:
@@ -279,7 +281,7 @@ def dynamodb_store(directory):
 
 @contextlib.contextmanager
 def ministack_store(directory):
-    """The other DynamoDB: it adds an index to a table that is paid by request, which the Java KCL wants."""
+    """The other DynamoDB: it can add an index to a table in on-demand mode, which the Java KCL needs."""
     servers = contract_servers()
     with servers.ministack(directory) as port, relayed_table(port) as store:
         yield store

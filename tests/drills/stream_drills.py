@@ -1,4 +1,4 @@
-"""What does a fleet do when the stream changes under it, is wide, odd or trimmed, and when the network is bad?"""
+"""Drills in which the stream is resharded, wide, trimmed or has odd data, and in which the network is bad."""
 
 import time
 
@@ -9,7 +9,7 @@ from worker import name_of
 
 
 def reshard(directory, store, *, full, start="TRIM_HORIZON"):
-    """Split, merge and UpdateShardCount under load, a restart in between: all of it, parents first, no replay."""
+    """Split, merge and UpdateShardCount under load, with a restart in between: no loss, parents first, no replay."""
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         if start == "TRIM_HORIZON":
             load = fleet.load()
@@ -33,7 +33,7 @@ def reshard(directory, store, *, full, start="TRIM_HORIZON"):
         parents = fleet.parents()
         require_parents_first(fleet, tally)
         require(len({one.shard for one in tally.handled}) > 4, "records came from many generations")
-        # Once more, after everyone had gone: closed parents are not read again.
+        # Start again after all workers have left: closed parents are not read again.
         before = len(tally.handled)
         fleet.start_all("again", start=start)
         time.sleep(pause)
@@ -48,12 +48,12 @@ def reshard(directory, store, *, full, start="TRIM_HORIZON"):
 
 
 def reshard_latest(directory, store, *, full):
-    """The same with LATEST: what was put once the workers were ready."""
+    """The same at LATEST: every record that was put after the workers were ready arrives."""
     return reshard(directory, store, full=full, start="LATEST")
 
 
 def many_shards(directory, store, *, full):
-    """150 shards: all are read, also those on the second page of the list."""
+    """150 shards: all are read, including those on the second page of the listing."""
     shards = 150
     with running_fleet(directory, store, shards=shards, lease_duration=5.0) as fleet:
         facts = {}
@@ -80,8 +80,8 @@ ODD = [
     b'{"__CHECKPOINT__": 1}',
     b"SHARD_END",
     b"TRIM_HORIZON",
-    b"\xf3\x89\x9a\xc2",  # the magic of an aggregate, and nothing else
-    b"\xf3\x89\x9a\xc2" + b"\x0a\x01a" + bytes(16),  # and a wrong digest
+    b"\xf3\x89\x9a\xc2",  # the magic number of an aggregate, and nothing else
+    b"\xf3\x89\x9a\xc2" + b"\x0a\x01a" + bytes(16),  # with a wrong digest
     b"\xf3\x89\x9a\xc2" + bytes(range(256)) * 4,
     b"\xff\xfe\x00\x01",
     b"\r\n\r\nHTTP/1.1 500 Internal Server Error\r\n\r\n",
@@ -107,7 +107,7 @@ ODD_KEYS = [
 
 
 def odd_data(directory, store, *, full):
-    """Data and keys that look like anything come as they are."""
+    """Unusual data and keys arrive unchanged."""
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         entries = [(ODD_KEYS[index % len(ODD_KEYS)], data) for index, data in enumerate(ODD)]
         entries += [(key, f"key {index}".encode()) for index, key in enumerate(ODD_KEYS)]
@@ -121,7 +121,7 @@ def odd_data(directory, store, *, full):
 
 
 def trimmed(directory, store, *, full):
-    """Retention removes what was not read yet: that is reported, and reading goes on."""
+    """Retention removes unread records: this is reported, and reading continues."""
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         fleet.put([(f"key-{number}", b"%d" % number) for number in range(100)])
         fleet.start_all("a")
@@ -141,7 +141,7 @@ def trimmed(directory, store, *, full):
 
 
 def reshard_storm(directory, store, *, full):
-    """1, 8, 3 and 5 shards in a row, under load and by way of what UpdateShardCount allows: all of it, in order."""
+    """1, 8, 3 and 5 shards in a row, under load, in the steps that UpdateShardCount allows: no loss, in order."""
     with running_fleet(directory, store, shards=1, lease_duration=LEASE) as fleet:
         fleet.start_all("a", "b", "c")
         load = fleet.load()
@@ -156,7 +156,7 @@ def reshard_storm(directory, store, *, full):
 
 
 def network_faults(directory, store, *, full):
-    """Resets, cut and lost answers, 500s, nonsense, and all of it late: whatever the network does to a request."""
+    """Resets, cut and lost responses, errors 500, invalid responses, and delays: no loss."""
     with running_fleet(directory, store, shards=4, lease_duration=LEASE) as fleet:
         fleet.start_all("a", "b")
         load = fleet.load()
@@ -182,7 +182,7 @@ def network_faults(directory, store, *, full):
 
 
 def idle_shards(directory, store, *, full):
-    """1,000 shards with nothing in them, one worker: it has them all, and what then comes is read at once."""
+    """1,000 empty shards and one worker: it holds them all, and reads new records at once."""
     shards = 1_000
     with running_fleet(directory, store, shards=shards, lease_duration=10.0, list_interval=60.0) as fleet:
         began_at = time.monotonic()

@@ -1,10 +1,11 @@
-"""What was put, what was handled, and what does the difference say?
+"""Compares the records that were put with those that were handled.
 
-The independent reader of a drill: it knows the journals of the workers (see worker.py) and the list of what was put,
-and nothing of the library. A record is known by its name; the first time it was handled is the one that counts. The
-same place in the stream once more is a duplicate; the same name at another place was stored twice, by the producer.
+This is the independent reader of a drill: it reads the journals of the workers (see worker.py) and the list of the
+records that were put, and does not use the library. A record is identified by its name. The first time that it was
+handled counts. If the same place in the stream is handled again, it is a duplicate; the same name at another place was
+stored twice by the producer.
 
-    python tests/drills/tally.py DIRECTORY
+python tests/drills/tally.py DIRECTORY
 """
 
 import sys
@@ -33,13 +34,13 @@ class Told(NamedTuple):
 
 
 class Journal:
-    """All that one worker wrote."""
+    """The journal of one worker."""
 
     def __init__(self, path):
         self.worker = path.stem
         self.handled, self.events, self.begun, self.cancelled = [], [], [], []
         self.ready_at = self.ended = None
-        whole, _, _ = path.read_text().rpartition("\n")  # the last line may still be on its way
+        whole, _, _ = path.read_text().rpartition("\n")  # the last line may be incomplete
         for line in whole.splitlines():
             kind, at, *cells = line.split("\t")
             if kind == "R":
@@ -60,7 +61,7 @@ class Tally:
 
     def __init__(self, directory):
         directory = Path(directory)
-        self.put = {}  # name: (when it was confirmed, key, place in the order of putting)
+        self.put = {}  # name: (when it was confirmed, key, place in the order of the puts)
         lines = (directory / "put.tsv").read_text().splitlines() if (directory / "put.tsv").exists() else []
         for place, line in enumerate(lines):
             at, name, key = line.split("\t")
@@ -71,7 +72,7 @@ class Tally:
         self.first = {}
         self.repeated = []  # the consumer's duplicates
         self.stored_twice = []
-        self._excused = {}  # name: why nobody handled it
+        self._excused = {}  # name: why no worker handled it
         places = set()
         for one in self.handled:
             place = (one.shard, one.order)
@@ -83,7 +84,7 @@ class Tally:
             self.first.setdefault(one.name, one)
 
     def excuse(self, names, why):
-        """These were not handled, and should not be."""
+        """Exclude records that were not handled, and should not be."""
         self._excused |= dict.fromkeys(names, why)
 
     @property
@@ -92,12 +93,12 @@ class Tally:
 
     @property
     def unknown(self):
-        """Handled, and never put."""
+        """The records that were handled, but never put."""
         return sorted(self.first.keys() - self.put.keys())
 
     @property
     def longest_gap(self):
-        """Between two records of one key that follow each other, in seconds."""
+        """The longest time between two successive records of a key, in seconds."""
         last, longest = {}, 0.0
         for one in self.first.values():
             if one.key in last:
@@ -107,7 +108,7 @@ class Tally:
 
     @property
     def out_of_order(self):
-        """Records that were first handled after a later one of their key."""
+        """The records that were first handled after a later record of their key."""
         latest, found = defaultdict(lambda: -1), []
         for one in self.first.values():
             place = self.put[one.name][2] if one.name in self.put else -1
@@ -117,7 +118,9 @@ class Tally:
         return found
 
     def before_parents(self, parents):
-        """Records of a child that were handled before the last of a parent; ``parents``: shard to its parents."""
+        """Return the records of a child that were handled before the last record of a parent. ``parents`` maps a shard
+        to its parents.
+        """
         last = defaultdict(float)
         for one in self.first.values():
             last[one.shard] = max(last[one.shard], one.at)
@@ -126,7 +129,7 @@ class Tally:
         ]
 
     def gains(self, since, until=float("inf")):
-        """How often each shard came to a worker in that time."""
+        """Return how often each shard was gained by a worker in that time."""
         counts = defaultdict(int)
         for one in self.events:
             if one.event == "LeaseGained" and since <= one.at < until:
@@ -142,7 +145,7 @@ class Tally:
 
     @property
     def notes(self):
-        """What else there is to count, by name."""
+        """Return the other counts, by name."""
         notes = Counter(self._excused.values())
         if self.stored_twice:
             notes["stored twice"] = len(self.stored_twice)

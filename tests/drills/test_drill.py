@@ -1,4 +1,6 @@
-"""Does the command of the drills say early what it cannot do, go on after a failure, and clear up when it is ended?"""
+"""Does the command of the drills reject impossible requests early, continue after a failure, and clean up when it is
+ended?
+"""
 
 import os
 import signal
@@ -16,7 +18,7 @@ from standstill import Standstill
 
 HERE = Path(__file__).resolve().parent
 PAGE = "".join(f"<!-- results: {part} -->\n<!-- end of results -->\n" for part in ("catalogue", "drills"))
-# A drill that has something to clear up, and never ends by itself.
+# A drill that has something to clean up, and never ends by itself.
 ENDLESS = """
 import signal, sys, time
 sys.path.insert(0, sys.argv.pop(1))

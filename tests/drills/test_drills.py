@@ -1,4 +1,4 @@
-"""Does a fleet of real processes come through what may happen to it? Each drill is one process: see drill.py."""
+"""Does a fleet of real processes survive the drills? Each drill is one process: see drill.py."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ DRILL = Path(__file__).with_name("drill.py")
 AT_A_TIME = 4  # they mostly wait
 LIMIT = 300.0  # three attempts: see standstill.py
 
-# The slowest first. What is not here takes longer than CI should wait: make drill has it all.
+# The slowest first. Drills that are not listed here take too long for CI: ``make drill`` runs them all.
 CASES = [
     ("rolling-restart", "sqlite"),
     ("balance", "sqlite"),
@@ -57,7 +57,7 @@ def run(name, store):
 
 @pytest.fixture(scope="module")
 def started(request):
-    """The drills that were asked for, side by side."""
+    """The requested drills, running in parallel."""
     wanted = [item.callspec.params for item in request.session.items if item.fspath == request.path]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         futures = {(one["name"], one["store"]): pool.submit(run, one["name"], one["store"]) for one in wanted}

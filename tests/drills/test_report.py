@@ -1,4 +1,4 @@
-"""Do the results of drills stand in the page as they were seen, and does the page know all drills?"""
+"""Does the page show the results of drills correctly, and list all drills?"""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Does the independent reader see what it is there to see?"""
+"""Does the independent reader find losses, duplicates and wrong order?"""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""When has a drill gone well?
+"""Decides whether a drill passed.
 
-Whatever it was about: when everything that was put was handled, what came twice is no more than the drill allows, the
+Every drill passes only if each record that was put was handled, there are no more duplicates than the drill allows, the
 records of a key came in order, and no checkpoint ever went back.
 """
 
@@ -10,7 +10,7 @@ LEASE = 2.0
 
 
 def finish(fleet, load=None, *, duplicates=None, ordered=True, limit=20.0):
-    """End the load and the workers, and count."""
+    """End the load and the workers, and count the records."""
     if load is not None:
         load.stop()
     fleet.wait_drained(limit)
@@ -40,6 +40,6 @@ def require_parents_first(fleet, tally):
 
 
 def open_shards(fleet):
-    """In the order of their hash ranges."""
+    """Return the open shards in the order of their hash ranges."""
     shards = [one for one in fleet.kinesis.streams[STREAM].shards if one.ending_sequence_number is None]
     return [one.shard_id for one in sorted(shards, key=lambda one: one.hash_range.start)]

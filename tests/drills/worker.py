@@ -29,7 +29,7 @@ from shardline import Consumer, ConsumerConfig, Credentials, FailurePolicy
 
 
 def name_of(data):
-    """A record's name: its number, or a digest of what is no number."""
+    """Return a record's name: its number, or a digest if the data is not a number."""
     return data.decode() if data.isdigit() else hashlib.sha256(data).hexdigest()[:20]
 
 
@@ -53,18 +53,18 @@ class Journal:
 
 
 class Work:
-    """What the user's code of a drill does with a record."""
+    """The user's code of a drill."""
 
     def __init__(self, journal, settings):
         self.journal = journal
         self.trace = settings.get("trace", False)
         self.delay = settings.get("delay", 0.0)
-        self.slow = settings.get("slow", {})  # name of a record: seconds for it
-        self.blocking = settings.get("blocking", {})  # the same, and the event loop stands still
+        self.slow = settings.get("slow", {})  # name of a record: seconds to spend on it
+        self.blocking = settings.get("blocking", {})  # the same, while the event loop is blocked
         self.poison = set(settings.get("poison", []))
 
     def begin(self, record):
-        """How long it takes."""
+        """Return how long the record takes."""
         if self.trace:
             self.journal.record("S", record)
         name = name_of(record.data)
@@ -125,7 +125,7 @@ async def tell_ready(consumer, journal):
 
 
 def skew_clock(journal, skew, jump):
-    """From now on the wall clock of this process is off by ``skew``; at SIGUSR1 it jumps."""
+    """Set the wall clock of this process wrong by ``skew`` from now on. At SIGUSR1 it jumps."""
     true_time, offsets = time.time, [skew]
     time.time = lambda: true_time() + sum(offsets)
 

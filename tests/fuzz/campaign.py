@@ -29,14 +29,14 @@ def say(*words):
 
 
 def whole_seconds(word):
-    """For argparse. Not 0, which libFuzzer takes for without end."""
+    """Parse a number of seconds for argparse. 0 is refused, because libFuzzer would never end."""
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"{word!r} is no time: it is whole seconds, 1 or more")
     return int(word)
 
 
 def fuzz_here(name, arguments):
-    """In the child: hand over to libFuzzer, which never returns."""
+    """Run libFuzzer in the child process. Never returns."""
     import atheris
 
     with atheris.instrument_imports(include=["shardline"]):
@@ -46,7 +46,7 @@ def fuzz_here(name, arguments):
 
 
 def run_target(name, seconds, directory):
-    """Whether nothing was found, libFuzzer's last line, and its whole output."""
+    """Run a target. Return whether nothing was found, libFuzzer's last line, and its whole output."""
     fresh, seeds = Path(directory) / name, CORPUS / name
     fresh.mkdir(parents=True)
     FINDINGS.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def run_target(name, seconds, directory):
         *([str(seeds)] if seeds.exists() else []),
     ]
     command = [sys.executable, __file__, "--child", name, *options]
-    # Atheris tells the traceback on stdout, libFuzzer the rest on stderr.
+    # Atheris prints the traceback on stdout, libFuzzer prints the rest on stderr.
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False
     )
@@ -70,18 +70,18 @@ def run_target(name, seconds, directory):
 
 
 def without_progress(told):
-    """Hundreds of lines about coverage, and of modules that were imported, would hide the traceback."""
+    """Remove the hundreds of lines about coverage and imported modules, which would hide the traceback."""
     return "\n".join(line for line in told.splitlines() if not line.startswith(("#", "INFO: ")))
 
 
 def replay_of(name, told):
-    """How to reproduce the failure: with the input whose path libFuzzer printed."""
+    """Return how to reproduce the failure: with the input whose path libFuzzer printed."""
     kept = re.findall(r"Test unit written to (.+)", told)
     return [f"replay: .venv/bin/python tests/fuzz/campaign.py --child {name} {path}" for path in kept]
 
 
 def keep(name, directory):
-    """Add to the corpus what reached code that the corpus did not: the smallest of it, and not too much."""
+    """Add inputs to the corpus that reached new code: the smallest ones, and not too many."""
     known = {path.read_bytes() for path in (CORPUS / name).iterdir()}
     found = sorted((Path(directory) / name).iterdir(), key=lambda path: (path.stat().st_size, path.name))
     for path in found[: max(0, KEPT_MAX_INPUTS - len(known))]:

@@ -1,4 +1,4 @@
-"""The targets are a module beside the tests: the campaigns import them by name."""
+"""Makes the targets importable by name, as they are for the campaigns."""
 
 import sys
 from pathlib import Path

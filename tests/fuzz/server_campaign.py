@@ -1,7 +1,8 @@
-"""Throw whatever a socket carries at the embedded Kinesis for a while: ``python tests/fuzz/server_campaign.py --seconds 60``.
+"""Fuzzes the embedded Kinesis through its socket: ``python tests/fuzz/server_campaign.py --seconds 60``.
 
-Requests of every operation, and of the control endpoint, broken in a few places; cut off, reset, sent in pieces, many on one
-connection. It never answers 5xx, never shows a traceback, never grows for good, and goes on serving.
+The campaign sends requests of every operation and of the control API, broken in a few places; cut off, reset, sent in
+pieces, or many on one connection. The server must never answer 5xx, never show a traceback, never grow permanently, and
+keep serving.
 """
 
 import argparse
@@ -24,10 +25,10 @@ from shardline.server.model.inputs import INPUTS
 from shardline.testing import Limits, LocalKinesis
 
 LOOK_EVERY = 200
-WARM_UP = 50  # exchanges: what is imported and cached with the first ones is no growth
-PATIENCE = 0.2  # seconds without an answer: it waits for more of a request, and there is no more
+WARM_UP = 50  # exchanges: imports and caches of the first ones do not count as growth
+PATIENCE = 0.2  # seconds without an answer: the server waits for the rest of a request, which never comes
 GROWTH_MAX_KIB = 200 * 1024
-LIMITS = replace(Limits.without_rates(), shards_per_account=200)  # shards that were asked for are no growth either
+LIMITS = replace(Limits.without_rates(), shards_per_account=200)  # requested shards do not count as growth, either
 PATHS = [b"/"] * 9 + [b"/_shardline/faults", b"/_shardline/streams", b"/_shardline/requests", b"/_shardline/clock"]
 METHODS = [b"POST"] * 7 + [b"GET", b"PUT", b"DELETE"]
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/s"
@@ -39,7 +40,7 @@ TABLE = {
     "TableName": "t",
     "CompressionType": "NONE",
 }
-MEMBERS = {  # every one that an operation knows, with a value that fits
+MEMBERS = {  # every member that an operation has, with a valid value
     "AdjacentShardToMerge": SHARDS[1],
     "ChannelARN": "arn:aws:kinesis:us-east-1:000000000000:channel/c",
     "ChannelName": "c",
@@ -108,7 +109,9 @@ ODD = [None, True, "", "x" * 300, [], {}, 1.5, -1e300, *BOUNDARIES]
 
 
 def members_of(rng, operation):
-    """What a client may send with it: most of what the operation knows, with other numbers, and now and then an oddity."""
+    """Return members that a client may send: most of those that the operation has, with varied values, and at times an
+    invalid one.
+    """
     known = msgspec.structs.fields(INPUTS[operation])
     names = [one.encode_name for one in known if rng.random() < (0.95 if one.required else 0.5)]
     if rng.random() < 0.2:
@@ -125,7 +128,7 @@ def varied(rng, value):
 def whole_request(rng):
     operation = rng.choice(sorted(INPUTS))
     body = json.dumps(members_of(rng, operation)).encode()
-    if rng.random() < 0.2:  # what is no JSON, in a frame that is whole
+    if rng.random() < 0.2:  # invalid JSON in a complete request
         body = mutated(rng, body)
     method, path = rng.choice(METHODS), rng.choice(PATHS)
     content_type = b"application/x-amz-json-1.1" if path == b"/" else b"application/json"
@@ -135,7 +138,7 @@ def whole_request(rng):
 
 
 def exchange(rng, address, data, *, finish=False, patience=PATIENCE):
-    """Send it in one of many ways; what came back, as far as anything did.
+    """Send the data in one of many ways, and return the answer, as far as there is one.
 
     With ``finish`` we close the connection afterwards, in one of several ways; usually no answer arrives.
     """
@@ -170,7 +173,7 @@ def works(address):
 
 
 def one_exchange(rng, address):
-    """A few requests on one connection, the last of which ends it."""
+    """Send a few requests on one connection. The last one ends it."""
     requests = [whole_request(rng) for _ in range(rng.choice([1, 1, 1, 3]))]
     requests[-1] = requests[-1].replace(b"Host: localhost\r\n", b"Host: localhost\r\nConnection: close\r\n", 1)
     data, is_broken = b"".join(requests), rng.random() < 0.3
@@ -180,7 +183,7 @@ def one_exchange(rng, address):
 
 
 def look(kinesis, address):
-    """It goes on serving; the stream is there again, should a request have deleted it."""
+    """Check that the server still serves. Create the stream again if a request has deleted it."""
     kinesis.faults.clear()
     if "s" not in kinesis.streams:
         kinesis.create_stream("s", shards=2)
@@ -192,7 +195,7 @@ def most_memory():
 
 
 def campaign(seconds, seed):
-    """How many exchanges there were."""
+    """Run exchanges, and return how many there were."""
     rng = Random(seed)
     with LocalKinesis(shards=2, stream="s", limits=LIMITS) as kinesis:
         kinesis.create_stream("alive", shards=1)
@@ -216,7 +219,7 @@ def main():
     parser.add_argument("--seconds", type=whole_seconds, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    logging.disable()  # what clients send is no news
+    logging.disable()  # errors of clients are expected
     try:
         count = campaign(options.seconds, options.seed)
     except Exception as error:

@@ -1,13 +1,13 @@
-"""What reads bytes that others wrote, and what may come of it?
+"""The fuzz targets: one function for each decoder of foreign bytes.
 
-One function per decoder: it takes any bytes, and returns or raises nothing. An exception that the decoder does not promise
-goes through, and is a finding; so is a round trip that does not close.
+A target takes any bytes, and returns or raises nothing. An exception that the decoder does not document is a finding,
+and so is a round trip that changes the value.
 
 Invariants:
 
-- Only the exceptions that a decoder documents come out of it.
-- What was decoded, encoded again and decoded again, is the same.
-- Time and memory are linear in the input, whatever lengths and depths it claims: the runner watches both.
+- A decoder raises only the exceptions that it documents.
+- A value that was decoded, encoded and decoded again is unchanged.
+- Time and memory are linear in the input, whatever lengths and depths it claims: the runner checks both.
 """
 
 import json
@@ -70,12 +70,12 @@ OPERATIONS = sorted(INPUTS)
 
 
 def pick(data, choices):
-    """The first byte chooses, the rest is the input."""
+    """Choose by the first byte; the rest is the input."""
     return choices[data[0] % len(choices)] if data else choices[0], data[1:]
 
 
 def _json(data):
-    """What Python's own reader makes of it, which is not ours to judge."""
+    """Read the input with Python's own reader, which is not tested here."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -90,7 +90,7 @@ def as_text(data):
 
 
 def aggregate(data):
-    """A message under the right checksum, so that all of it is read; and as it is."""
+    """Decode a message under the right checksum, so that all of it is read; and the input as it is."""
     assert aggregation.split_columns(data) is None or aggregation.is_framed(data)
     framed = aggregation.MAGIC + data + md5(data, usedforsecurity=False).digest()
     found = aggregation.split_columns(framed)
@@ -105,7 +105,7 @@ def aggregate(data):
 
 
 def varints(data):
-    with suppress(protobuf.WireError, IndexError):  # The caller stops at the end of the message
+    with suppress(protobuf.WireError, IndexError):  # the caller stops at the end of the message
         value, at = protobuf.read_varint(data, 0)
         assert protobuf.read_varint(protobuf.encode_varint(value), 0)[0] == value, (
             "what was decoded, encoded again and decoded again, is the same"
@@ -120,7 +120,7 @@ def cbor_item(data):
         value = cbor.decode(data)
     except cbor.CborError:
         return
-    with suppress(cbor.CborError):  # the seconds of a timestamp may be a number without a form
+    with suppress(cbor.CborError):  # the seconds of a timestamp may be a number in any form
         assert _same(cbor.decode(cbor.encode(value)), value), (
             "what was decoded, encoded again and decoded again, is the same"
         )
@@ -156,7 +156,7 @@ def error_answer(data):
 
 
 def event_stream(data):
-    """As it comes, in pieces; and as a frame with the right checksums, so that its headers are read."""
+    """Decode the input in pieces; and as a frame with the right checksums, so that its headers are read."""
     decoder = eventstream.MessageDecoder()
     step = 1 + len(data) // 3
     with suppress(eventstream.FrameError):
@@ -191,7 +191,7 @@ def http_answer(data):
 
 
 def http2_frames(data):
-    """What a server sends over HTTP/2, after its settings, to a client with two requests."""
+    """Read what a server sends over HTTP/2, after its settings, to a client with two requests."""
     step, content = pick(data, [1, 7, 100, 1 << 20])
     connection = Http2Connection("host", 0.0)
     connection.handle_data(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 0.0)
@@ -211,7 +211,7 @@ def http2_frames(data):
 
 
 def raw_record(data):
-    """What users hand to ``deaggregate``: whatever JSON a Lambda event may be."""
+    """Read what users pass to ``deaggregate``: any JSON that a Lambda event may have."""
     with suppress(UsageError):
         raw_records.deaggregate(_json(data))
 
@@ -222,7 +222,7 @@ def user_values(data):
             reader(data)
 
 
-# ---- what is written down
+# ---- stored data
 
 
 def lease_row(data):
@@ -234,7 +234,7 @@ def lease_row(data):
 
 
 def lease_item(data):
-    """A row of DynamoDB's table, as the service's JSON."""
+    """Read a row of DynamoDB's table, in the service's JSON."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         item = msgspec.json.decode(data, type=dict[str, dict[str, str | list[str] | bool | None]])
         with suppress(rows.RowError):
@@ -302,7 +302,7 @@ def server_request(data):
 
 
 def faults_file(data):
-    """What ``shardline local --faults`` and the control endpoint read."""
+    """Read a file for ``shardline local --faults``, which is also the input of the control API."""
     described = _json(data)
     if isinstance(described, list) and all(isinstance(one, dict) for one in described):
         faults = Faults(Random(1), lambda: 0.0)
@@ -322,7 +322,7 @@ def signature(data):
 
 
 def request_headers(data):
-    """What decides whether the embedded Kinesis serves a request at all."""
+    """Judge the headers that decide whether the embedded Kinesis serves a request at all."""
     lines = as_text(data).split("\n")
     headers = dict(zip(["host", "origin", "sec-fetch-site", "content-type", "authorization"], lines, strict=False))
     access = Access(["kinesis"], token="0123456789abcdef")
@@ -335,7 +335,7 @@ def request_headers(data):
 
 
 def _same(one, other):
-    """Equal, and not-a-number is equal to itself."""
+    """Whether two values are equal. Not-a-number counts as equal to itself."""
     return repr(one) == repr(other)
 
 

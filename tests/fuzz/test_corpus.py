@@ -1,5 +1,5 @@
-"""Does every input that was ever interesting still do no harm? The corpus of the fuzz campaigns, and whatever else a few
-seconds give: time and memory stay in proportion to the input.
+"""Are all inputs of the fuzz corpus, and a few seconds of random changes to them, handled in time and memory
+proportional to the input?
 """
 
 import time
@@ -12,14 +12,14 @@ from targets import TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
 INPUTS = sorted(path for path in CORPUS.rglob("*") if path.is_file())
-MEMORY_PER_BYTE = 400  # a list of empty keys, say: an object of 50 bytes or so for every two
+MEMORY_PER_BYTE = 400  # for example, a list of empty keys: an object of about 50 bytes for every two
 MEMORY_FREE = 1 << 20
 CPU_SECONDS = 2.0
 VARIATIONS = 40
 
 
 def mutated(rng, data):
-    """The same with a few bytes changed, cut or repeated."""
+    """Return the data with a few bytes changed, cut or repeated."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(changed) + 1)
@@ -40,7 +40,7 @@ def mutated(rng, data):
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_what_was_interesting_once_does_no_harm(path):
     target, data = TARGETS[path.parent.name], path.read_bytes()
-    target(data)  # what it imports or caches is not its price
+    target(data)  # imports and caches do not count
     began = time.process_time()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""The runner and its list are modules beside the tests: they import each other by name, as the script does."""
+"""Makes the runner and its list importable by name, as they are for the script."""
 
 import sys
 from pathlib import Path

@@ -21,7 +21,7 @@ from mutants import HERE, SOURCE, Mutant
 
 HAND_OUT = "machines/test_consumer_handout.py"
 READER = "machines/test_consumer_reader_promises.py"
-MODULES = {  # of core/consumer, and the tests that meet their mutants first
+MODULES = {  # files of core/consumer, and the tests that run first on their mutants
     "handout": HAND_OUT,
     "cursor": HAND_OUT,
     "run_bounds": HAND_OUT,
@@ -48,7 +48,7 @@ OTHER = {
 
 
 def wrong_versions(node):
-    """The wrong versions of an expression, or of the condition of a statement."""
+    """Return the wrong versions of an expression, or of the condition of a statement."""
     match node:
         case ast.Compare(left, operators, right):
             for place, operator in enumerate(operators):
@@ -85,7 +85,7 @@ def changes_state(node):
 
 
 def find(node, where=()):
-    """Every (function, node to replace, node that takes its place)."""
+    """Yield every (function, node to replace, replacement)."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Assert) or getattr(child, "name", None) == "__init__":
             continue
@@ -100,7 +100,7 @@ def find(node, where=()):
 
 
 def replaced(text, node, code):
-    """The text with other code in the place of a node."""
+    """Return the text with other code in place of a node."""
     lines = text.encode().splitlines(keepends=True)  # columns count bytes
     before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
     after = lines[node.end_lineno - 1][node.end_col_offset :] + b"".join(lines[node.end_lineno :])
@@ -108,7 +108,7 @@ def replaced(text, node, code):
 
 
 def make(file, killer=HAND_OUT, source=SOURCE):
-    """All mutants of a file."""
+    """Return all mutants of a file."""
     text = (source / "shardline" / file).read_text()
     stem, seen = file.rpartition("/")[2].removesuffix(".py"), Counter()
     for where, node, wrong in find(ast.parse(text)):
@@ -121,13 +121,13 @@ def make(file, killer=HAND_OUT, source=SOURCE):
 
 
 def read_equivalents():
-    """The reason, by the name of the mutant."""
+    """Return the reason of each equivalent mutant, by name."""
     entries = tomllib.loads(EQUIVALENTS.read_text())["equivalent"]
     return {name: entry["because"] for entry in entries for name in entry["mutants"]}
 
 
 def load_generated():
-    """All of them. An equivalent that does not exist is an error: the code has outgrown it."""
+    """Return all generated mutants. An equivalent that does not exist is an error: the code has outgrown it."""
     equivalents = read_equivalents()
     made = [mutant for name, killer in MODULES.items() for mutant in make(f"core/consumer/{name}.py", killer)]
     unknown = equivalents.keys() - {mutant.id for mutant in made}

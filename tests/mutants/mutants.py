@@ -1,18 +1,18 @@
-"""Which mistakes would a tired engineer make, and how is the code made wrong by one of them?
+"""Reads the listed mutants, and applies a mutant to the code.
 
 ``consumer.toml``, ``producer.toml`` and ``shared.toml`` list mutants: each is a piece of text of one file under
-``src/shardline``, the wrong text in its place, what a user would suffer, and the test that is expected to notice.
-``generated.py`` makes more of them from the source.
+``src/shardline``, the wrong text that replaces it, the harm to a user, and the test that is expected to fail.
+``generated.py`` makes more mutants from the source.
 
-A mutant is put into loaded code by exchanging the code objects of the functions that it changes. So the tests are
-imported and collected once, and each mutant costs a fork and the tests that it meets. A mutant that changes anything
-else (a constant, a default, the body of a class) cannot be put in like that: its text is imported instead of the file's.
+A mutant is applied to loaded code by replacing the code objects of the functions that it changes. So the tests are
+imported and collected once, and each mutant costs a fork and the tests that run on it. A mutant that changes anything
+else (a constant, a default, the body of a class) cannot be applied like that: its text is imported instead of the file.
 
 Invariants:
 
 - The old text occurs exactly once in its file: a mutant that the code has outgrown is an error, not a survivor.
 - The working tree is never touched.
-- The function whose code is exchanged has the code that the old text compiles to.
+- A function whose code is replaced has the code that the old text compiles to.
 """
 
 import importlib.abc
@@ -35,17 +35,17 @@ FIELDS = {"id", "file", "old", "new", "suffers", "killer", "equivalent"}
 class Mutant(NamedTuple):
     id: str
     file: str
-    """Below ``src/shardline``."""
+    """The path below ``src/shardline``."""
     old: str
     new: str
     suffers: str
-    """What a user would suffer."""
+    """The harm to a user."""
     killer: str
-    """The test, or the file of tests, below ``tests``, that is expected to kill it; it is run first."""
+    """The test, or the file of tests, below ``tests``, that is expected to kill the mutant. It runs first."""
     equivalent: str | None = None
-    """Why no test can tell it from the original, if that is so."""
+    """Why no test can distinguish the mutant from the original, if that is so."""
     is_generated: bool = False
-    """Whether ``generated.py`` made it."""
+    """Whether ``generated.py`` made the mutant."""
 
     @property
     def area(self) -> str:
@@ -57,11 +57,11 @@ class Mutant(NamedTuple):
 
 
 class DoesNotApply(Exception):  # noqa: N818 - it says what it is
-    """The old text is not there, or not once."""
+    """The old text does not occur, or occurs more than once."""
 
 
 def load_mutants():
-    """All mutants that are listed, in the order of the files."""
+    """Return all listed mutants, in the order of the files."""
     found = []
     for name in LISTS:
         for entry in tomllib.loads((HERE / f"{name}.toml").read_text())["mutant"]:
@@ -73,24 +73,24 @@ def load_mutants():
 
 
 def read(mutant):
-    """The text of its file."""
+    """Return the text of a mutant's file."""
     path = SOURCE / "shardline" / mutant.file
     return path.read_text() if path.exists() else ""
 
 
 def mutated(mutant):
-    """The text of its file, made wrong."""
+    """Return the text of a mutant's file with the mutant applied."""
     text = read(mutant)
     if text.count(mutant.old) != 1:
         raise DoesNotApply(f"{mutant.id}: the old text occurs {text.count(mutant.old)} times in {mutant.file}")
     return text.replace(mutant.old, mutant.new)
 
 
-# ---- into loaded code
+# ---- applying mutants to loaded code
 
 
 def shape(code, *, of_all=True):
-    """What code does, wherever it stands; without ``of_all``, less the functions and classes in it."""
+    """Return what code does, independent of its place. Without ``of_all``, leave out the functions and classes in it."""
     consts = [
         (shape(const) if of_all else None) if isinstance(const, CodeType) else f"{type(const)} {const!r}"
         for const in code.co_consts
@@ -100,7 +100,7 @@ def shape(code, *, of_all=True):
 
 
 def changed_functions(old, new, path=()):
-    """The functions that differ, as (path, old code, new code); ``None``: something else differs too."""
+    """Return the functions that differ, as (path, old code, new code); ``None`` if something else differs, too."""
     if shape(old, of_all=False) != shape(new, of_all=False):
         return None
     found = []
@@ -125,7 +125,7 @@ def compiled(text):
 
 
 def find_changes(mutant):
-    """What a mutant changes, as in ``changed_functions``."""
+    """Return the changes of a mutant, as ``changed_functions`` does."""
     return changed_functions(compiled(read(mutant)), compiled.__wrapped__(mutated(mutant)))
 
 

@@ -1,9 +1,9 @@
-"""Do the tests find bugs? ``python tests/mutants/run.py`` makes every mutant, and sees which test notices.
+"""Runs the tests on every mutant, to see whether they find bugs: ``python tests/mutants/run.py``.
 
-Each mutant meets the test that is expected to kill it, then the machines and the simulation, until one test notices. A
+The test that is expected to kill a mutant runs first, then the machines and the simulation, until one test fails. A
 mutant that is listed as equivalent has to survive them all. ``--write`` puts the results into
-``tests/mutants/results.tsv`` and their sums into ``docs/tested/mutants.md``. The
-exit code is 0 if every mutant was killed by the simulation or by the machines, or is listed as equivalent.
+``tests/mutants/results.tsv`` and their sums into ``docs/tested/mutants.md``. The exit code is 0 if every mutant was
+killed by the simulation or by the machines, or is listed as equivalent.
 
 Invariants:
 
@@ -35,12 +35,12 @@ from mutants import ROOT, SOURCE, DoesNotApply, MutantFinder, find_changes, load
 PAGE = ROOT / "docs" / "tested" / "mutants.md"
 RESULTS = ROOT / "tests" / "mutants" / "results.tsv"
 HEAD = "mutant\tfile\twhat a user would suffer\tfound by"
-CPU_SECONDS = 400  # for all tests together; they take 100 on a quick machine ...
+CPU_SECONDS = 400  # seconds for all tests together; they take 100 on a fast machine ...
 CPU_SECONDS_FIRST = 15  # ... and the expected killer at most 5
 MEMORY_BYTES = 4 << 30
 OTHERS = {"producer": "consumer", "consumer": "producer"}
 OPTIONS = ["-qq", "-s", "--no-summary", "--timeout=0", "-p", "no:cacheprovider"]
-OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what the runner has imported
+OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # about modules that the runner has imported
 PASSED = "passed"
 
 
@@ -62,7 +62,7 @@ def say(*words):
 
 
 def tests_for(mutant, items, *, quick):
-    """The tests that a mutant meets, in rounds: the expected killer, then the machines and the simulation."""
+    """Return the tests that run on a mutant, in rounds: the expected killer, then the machines and the simulation."""
     expected = [item for item in items if item.nodeid.startswith(f"tests/{mutant.killer}")]
     other = OTHERS.get(mutant.area, "nobody")
     unfit = ("server", "test_keep_assertions", "test_simulate", other)
@@ -109,7 +109,7 @@ class Session:
         self._has_failed = self._has_failed or report.failed
 
     def _run(self, session, trial):
-        """In the child: never returns."""
+        """Run in the child. Never returns."""
         try:
             self._file = trial.open()
             if trial.changes is not None:
@@ -137,12 +137,12 @@ class Session:
 @settings(max_examples=1)
 @given(st.integers())
 def warm_up(number):
-    """Have Hypothesis read the constants of all modules, once for all trials."""
+    """Let Hypothesis read the constants of all modules, once for all trials."""
     assert isinstance(number, int)
 
 
 class Trial:
-    """One mutant, or the unchanged code, against its tests."""
+    """One mutant, or the unchanged code, and its tests."""
 
     def __init__(self, mutant, directory, name, tell):
         self.mutant, self._tell = mutant, tell
@@ -150,14 +150,14 @@ class Trial:
         self._directory.mkdir()
         self._began = 0.0
         self.changes = None if mutant is None else find_changes(mutant)
-        """What is put into loaded code; ``None``: nothing, or the mutant's text is imported instead of its file."""
+        """The changes to loaded code. ``None``: none, or the mutant's text is imported instead of its file."""
         self.outcome = None
 
     def began(self):
         self._began = time.monotonic()
 
     def open(self):
-        """In the child: keep what the tests say and leave behind out of sight."""
+        """Hide the output and the files of the tests, in the child."""
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(self._directory)
         out = os.open(os.devnull, os.O_WRONLY)
@@ -187,7 +187,7 @@ def collect_and_run(trials, jobs, *, quick):
 
 
 def import_and_run(trial, *, quick):
-    """A trial whose mutant cannot be put into loaded code: everything is imported again."""
+    """Run a trial whose mutant cannot be applied to loaded code: everything is imported again."""
     trial.began()
     child = os.fork()
     if child == 0:
@@ -233,7 +233,7 @@ def run_all(mutants, directory, *, quick=False, jobs=1):
 
 
 def row_of(outcome):
-    """The cells of a row of the results."""
+    """Return the cells of a row of the results."""
     mutant = outcome.mutant
     found = outcome.test.partition("[")[0] if outcome.status == "killed" else outcome.status
     if mutant.equivalent and outcome.is_fine:
@@ -242,24 +242,24 @@ def row_of(outcome):
 
 
 def read_results():
-    """The rows of the last runs, by the name of the mutant."""
+    """Return the rows of the last runs, by the name of the mutant."""
     head, *lines = RESULTS.read_text().splitlines()
     assert head == HEAD
     return {line.partition("\t")[0]: line.split("\t") for line in lines}
 
 
 def part_of(page, name):
-    """The lines between the two marks of a name."""
+    """Return the lines between the two marks of a name."""
     return page.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0].splitlines()
 
 
 def modules_of(page):
-    """The rows of the table of generated mutants, by module."""
+    """Return the rows of the table of generated mutants, by module."""
     return {line.split("`")[1]: line for line in part_of(page, "generated") if line.startswith("| `")}
 
 
 def count_up(rows):
-    """The figures of the results, as one sentence."""
+    """Return the figures of the results as one sentence."""
     found = {name: row[-1] for name, row in rows.items()}
     by = {suite: sum(test.startswith(f"{suite}/") for test in found.values()) for suite in ("sim", "machines")}
     equivalent = sum(test.startswith("equivalent: ") for test in found.values())
@@ -272,7 +272,7 @@ def count_up(rows):
 
 
 def summary_of(outcomes):
-    """A row for each module of which every generated mutant was run."""
+    """Return a row for each module of which every generated mutant was run."""
     every = Counter(mutant.file for mutant in load_generated())
     for file, total in every.items():
         ours = [outcome for outcome in outcomes if outcome.mutant.is_generated and outcome.mutant.file == file]
@@ -290,7 +290,7 @@ def with_part(page, name, lines):
 
 
 def write_results(outcomes):
-    """Put these results into the file and the page; those of other mutants stay."""
+    """Write these results to the file and the page. Those of other mutants stay."""
     known = read_results() | {one.mutant.id: row_of(one) for one in outcomes if not one.mutant.is_generated}
     every = [mutant.id for mutant in load_mutants()]
     unknown = [name for name in every if name not in known]
@@ -308,7 +308,7 @@ def write_results(outcomes):
 
 
 def chosen(ids, every):
-    """The requested mutants, and the requested names that no mutant has."""
+    """Return the requested mutants, and the requested names that no mutant has."""
 
     def is_meant(part, mutant):
         return part == mutant.id or part in mutant.file

@@ -1,4 +1,4 @@
-"""Is the list of mutants true, and does its runner tell one that is found from one that is not?"""
+"""Is the list of mutants up to date, and does the runner distinguish killed mutants from survivors?"""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ TOY = """class Toy:
         self.go(local)
         return [each for each in self.all if each]
 """
-# Run in a process of its own: the mutants must not stay in the code of this one.
+# Run in a process of its own, because the mutants must not stay in the code of this one.
 SELF_TEST = """
 import json, sys, tempfile
 sys.path.insert(0, sys.argv[1])
