@@ -1,6 +1,6 @@
-"""What must hold when an operator changes the stream, or the store, under a running group?
+"""What must hold when an operator changes the stream or the store under a running group?
 
-Played on the group of ``tests/harness``.
+The tests use the group of ``tests/harness``.
 """
 
 import pytest
@@ -58,7 +58,7 @@ def test_a_worker_that_leaves_tells_what_it_knows():
 
 
 def test_summaries_alone_put_off_no_listing():
-    """A worker lags behind retention for minutes, and a shard comes that no parent names."""
+    """A worker lags behind retention for minutes, and a shard appears that no parent names."""
     group = Group(shard(0, part=(0, 2)))
     worker = group.worker()
     group.run(30.0)
@@ -114,7 +114,7 @@ def test_a_store_that_cannot_be_reached_ends_nothing():
 
 
 def test_a_store_that_comes_back_empty_is_reported():
-    """The rows are made again, from the start."""
+    """The rows are created again, from the start."""
     group, worker = hold_one(shards=HALVES)
     worker.read(A, 5)
     group.run(5.0)
@@ -173,7 +173,7 @@ NO_STREAM = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no such
 
 
 def read_and_delete(**config):
-    """A worker has read a stream of two shards, and then there is none."""
+    """A worker has read a stream of two shards, and then the stream is deleted."""
     group, worker = hold_one(shards=HALVES, **config)
     for shard_id in (A, B):
         worker.read(shard_id, 5)
@@ -238,7 +238,7 @@ def test_the_same_stream_that_is_back_is_read_on():
 
 
 def test_a_stream_whose_shards_alone_are_missing_is_waited_for_too():
-    """The service describes the stream, and knows no shards of it."""
+    """The service describes the stream, but lists no shards."""
     group, worker = read_and_delete(if_recreated="restart")
     group.stream.missing, group.stream.listing_fails = None, lambda _: NO_STREAM
     group.run(60.0)

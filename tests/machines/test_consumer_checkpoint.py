@@ -1,5 +1,6 @@
-"""The checkpoint tracker beside a naive one: lists and sets. Whatever is delivered, acknowledged in whatever order, committed
-and refused: nothing goes back, nothing unacknowledged is covered, nothing acknowledged is forgotten (C1 to C5).
+"""Compares the checkpoint tracker with a naive one, of lists and sets. Records are delivered, acknowledged in any
+order, committed and refused: the checkpoint never goes back, never covers an unacknowledged record, and never forgets
+an acknowledged one (C1 to C5).
 """
 
 from hypothesis import settings
@@ -25,13 +26,13 @@ class Tracking(RuleBasedStateMachine):
         self.number = first or 0
         self.delivered = []
         self.acked = set()
-        self.written = None if first is None else SequenceNumber(first)  # what the store has
+        self.written = None if first is None else SequenceNumber(first)  # the checkpoint in the store
         self.in_flight = None
         self.sent_at = self.now
         self.ended = self.finished = False
 
     def watermark(self):
-        """The last of the records that are acknowledged without a gap."""
+        """The last record up to which all records are acknowledged."""
         found = None
         for place in self.delivered:
             if place not in self.acked:
@@ -39,12 +40,12 @@ class Tracking(RuleBasedStateMachine):
             found = place
         return found
 
-    # ---- what happens
+    # ---- rules
 
     @precondition(lambda self: not self.ended)
     @rule(sizes=st.lists(st.integers(1, 3), max_size=4), digits=st.integers(0, 3))
     def deliver(self, sizes, digits):
-        """Records, plain or of aggregates; the numbers grow in length now and then."""
+        """Deliver records, plain or from aggregates. Now and then their numbers get longer."""
         records = []
         for size in sizes:
             self.number += 10**digits
@@ -113,7 +114,7 @@ class Tracking(RuleBasedStateMachine):
             self.written = self.in_flight.sequence_number or self.written
         self.in_flight = None
 
-    # ---- always
+    # ---- invariants
 
     @invariant()
     def it_knows_where_it_is(self):
@@ -125,7 +126,7 @@ class Tracking(RuleBasedStateMachine):
             assert self.tracker.watermark == self.watermark()
 
     def teardown(self):
-        """Nothing that is acknowledged stays unwritten."""
+        """Check that every acknowledged record is written."""
         if not hasattr(self, "tracker"):
             return
         if self.in_flight is not None:

@@ -1,4 +1,4 @@
-"""The deadlines of the held leases beside a naive model, a dict: each shard has the one that was set last."""
+"""Compares the deadlines of the held leases with a naive model, a dict: each shard has the deadline that was set last."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

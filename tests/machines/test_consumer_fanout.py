@@ -1,4 +1,4 @@
-"""Does a fan-out reader bring each record once and in order, whatever its subscriptions go through?"""
+"""Does a fan-out reader return each record once and in order, whatever happens to its subscriptions?"""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def failure(kind):
 
 
 class Service(FanOutShell):
-    """A shard with the records 10, 20, ... It pushes them from where a subscription begins."""
+    """A shard with the records 10, 20, ... It pushes them from the position at which a subscription begins."""
 
     def __init__(self, count, **settings):
         super().__init__(**settings)
@@ -42,7 +42,7 @@ class Service(FanOutShell):
         self.reader.handle_subscribed(self.now)
 
     def push(self, count, beyond):
-        """Push some records, perhaps none. The continuation number lies at the last record, or a little after it."""
+        """Push some records, perhaps none. The continuation number is that of the last record, or a little later."""
         raws = self.numbers_there[self.cursor : self.cursor + count]
         self.cursor += len(raws)
         if self.cursor == len(self.numbers_there):

@@ -1,5 +1,6 @@
 """A fleet of coordinators on the fake store of ``tests/harness``: workers join, crash, pause and leave; answers are
-late or lost; shards split and merge under load. L1 to L5 and C1 to C3 are held against what the store and the users saw.
+late or lost; shards split and merge under load. L1 to L5 and C1 to C3 are checked against what the store and the users
+saw.
 """
 
 from itertools import count
@@ -24,7 +25,7 @@ from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import ChildShard, Shard
 
-LEASE_DURATION = 10.0  # that of the harness
+LEASE_DURATION = 10.0  # the clock of the harness
 
 
 class NaiveShard:
@@ -35,7 +36,7 @@ class NaiveShard:
         self.children = []
         self.begin = begin
         self.end = None
-        self.numbers = []  # of its records
+        self.numbers = []  # the number of its records
 
     def listed(self):
         begin, end = SequenceNumber(self.begin), None if self.end is None else SequenceNumber(self.end)
@@ -43,11 +44,11 @@ class NaiveShard:
 
 
 class Reading:
-    """A shard that a worker reads: where it is, and what its user holds."""
+    """A shard that a worker reads: its place, and the records that its user has."""
 
     def __init__(self, grant, number):
         self.grant = grant
-        self.number = number  # the last that was delivered
+        self.number = number  # the last record that was delivered
         self.unacked = None
         self.ended = False
         self.draining = False
@@ -86,7 +87,7 @@ class Worker(CoordinatorShell):
             self.readings[event.shard_id].unacked = None
 
     def answer(self, operation, how="ok"):
-        """Let one operation come to its end: in order, lost on the way there, or lost on the way back."""
+        """Complete one operation: normally, lost on the way to the store, or with its answer lost."""
         _, is_applied, result = self.flights.pop(operation)
         if not is_applied and how == "unsent":
             result = DOWN
@@ -97,7 +98,7 @@ class Worker(CoordinatorShell):
         self.pump()
 
     def work(self, shard_id, records):
-        """The user asks for more of a shard: what it had is done."""
+        """Let the user ask for more records of a shard. Those that it had are done."""
         reading, machine, world = self.readings[shard_id], self.machine, self.world
         if not reading.grant.held:
             return
@@ -126,7 +127,7 @@ class Fleet(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(planner, "DELETE_AFTER_LEASES", 2)  # so that rows are deleted while the machine runs
+        self.patch.setattr(planner, "DELETE_AFTER_LEASES", 2)  # short, so that rows are deleted while the machine runs
 
     @initialize(shards=st.integers(1, 4), workers=st.integers(1, 3))
     def begin(self, shards, workers):
@@ -184,7 +185,7 @@ class Fleet(RuleBasedStateMachine):
             self.committed[shard.shard_id] = at.number
 
     def check_parents_done(self, shard_id):
-        """L3, every generation."""
+        """Check L3, for every generation."""
         left = [*self.shards[shard_id].parents]
         while left:
             parent = self.shards[left.pop()]
@@ -192,11 +193,11 @@ class Fleet(RuleBasedStateMachine):
             assert set(parent.numbers) <= self.done[parent.shard_id], "L3"
             left += parent.parents
 
-    # ---- what happens
+    # ---- rules
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 3.0, 11.0]))
     def wait(self, seconds):
-        """Time passes, and nothing is answered. No request lasts for more than a lease duration: shells give up before."""
+        """Let time pass without answers, for at most a lease duration: a shell gives up by then."""
         self.now += seconds
         for worker in self.workers:
             for operation, flight in reversed([*worker.flights.items()]):
@@ -213,8 +214,8 @@ class Fleet(RuleBasedStateMachine):
         pick=st.none() | st.integers(0, 99),
     )
     def run(self, seconds, slow=None, pick=None):
-        """Time passes as it should: everything is answered at once, the users work. Perhaps one of them is slow with a
-        shard, or one worker is paused meanwhile.
+        """Let time pass normally: everything is answered at once, and the users work. Perhaps one of them is slow with
+        a shard, or one worker is paused meanwhile.
         """
         end = self.now + seconds
         idle = None if slow is None else sorted(self.shards)[slow % len(self.shards)]
@@ -254,7 +255,7 @@ class Fleet(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.outbox for worker in self.workers))
     @rule(pick=st.integers(0, 99), place=st.integers(0, 99))
     def apply_without_answer(self, pick, place):
-        """The store acts; the answer is still on its way."""
+        """Let the store apply an operation whose answer is still on its way."""
         waiting = [worker for worker in self.workers if worker.outbox]
         worker = waiting[pick % len(waiting)]
         operation = worker.outbox[place % len(worker.outbox)]
@@ -306,7 +307,7 @@ class Fleet(RuleBasedStateMachine):
     @precondition(lambda self: len(self.workers) > 1)
     @rule(pick=st.integers(0, 99))
     def leave(self, pick):
-        """L5: what a worker let go of can be taken at once."""
+        """Close a worker. L5: the leases that it released can be taken at once."""
         worker = self.workers.pop(pick % len(self.workers))
         if not worker.paused:
             held = [*worker.readings]
@@ -322,7 +323,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 99))
     def pause(self, pick):
-        """A suspended process: it does nothing, and what it sent is answered when it runs again."""
+        """Suspend a process: it does nothing, and its requests are answered when it runs again."""
         self.workers[pick % len(self.workers)].paused = True
 
     @rule()
@@ -332,11 +333,13 @@ class Fleet(RuleBasedStateMachine):
                 worker.paused = False
                 worker.pump()
 
-    # ---- always
+    # ---- invariants
 
     @invariant()
     def nobody_acts_beside_the_owner(self):
-        """L2: of all workers that believe to hold a lease, by their own clocks, there is one at most."""
+        """Check L2: of all workers that believe, by their own clocks, that they hold a lease, at most one does so at a
+        time.
+        """
         if not hasattr(self, "workers"):
             return
         for shard_id in self.shards:

@@ -1,6 +1,7 @@
-"""The hand-out, its cursors, bounds and handlers' tasks: which records go to whom, what is done, what comes again, and when a
-lease is let go. ``HandingOut`` draws what happens and compares it with a naive model; the promises hold what must come of one
-small scene each. The mutants that ``tests/mutants/generated.py`` makes meet this file first.
+"""Tests the hand-out with its cursors, bounds and handler tasks: who gets which records, which are done, which come
+again, and when a lease is released. ``HandingOut`` draws random events and compares the hand-out with a naive model;
+the other tests check the outcome of one small scene each. The mutants that ``tests/mutants/generated.py`` makes meet
+this file first.
 """
 
 from itertools import accumulate
@@ -28,11 +29,11 @@ from shardline.model.record import Record
 NAMES = ("a", "b", "c")
 BROKEN = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
 
-# ---- promises
+# ---- single scenes
 
 
 def opened(count=3, **settings):
-    """A desk, and an iteration that has so many records in hand, none of them taken."""
+    """Return a desk, and an iteration that has this many records in hand, none of them taken."""
     desk = Desk(**settings)
     desk.gain()
     records = desk.bring(count)
@@ -383,7 +384,7 @@ def test_a_record_that_is_acknowledged_under_a_lease_that_was_lost_is_not_done()
     desk.gain()
     desk.poll()
     assert desk.groups["s"].held.holdings["a"].tracker.remembered == 0, "it was delivered under the older lease"
-    desk.sequence = 0  # it comes again
+    desk.sequence = 0  # the record comes again
     (again,) = desk.bring(1)
     desk.take(taker)
     desk.poll()
@@ -774,7 +775,7 @@ def test_one_caller_at_a_time_asks_and_an_ended_caller_blocks_no_other():
 
 
 def naive_end(until_latest, max_leases, groups, shards, first):
-    """Whether each shard was read up to its newest record, and the leases of others are in living hands."""
+    """Whether each shard was read up to its newest record, and all other leases have live owners."""
     if not until_latest or not all(shard.has_caught_up and not shard.has_ended for shard in shards):
         return False
     if max_leases is not None and len(shards) >= max_leases:
@@ -845,7 +846,7 @@ def test_until_latest_ends_a_run_when_every_shard_is_read_and_every_other_lease_
     assert not is_over(read, listed._replace(is_listed=False))
     assert [is_over(read, free, most) for most in (None, 2, 1)] == [False, False, True]
     bounds, looks = RunBounds(until_latest=True, idle_timeout=None, max_leases=None), []
-    for counter in (1, 1, 1, 2):  # the holder is seen to live when its counter moves
+    for counter in (1, 1, 1, 2):  # the owner counts as alive when its counter changes
         lease = OtherLease(("s", "a"), has_other_holder=True, counter=counter)
         looks.append(bounds.handle_facts([listed._replace(others=[lease])], [read], 1.0))
     assert looks == [True, False, False, True]
@@ -895,7 +896,7 @@ def test_the_leases_of_others_are_those_that_are_not_held_and_not_finished():
 
 
 def handle(desk, task, error=None):
-    """The handler returns, or fails, and the task asks again; the records of its next step, if that comes at once."""
+    """Let the handler return or fail, and the task ask again. Return the records of its next step, if it comes at once."""
     task.outcome = Outcome(error)
     task.asked += 1
     desk.hand_out.ask(task, task.asked, desk.now)
@@ -986,11 +987,11 @@ def test_a_handler_at_work_is_not_disturbed_and_one_that_failed_too_often_stops_
     assert run.is_over, "nothing came for too long"
 
 
-# ---- all of it at once
+# ---- everything together
 
 
 class NaiveShard:
-    """The records of a shard under one grant. The user gets them in order, from the first that is not done."""
+    """The records of a shard under one grant. The user gets them in order, starting with the first that is not done."""
 
     def __init__(self, held):
         self.held = held
@@ -1001,7 +1002,7 @@ class NaiveShard:
 
     @property
     def unread_bytes(self):
-        """What counts against the budget: pages whose last record is not done."""
+        """The bytes that count against the budget: those of pages whose last record is not done."""
         ends = accumulate(len(page) for page in self.pages)
         return 100 * sum(len(page) for page, end in zip(self.pages, ends, strict=True) if end > self.done)
 
@@ -1049,7 +1050,7 @@ class HandingOut(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_asking)
     @rule()
     def ask(self):
-        """What was taken is done; the rest of an open cursor comes again."""
+        """Ask for records. The records that were taken are done; the rest of an open cursor comes again."""
         cursor = self.taker.cursor
         was_open = self.hand is not None and cursor.is_open
         self.is_asking = True
@@ -1071,7 +1072,7 @@ class HandingOut(RuleBasedStateMachine):
         return self.shards.get(shard.held.shard_id) is shard
 
     def check_answer(self, answered):
-        """Whoever asks gets the next records of a shard that has some, and waits only if there are none."""
+        """Check that a taker gets the next records of a shard that has some, and waits only if there are none."""
         if not self.is_asking:
             return
         ready = [shard for shard in self.shards.values() if self.has_more(shard)]
@@ -1084,7 +1085,9 @@ class HandingOut(RuleBasedStateMachine):
             assert len(records) == self.expected_count(self.hand)
 
     def expected_count(self, shard):
-        """The rest of one page, or as many as fit into the limit; no more than may be unacknowledged, save in a batch."""
+        """Return the expected number: the rest of one page, or as many as the limit allows; except in a batch, no more
+        than may be unacknowledged.
+        """
         ends = accumulate(len(page) for page in shard.pages)
         rest = next(end for end in ends if end > shard.done) - shard.done
         count = rest if self.limit is None else min(self.limit, len(shard.records) - shard.done)
@@ -1112,7 +1115,7 @@ class HandingOut(RuleBasedStateMachine):
     @precondition(lambda self: self.hand is not None)
     @rule(done=st.booleans())
     def settle(self, done):
-        """The iteration ends in good order, or by an error: then the last record or batch comes again."""
+        """End the iteration, normally or by an error. After an error, the last record or batch comes again."""
         self.desk.hand_out.settle(self.taker, self.desk.now, done=done)
         self.give_back(self.taken if done else max(0, self.taken - self.taker.cursor.step))
         assert not self.taker.cursor.is_open
@@ -1147,7 +1150,7 @@ class HandingOut(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), is_lost=st.booleans())
     def lose(self, name, is_lost):
-        """The lease is lost, or another worker asks for it."""
+        """Lose the lease, or let another worker ask for it."""
         shard = self.shards.get(name)
         if shard is None or (shard.is_stopping and not is_lost):
             return
@@ -1165,7 +1168,7 @@ class HandingOut(RuleBasedStateMachine):
     def wait(self, seconds):
         self.check_answer(self.taker in self.desk.poll(seconds))
 
-    # ---- always
+    # ---- invariants
 
     @invariant()
     def the_coordinator_knows_what_is_done(self):
@@ -1195,7 +1198,7 @@ class HandingOut(RuleBasedStateMachine):
             assert self.desk.hand_out.budget.total_bytes == unread_bytes
 
     def teardown(self):
-        """In the end every record of a shard that is still held was handed out."""
+        """Check that every record of each held shard is handed out in the end."""
         for _ in range(200 if hasattr(self, "desk") else 0):
             for name, shard in self.shards.items():
                 if self.manual and shard.delivered:

@@ -1,6 +1,6 @@
-"""What a group promises about who holds a lease: fencing tokens that never go back, whatever the store has forgotten; processes
-that share a worker_id, and restarts that only look like it; owners that may be silent for longer, or less long, than others.
-With the group of ``tests/harness``.
+"""Tests what a group guarantees about the holder of a lease: fencing tokens never go back, whatever the store has
+forgotten; processes may share a worker_id, and a restart may look as if they did; owners may have different lease
+durations. The tests use the group of ``tests/harness``.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ YEAR = 365 * 86_400.0
 
 
 def tokens(*workers):
-    """Of one shard, in the order in which they were given out."""
+    """The tokens of one shard, in the order in which they were given out."""
     given = [(moment, event.grant.token) for worker in workers for moment, event in worker.events if is_gain(event)]
     return [token for _, token in sorted(given)]
 
@@ -26,7 +26,7 @@ def is_gain(event):
 
 
 def kill(group, worker):
-    """As kill -9 does."""
+    """End a worker as kill -9 does."""
     group.workers.remove(worker)
 
 
@@ -52,7 +52,7 @@ def test_the_service_is_believed_when_it_says_another_time():
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_tokens_grow_though_the_store_comes_back_empty(is_behind):
-    """Also if the clock is a year behind: this worker has seen the tokens."""
+    """This holds even if the clock is a year behind, because this worker has seen the tokens."""
     group, worker = hold_one(latest_at=1.7e9)
     group.run(20.0)
     group.rows.clear()
@@ -69,7 +69,7 @@ def test_tokens_grow_for_who_comes_after_the_store_was_emptied():
     group.run(20.0)
     kill(group, worker)
     group.rows.clear()
-    fresh = group.worker(latest_at=1.7e9 + 49.0)  # its clock is a second behind
+    fresh = group.worker(latest_at=1.7e9 + 49.0)  # the worker's clock is a second behind
     group.run(1.0)
     assert tokens(fresh) > tokens(worker)
 
@@ -79,7 +79,7 @@ def test_tokens_grow_though_the_store_is_restored_from_a_backup():
     backup = dict(group.rows)
     group.run(5.0)
     kill(group, first)
-    second = group.worker(latest_at=1.7e9 - YEAR)  # a clock far behind: the row says more
+    second = group.worker(latest_at=1.7e9 - YEAR)  # the clock is far behind, but the row has a later token
     group.run(15.0)
     assert A in second.held
     group.rows.update(backup)
@@ -127,7 +127,7 @@ def test_twins_leave_each_others_leases_alone_and_both_say_so():
     assert (len(first.held), len(second.held)) == (4, 0)
     assert first.seen(LeaseLost) == []
     assert [event.worker_id for event in second.seen(WorkerIdShared)] == ["w"]
-    assert first.seen(WorkerIdShared) == []  # the other holds nothing yet
+    assert first.seen(WorkerIdShared) == []  # the other process holds nothing yet
     group.rows[A] = replace(group.rows[A], owner=None, counter=group.rows[A].counter + 1)
     first.mute = True
     group.run(2.0)
@@ -244,7 +244,7 @@ def test_a_store_restored_to_an_earlier_life_gives_the_lease_to_no_worker_at_onc
 
 
 def test_a_twin_that_names_no_incarnation_is_found_by_the_first_write_and_not_fought():
-    """It is of an older version: it believes a row that names it, and leaves our incarnation in place."""
+    """The twin has an older version: it believes a row that names it, and leaves our incarnation in place."""
     group, worker = hold_one("w")
     for _ in range(12):
         group.run(3.0)
@@ -252,7 +252,7 @@ def test_a_twin_that_names_no_incarnation_is_found_by_the_first_write_and_not_fo
         group.rows[A] = replace(row, counter=row.counter + 1)
     assert A not in worker.held
     assert len(worker.seen(LeaseLost)) == len(worker.seen(WorkerIdShared)) == 1
-    group.run(11.0)  # it has ended
+    group.run(11.0)  # the process has ended
     assert A in worker.held
 
 
@@ -279,7 +279,7 @@ def test_a_twin_that_closes_lets_go_of_nothing_that_is_the_others():
     other = group.worker("v")
     first.drains = False
     group.run(1.0)
-    assert first.seen(HandOverAsked)  # one is being handed over: that is not the other twin's to finish
+    assert first.seen(HandOverAsked)  # one lease is being handed over: the other twin must not finish that
     held = dict(first.held)
     second.close()
     group.run(2.0)
@@ -341,7 +341,7 @@ def test_an_owner_that_states_none_is_judged_by_our_duration():
 
 @pytest.mark.parametrize(("kcl_failover", "after"), [(10.0, 30.0), (2.0, 14.0)])
 def test_an_owner_on_a_kcls_table_that_states_none_is_judged_by_the_kcls_time(kcl_failover, after):
-    """What an earlier owner stated is none of its business: Java leaves it in the row."""
+    """The lease duration of an earlier owner does not count: Java leaves it in the row."""
     group = Group()
     gone = group.worker("gone", lease_duration=1.0)
     group.run(3.0)

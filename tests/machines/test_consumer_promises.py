@@ -1,8 +1,9 @@
-"""What the users of a group rely on, one promise a test, with the group of ``tests/harness``: shards are
-shared evenly and then left in peace, what is done is committed before a lease goes, nothing is asked too often, and nothing
-is believed that was seen once.
+"""Tests what the users of a group rely on, one guarantee per test, with the group of ``tests/harness``: shards are
+shared evenly and then stay where they are, finished records are committed before a lease is released, the store and the
+service are not called too often, and a single observation is not believed.
 
-The fleet's machine draws what happens, and so holds what must never be. These hold what must come to be, and when.
+The machine of the fleet draws random events and checks what must never happen. These tests check what must happen, and
+when.
 """
 
 import pytest
@@ -69,7 +70,7 @@ def test_leases_are_shared_evenly_and_then_left_in_peace(workers):
 
 
 def test_workers_that_see_the_same_take_different_leases():
-    """Each has a lease, and two more can be had: both see them in the same moment."""
+    """Each has a lease, and two more are free: both workers see them at the same time."""
     group = Group()
     for place, owner in enumerate(["a", "b", None, None]):
         group.rows[names(place)[0]] = Lease(names(place)[0], owner=owner)
@@ -151,7 +152,7 @@ def test_a_hand_over_to_which_the_old_owner_never_agrees_ends_by_taking():
     group = Group(shard(0))
     group.rows[A] = Lease(A, counter=5, owner="new", checkpoint_owner="old", checkpoint=at(7), hash_range=None)
     new = group.worker("new")
-    for _ in range(40):  # it renews, and nothing else: some foreign worker
+    for _ in range(40):  # a foreign worker that only renews
         group.run(1.0)
         row = group.rows[A]
         if row.checkpoint_owner == "old":
@@ -159,7 +160,7 @@ def test_a_hand_over_to_which_the_old_owner_never_agrees_ends_by_taking():
     assert A in new.held
 
 
-# ---- letting go
+# ---- releasing leases
 
 
 def test_l5_a_worker_that_leaves_has_committed_everything_and_others_take_over_at_once():
@@ -194,7 +195,7 @@ def test_a_release_whose_answer_was_lost_is_a_release():
     assert (old.seen(LeaseLost), len(old.seen(LeaseReleased))) == ([], 1)
 
 
-# ---- right and time
+# ---- ownership and time
 
 
 def test_l2_a_lease_that_lapses_while_the_store_hangs_is_reported_at_once():
@@ -262,7 +263,7 @@ def test_l5_a_lease_that_arrives_while_a_worker_leaves_is_let_go_too():
 
 
 def ask_and_leave(*, drains):
-    """One has four leases, another asks for some of them and leaves before it has any."""
+    """One worker has four leases; another asks for some of them, and leaves before it has any."""
     group = Group()
     first = group.worker("first")
     group.run(1.0)
@@ -270,7 +271,7 @@ def ask_and_leave(*, drains):
     second = group.worker("second")
     while not group.done(AskHandOver):
         group.run(0.1)
-    group.run(1.0)  # the first knows
+    group.run(1.0)  # the first worker knows of the request
     first.drains = drains
     second.close()
     return group, first, second
@@ -282,7 +283,7 @@ def test_l5_a_worker_that_leaves_calls_off_what_it_asked_for():
     assert second.machine.is_closed
     assert len(group.done(CancelHandOver)) == len(group.done(AskHandOver))
     assert all("second" not in {row.owner, row.checkpoint_owner} for row in group.rows.values())
-    group.run(6.0)  # its users had their time, and the leases are free at once
+    group.run(6.0)  # the users had their time, and the leases are free at once
     assert group.done(FinishHandOver) == []
     assert len(first.held) == 4
 
@@ -354,16 +355,16 @@ def test_l2_a_renewal_that_was_repeated_counts_from_its_first_attempt():
     renewal = worker.wait_for(RenewLease, 0.1)
     sent_at = worker.machine._in_flight[A].sent_at
     group.now = sent_at + 2.0
-    worker.answer(renewal, LOST)  # it was applied, and nobody heard of it
+    worker.answer(renewal, LOST)  # the operation was applied, but its answer was lost
     group.now = worker.machine.held.next_work()
     worker.pump()
-    worker.answer(renewal)  # sent again as it was
+    worker.answer(renewal)  # it was sent again unchanged
     assert group.rows[A].counter == renewal.counter + 1
     assert worker.held[A].grant.held_until == pytest.approx(sent_at + 10.0)
 
 
 def test_l2_what_carries_no_fence_is_no_renewal():
-    """Children are written without a counter: it says nothing about who holds the lease."""
+    """Rows of children are written without a counter, so such a write proves nothing about the holder."""
     group, worker = hold_one()
     children = [shard(1, 0, part=(0, 2), begin=50), shard(2, 0, part=(2, 4), begin=50)]
     group.stream.shards = [shard(0, end=40), *children]
@@ -418,15 +419,15 @@ def test_a_scan_that_is_older_than_our_own_write_does_not_undo_it():
     group, worker = hold_one()
     worker.mute = True
     worker.wait_for(ScanLeases, 0.1)
-    before = list(group.rows.values())  # what the scan found
+    before = list(group.rows.values())  # the result of the scan
     worker.read(A, 5)
-    group.now += 1.5  # past the interval between two commits
+    group.now += 1.5  # later than the interval between two commits
     worker.pump()
     while worker.answer_but(ScanLeases):
         group.now += 0.01
     assert group.rows[A].checkpoint == at(5)
     worker.outbox.clear()
-    worker.machine.handle_rows(before, group.now)  # and what is told now
+    worker.machine.handle_rows(before, group.now)  # and the records that are reported now
     worker.pump()
     assert worker.machine.view.rows[A] == group.rows[A]
     assert worker.machine.held.holdings[A].row == group.rows[A]
@@ -515,7 +516,7 @@ def test_c3_the_end_is_not_written_while_the_rows_of_the_children_are_on_their_w
 
 
 def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings():
-    """The service says that the shard has ended, and its listing does not know the children yet."""
+    """The service reports the end of the shard before its listing has the children."""
     group, worker = hold_one()
     before = worker.listings
     worker.end(A)
@@ -527,7 +528,7 @@ def test_c3_that_a_shard_has_no_children_is_believed_after_two_listings():
 
 
 def test_children_that_were_named_are_known_though_the_listing_is_late():
-    """The rows of the children cannot be written at first; meanwhile comes a listing that is older than the split."""
+    """The rows of the children cannot be written at first. Meanwhile a listing arrives that is older than the split."""
     group, worker = hold_one()
     worker.failing = DOWN
     worker.end(A, *SPLIT)
@@ -580,7 +581,9 @@ def test_a_shard_that_two_beginnings_of_a_group_left_out_between_them_is_read_in
 
 
 def test_below_a_finished_shard_nothing_was_left_out():
-    """A group that was reset to LATEST has rows of its past and of its new beginning. What is between is not wanted."""
+    """A group that was reset to LATEST has rows of its past and of its new beginning. The shards in between are not
+    read.
+    """
     group = Group(*LINE)
     group.rows[A] = Lease(A, checkpoint=Checkpoint(SHARD_END))
     group.rows[C] = Lease(C, checkpoint=Checkpoint(LATEST), latest_at=LATE)
@@ -591,7 +594,7 @@ def test_below_a_finished_shard_nothing_was_left_out():
 
 
 def test_the_other_side_of_a_merge_is_read_though_no_row_was_ever_made_for_it():
-    """A group of the KCL that knows one side alone: the row of the child must not make the other count as finished."""
+    """A KCL group knows only one parent: the row of the child must not make the other parent count as finished."""
     merged = shard(2, 0, 1, begin=50)
     group = Group(shard(0, part=(0, 2), end=40), shard(1, part=(2, 4), end=40), merged)
     group.rows[A] = Lease(A, checkpoint=at(7))
@@ -629,7 +632,7 @@ def test_who_asks_for_a_listing_gets_one_that_is_begun_later():
     group, worker = hold_one()
     assert worker.begin_listing() is not None
     discovery = worker.machine.topology.discovery
-    discovery.list_by(group.now)  # while that one is under way
+    discovery.list_by(group.now)  # while that operation is in flight
     discovery.handle_page(ListShardsResponse([shard(0)]), group.now)
     assert discovery.next_deadline() <= group.now
     assert discovery.poll_request(group.now) is not None
@@ -691,7 +694,9 @@ def test_l6_latest_that_another_library_wrote_is_pinned_when_it_is_taken():
 
 
 def test_l6_a_partly_created_group_is_completed_from_its_first_position():
-    """Who began it died with its first row. What came to the other shards since is of the group, too."""
+    """The worker that began the group died after its first row. The records that arrived in the other shards since then
+    belong to the group, too.
+    """
     group = Group()
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
     worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
@@ -701,7 +706,9 @@ def test_l6_a_partly_created_group_is_completed_from_its_first_position():
 
 
 def test_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_were_open_then():
-    """What came to a shard between the beginning and its split would be skipped with the open ones."""
+    """With only the open shards, the records that arrived in a shard between the beginning and its split would be
+    skipped.
+    """
     children = [shard(2, 1, part=(2, 3), begin=50), shard(3, 1, part=(3, 4), begin=50)]
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4), end=40), *children)
     group.stream.open_then = [shard(0, part=(0, 2)), shard(1, part=(2, 4))]
@@ -716,7 +723,9 @@ def test_a_group_that_was_begun_in_part_is_completed_with_the_shards_that_were_o
 
 
 def test_an_unread_lineage_is_read_from_its_oldest_remaining_shard():
-    """An outage longer than the retention, and two reshards in it: A's children came and went, theirs are closed."""
+    """An outage longer than the retention, with two reshards: A's children came and went, and their children are
+    closed.
+    """
     closed = [shard(3, 1, part=(0, 1), begin=50, end=60), shard(4, 2, part=(3, 4), begin=50, end=60)]
     young = [shard(5, 3, 4, begin=70)]
     group = Group(*closed, *young)
@@ -732,14 +741,14 @@ def test_an_unread_lineage_is_read_from_its_oldest_remaining_shard():
 
 
 def test_l6_nothing_is_read_before_every_row_of_the_beginning_is_there():
-    """What is committed does not say any more since when the group reads."""
+    """A commit replaces the time since which the group reads."""
     group = Group()
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
     worker = group.worker("late", start=LATEST, latest_at=LATE + 50.0)
     worker.wait_for(CreateLease)
     creates = worker.waiting(CreateLease)
     assert creates == worker.outbox
-    assert group.done(TakeLease) == []  # nor while it asked which shards were open at the beginning
+    assert group.done(TakeLease) == []  # nor while it requests the shards that were open at the beginning
     worker.answer_some(creates[1:])
     worker.answer(creates[0], DOWN)
     assert worker.waiting(TakeLease) == []
@@ -748,11 +757,11 @@ def test_l6_nothing_is_read_before_every_row_of_the_beginning_is_there():
 
 
 def test_l6_a_group_begins_once_though_who_would_complete_it_cannot_and_dies():
-    """What it reads and commits meanwhile would take away the only time that tells since when the group reads."""
+    """The records that it reads and commits meanwhile would remove the only time that shows since when the group reads."""
     group = Group()
     group.rows[A] = Lease(A, checkpoint=Checkpoint(LATEST), latest_at=LATE)
     second = group.worker("second", start=LATEST, latest_at=LATE + 50.0)
-    for _ in range(50):  # the store takes no new row
+    for _ in range(50):  # the store accepts no new row
         for request in [*second.outbox]:
             second.answer(request, DOWN if isinstance(request, CreateLease) else None)
         group.now += 0.1
@@ -790,7 +799,7 @@ def test_a_new_group_at_the_horizon_begins_with_the_oldest_and_at_latest_with_th
     assert {event.start for event in late.held.values()} == {at_timestamp(LATE)}
 
 
-# ---- rows that go
+# ---- deleted rows
 
 
 def test_a_finished_row_stays_until_its_children_have_begun_and_it_was_quiet_for_long():
@@ -839,7 +848,7 @@ def test_rows_that_seem_to_contradict_the_stream_once_stop_nothing():
     group = Group(shard(0, begin=500))
     group.rows[A] = Lease(A, checkpoint=at(7))
     worker = group.worker()
-    while worker.listings < 2:  # the first was begun before the rows were known
+    while worker.listings < 2:  # the first listing was started before the rows were known
         group.run(0.1)
     group.stream.shards = [shard(0, begin=1)]
     group.run(60.0)
@@ -853,10 +862,10 @@ def test_two_late_listings_that_come_at_once_stop_nothing():
     worker = group.worker()
     worker.answer_all()
     for _ in range(2):
-        worker.machine.mark_missing(B, group.now)  # someone asks for a listing
+        worker.machine.mark_missing(B, group.now)  # a listing is requested
         worker.pump()
         group.now += 0.1
-    assert worker.listings >= 3  # the first was begun before the rows were known
+    assert worker.listings >= 3  # the first listing was started before the rows were known
     group.stream.shards = [shard(0, begin=1)]
     group.run(60.0)
     assert worker.seen(StreamReplaced) == []
@@ -871,7 +880,7 @@ def test_a_stream_that_was_recreated_meanwhile_is_noticed():
 
 
 def test_rows_that_another_gave_up_are_made_again_from_a_newer_listing():
-    """With the ranges of the old stream's shards in them, the records of the new ones would be dropped."""
+    """With rows that have the ranges of the old stream's shards, records of the new shards would be dropped."""
     group = Group(shard(0, part=(0, 2)), shard(1, part=(2, 4)), if_recreated="restart", out_of_range="drop")
     worker = group.worker()
     group.run(1.0)

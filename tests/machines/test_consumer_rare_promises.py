@@ -1,5 +1,6 @@
-"""What a group promises where two rare things meet: a scan that is slower than a take, a store that wants a pause of a minute, a
-lease that is lost and regained at the end of its shard. With the group of ``tests/harness``.
+"""Tests what a group guarantees when two rare events coincide: a scan that is slower than a take, a store that asks for
+a pause of a minute, a lease that is lost and regained at the end of its shard. The tests use the group of
+``tests/harness``.
 """
 
 from dataclasses import replace
@@ -37,7 +38,7 @@ from shardline.model.shard import ChildShard
 def test_l4_a_store_that_asks_for_a_long_pause_costs_no_lease():
     group, worker = hold_one()
     worker.failing = Failure(FailureKind.THROTTLED, "Throttled", "why", retry_after=60.0, maybe_received=False)
-    group.run(4.0)  # a renewal falls into it, and is refused
+    group.run(4.0)  # a renewal happens during the pause, and is refused
     worker.failing = None
     group.run(30.0)
     assert worker.seen(LeaseLost) == []
@@ -62,7 +63,7 @@ def test_to_ask_for_the_lease_of_a_dead_worker_is_no_sign_of_its_life():
 
 
 def test_a_scan_that_is_older_than_a_row_of_ours_does_not_make_it_look_deleted():
-    """A slow scan, begun before a shard was found; its row is made and taken, and then the scan is answered."""
+    """A slow scan starts before a shard is found. The shard's row is created and taken, and then the scan is answered."""
     group, worker = hold_one()
     worker.mute = True
     worker.wait_for(ScanLeases, 0.1)
@@ -86,7 +87,7 @@ def test_a_scan_that_is_older_than_a_row_of_ours_does_not_make_it_look_deleted()
 
 
 def test_l5_who_leaves_begins_nothing_that_was_planned():
-    """The rows came, and in the same moment the worker is closed."""
+    """The rows arrive at the moment when the worker is closed."""
     group = Group()
     worker = group.worker("me")
     worker.outbox.clear()
@@ -98,7 +99,7 @@ def test_l5_who_leaves_begins_nothing_that_was_planned():
 
 
 def test_a_row_whose_shard_is_unknown_is_looked_up_at_once():
-    """Another worker made the row by a newer listing, and died."""
+    """Another worker created the row from a newer listing, and died."""
     group, worker = hold_one(list_interval=600.0)
     gone, new = names(5, 7)
     group.stream.shards += [shard(7, 5, begin=90)]
@@ -108,7 +109,7 @@ def test_a_row_whose_shard_is_unknown_is_looked_up_at_once():
 
 
 def test_l4_a_commit_that_is_refused_though_the_lease_is_ours_is_made_again():
-    """The store was set back by one write, and left us as the holder."""
+    """The store lost one write, and still has us as the holder."""
     group, worker = hold_one()
     row = group.rows[A]
     worker.read(A, 5)
@@ -136,7 +137,7 @@ def test_a_record_that_was_delivered_twice_counts_once():
 def test_c3_a_worker_that_regains_a_shard_checks_again_that_it_has_no_children():
     group, worker = hold_one()
     worker.end(A)
-    group.run(0.1)  # one listing came, without children; it is not believed yet
+    group.run(0.1)  # one listing without children has arrived; it is not believed yet
     row = group.rows[A]
     assert not row.checkpoint.is_finished
     group.rows[A] = replace(row, counter=row.counter + 1, owner=None)
@@ -146,7 +147,7 @@ def test_c3_a_worker_that_regains_a_shard_checks_again_that_it_has_no_children()
     assert A in worker.held
     group.run(40.0)
     listed_at = []
-    group.stream.listing_fails = lambda _: listed_at.append(group.now)  # none does any more
+    group.stream.listing_fails = lambda _: listed_at.append(group.now)  # no worker does any more
     worker.end(A)
     group.run(60.0)
     finished_at = [when for when, _, operation, _ in group.log if isinstance(operation, CommitCheckpoint)]
@@ -179,7 +180,7 @@ def test_a_dead_letter_gets_as_many_attempts_as_the_handler_had():
 
 
 def test_who_has_more_than_it_wants_takes_nothing():
-    """A worker that came back under its name, with a smaller ``max_leases``."""
+    """A worker came back under its name, with a smaller ``max_leases``."""
     leases = [ReadableLease(f"mine {n}", "me") for n in range(3)] + [
         ReadableLease(f"free {n}", None, 99.0) for n in range(4)
     ]
@@ -198,7 +199,9 @@ def test_l4_a_write_that_the_store_puts_off_puts_off_no_scan():
 
 
 def test_what_is_planned_is_dropped_when_a_row_is_found_to_be_gone():
-    """Of more rows than are written at once, the rest is not made by a listing that is no longer believed."""
+    """If there are more rows than are written at once, the rest is not created from a listing that is no longer
+    believed.
+    """
     group = Group(shard(0))
     worker = group.worker()
     group.run(1.0)
@@ -219,7 +222,7 @@ def test_what_is_planned_is_dropped_when_a_row_is_found_to_be_gone():
 
 
 def scan_before_listing():
-    """A scan that was begun before the first listing, and is answered after it."""
+    """A scan that was started before the first listing, and is answered after it."""
     group = Group(shard(0, end=99), shard(1, 0, part=(0, 2)), shard(2, 0, part=(2, 4)))
     group.stream.listing_fails = lambda _: DOWN
     worker = group.worker("late", start=LATEST)
@@ -233,14 +236,14 @@ def scan_before_listing():
 
 
 def test_l6_rows_are_as_old_as_the_scan_that_asked_for_them():
-    """A scan that was begun before a listing, and answered after it, says nothing about how the group began."""
+    """A scan that was started before a listing, and answered after it, does not show how the group began."""
     group, worker = scan_before_listing()
     group.run(1.0)
     assert set(worker.held) == {A}
 
 
 def test_l2_a_lease_lasts_from_when_it_was_asked_for_and_not_from_the_scan_before():
-    """A lease that was planned by a slow scan lasts as long as any other."""
+    """A lease that was planned from a slow scan lasts as long as any other."""
     group = Group(shard(0))
     group.rows[A] = Lease(A)
     worker = group.worker()
@@ -253,7 +256,7 @@ def test_l2_a_lease_lasts_from_when_it_was_asked_for_and_not_from_the_scan_befor
 
 
 def list_slowly(group, worker, seconds, *shards):
-    """A listing that is begun now, and comes much later."""
+    """A listing that starts now, and is answered much later."""
     worker.begin_listing()
     group.now += seconds
     worker.machine.handle_shards(ListShardsResponse(list(shards)), group.now)
@@ -261,7 +264,7 @@ def list_slowly(group, worker, seconds, *shards):
 
 
 def test_a_shard_that_was_denied_once_and_is_there_is_let_go_of_once():
-    """A shard that the service denied to know once is not let go of again and again."""
+    """If the service denied once that a shard exists, the shard is not released again and again."""
     group, worker = hold_one()
     worker.machine.mark_missing(A, group.now)
     worker.pump()
@@ -271,7 +274,7 @@ def test_a_shard_that_was_denied_once_and_is_there_is_let_go_of_once():
 
 
 def test_c3_a_slow_listing_that_was_begun_too_early_proves_no_shard_childless():
-    """What was asked for less than a second after the first listing may be as late as that."""
+    """A listing that was requested less than a second after the first may be just as outdated."""
     group, worker = hold_one()
     worker.end(A)
     group.run(0.2)
@@ -281,7 +284,7 @@ def test_c3_a_slow_listing_that_was_begun_too_early_proves_no_shard_childless():
 
 
 def test_c3_the_end_is_written_at_once_when_the_last_record_is_done():
-    """Who is done with the last two records one after the other does not wait for the next scan or commit."""
+    """After the last two records are done one after the other, the end does not wait for the next scan or commit."""
     group, worker = hold_one(checkpoint_interval=60.0)
     first, last = worker.read(A, 1, 2, ack=False)
     worker.end(A)
@@ -294,7 +297,7 @@ def test_c3_the_end_is_written_at_once_when_the_last_record_is_done():
 
 
 def test_how_long_a_lease_is_free_counts_from_the_last_time_that_it_became_so():
-    """A lease that was free once, long ago, is not everybody's at the moment when it is free again."""
+    """A lease that was free once, long ago, is not open to every worker at the moment when it is free again."""
     view = LeaseView(10.0)
     view.handle_rows([Lease(A)], 0.0, 0.0)
     view.handle_rows([Lease(A, counter=1, owner="w")], 1.0, 1.0)
@@ -312,7 +315,7 @@ def test_what_was_written_while_the_shards_were_listed_contradicts_no_listing():
 
 
 def test_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_believed():
-    """Only what is begun after the doubt arose counts."""
+    """Only a listing that was started after the doubt arose counts."""
     group, worker = hold_one()
     topology = worker.machine.topology
     worker.begin_listing()
@@ -322,7 +325,7 @@ def test_a_listing_that_was_under_way_when_rows_were_found_gone_is_not_believed(
 
 
 def test_two_listings_that_are_late_together_stop_nothing_though_the_first_was_slow():
-    """A doubt is as old as the answer that raised it, not as the question."""
+    """A doubt is as old as the answer that raised it, not as the request."""
     group, worker = hold_one()
     worker.read(A, 500)
     group.run(2.0)
@@ -335,7 +338,7 @@ def test_two_listings_that_are_late_together_stop_nothing_though_the_first_was_s
 
 
 def begun_listing():
-    """A listing of which the first page came, and the second was not asked for."""
+    """A listing whose first page has arrived, and whose second was not requested yet."""
     group, worker = hold_one()
     worker.begin_listing()
     discovery = worker.machine.topology.discovery
@@ -344,7 +347,7 @@ def begun_listing():
 
 
 def test_who_asks_for_a_time_between_two_pages_of_a_listing_gets_no_answer_to_another_question():
-    """The second page of a listing is no answer to which shards were open at a time."""
+    """The second page of a listing does not say which shards were open at a time."""
     discovery, now = begun_listing()
     assert discovery.match_at(5.0)
     assert discovery.poll_request(now).next_token == "more"
@@ -354,7 +357,7 @@ def test_who_asks_for_a_time_between_two_pages_of_a_listing_gets_no_answer_to_an
 
 
 def test_who_asks_between_two_pages_of_a_listing_gets_one_that_is_begun_later():
-    """A listing of which a page came already may be too old for who asks now."""
+    """A listing of which a page has already arrived may be too old for this request."""
     discovery, now = begun_listing()
     discovery.list_by(now)
     assert discovery.poll_request(now).next_token == "more"
@@ -363,7 +366,7 @@ def test_who_asks_between_two_pages_of_a_listing_gets_one_that_is_begun_later():
 
 
 def test_who_asks_for_a_later_listing_puts_off_none():
-    """A listing that someone wants at once is not put off by who wants one in a second."""
+    """A listing that is due at once is not delayed by a request for one in a second."""
     group, worker = hold_one()
     topology = worker.machine.topology
     topology.discovery.list_by(group.now)
@@ -390,14 +393,14 @@ def test_after_listings_that_worked_a_failure_is_the_first_again():
 
 
 def test_a_large_page_that_came_slowly_is_paid_for_from_when_it_came():
-    """The time that a page took on its way pays for nothing."""
+    """The time that a page took on its way earns no read capacity."""
     one = ReaderShell(budget=PrefetchBudget(64 * MIB)).start()
     one.page(RawRecord(bytes(6 * MIB), "1", "k", 1.0), behind=5_000, latency=2.9)
     assert one.page(2, behind=5_000) > 2.9
 
 
 def test_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
-    """The pause after a failure begins with the failure, not with the call."""
+    """The pause after a failure starts at the failure, not at the call."""
     one = ReaderShell().start()
     one.ask()
     one.now += 30.0
@@ -406,7 +409,7 @@ def test_a_read_that_fails_after_a_long_time_is_not_repeated_at_once():
 
 
 def test_after_a_page_a_failure_is_the_first_again():
-    """A read that fails long after others did is repeated soon."""
+    """A read that fails long after earlier failures is repeated soon."""
     one = ReaderShell().start()
     for _ in range(10):
         one.fail(TRANSIENT)
@@ -416,7 +419,7 @@ def test_after_a_page_a_failure_is_the_first_again():
 
 
 def tracked():
-    """Two records were handed out, the first is done, and its commit is under way."""
+    """Two records were handed out, the first is done, and its commit is in flight."""
     tracker = CheckpointTracker(Checkpoint(LATEST), interval=60.0, now=0.0)
     first, last = (Record(b"", "k", sequence_number=number, shard_id=A) for number in ("1", "2"))
     tracker.deliver([first, last])
@@ -426,7 +429,7 @@ def tracked():
 
 
 def test_c4_what_is_done_while_a_commit_is_under_way_is_flushed_too():
-    """Who leaves while a commit is under way does not wait an interval for the next."""
+    """A worker that leaves while a commit is in flight does not wait an interval for the next one."""
     tracker, last = tracked()
     tracker.ack_through(last)
     tracker.seal()
@@ -453,7 +456,7 @@ def test_a_shard_that_came_back_and_goes_again_is_reported_again():
 
 
 def test_a_child_that_was_named_and_went_with_its_parent_is_not_waited_for():
-    """Retention that takes a parent and a child that no listing ever knew leaves nothing that stops the group."""
+    """If retention removes a parent, and a child that was never listed, the group does not stop."""
     old, child, young = (one.to_shard() for one in (shard(0, end=9), shard(1, 0), shard(5)))
     graph = ShardGraph()
     graph.handle_listing([old], {}, 0.0, 0.0)

@@ -1,5 +1,5 @@
-"""A polling reader on the server's model, through throttling, outages, expired iterators, crashes and the end of the shard:
-what comes out is what was put, in order, and after a crash again from the checkpoint on.
+"""A polling reader on the server's model, through throttling, outages, expired iterators, crashes and the end of the
+shard: it returns the records that were put, in order, and after a crash again from the checkpoint on.
 """
 
 from random import Random
@@ -38,7 +38,7 @@ class Reading(RuleBasedStateMachine):
         self.room = room
         self.expected = []
         self.seen = []
-        self.checkpoint = None  # of the last record that the user is done with
+        self.checkpoint = None  # the place of the last record that the user has finished
         self.count = 0
         self.ended = False
         self.call("CreateStream", StreamName="s", ShardCount=1)
@@ -46,7 +46,7 @@ class Reading(RuleBasedStateMachine):
         self.start()
 
     def start(self):
-        """A new reader, from the checkpoint."""
+        """Start a new reader at the checkpoint."""
         self.budget = PrefetchBudget(self.room)
         start = TRIM_HORIZON if self.checkpoint is None else at_sequence_number(self.checkpoint)
         settings = {"done": self.checkpoint, "page_max_records": self.limit, "idle": 1.0, "rng": Random(1)}
@@ -58,12 +58,12 @@ class Reading(RuleBasedStateMachine):
         assert answer.refusal is None, answer.refusal.message
         return msgspec.to_builtins(answer.body, builtin_types=(bytes,), enc_hook=list)
 
-    # ---- what happens
+    # ---- rules
 
     @precondition(lambda self: not self.ended)
     @rule(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=5), large=st.booleans())
     def put(self, sizes, large):
-        """Plain records, and aggregates."""
+        """Put plain records and aggregates."""
         self.now += 1.0
         for size in sizes:
             new = [(f"k{self.count + place}", b"%d" % (self.count + place)) for place in range(size)]
@@ -120,7 +120,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 6))
     def read(self, times):
-        """All goes well for a while."""
+        """Read for a while without faults."""
         for _ in range(times):
             if self.request is None:
                 self.poll(jump=True)
@@ -135,7 +135,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule()
     def take(self):
-        """The user takes what there is, and is done with it."""
+        """Let the user take and finish the available records."""
         for page in self.reader.take_pages():
             self.seen += [record.data.rstrip() for record in page.records]
             assert page.is_last == (self.reader.state is ReaderState.ENDED and page.is_last)
@@ -147,7 +147,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(done=st.integers(0, 5))
     def crash(self, done):
-        """A page is handed to the user, who is done with a part of it; then all is lost but the checkpoint."""
+        """Hand a page to the user, who finishes a part of it. Then everything is lost except the checkpoint."""
         for page in self.reader.take_pages()[:1]:
             for record in page.records[:done]:
                 self.seen.append(record.data.rstrip())
@@ -160,7 +160,7 @@ class Reading(RuleBasedStateMachine):
         self.start()
 
     def teardown(self):
-        """In the end everything was seen, once."""
+        """Check that every record was seen once in the end."""
         if not hasattr(self, "reader"):
             return
         for _ in range(400):

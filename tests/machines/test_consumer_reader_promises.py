@@ -35,7 +35,7 @@ INVALID = Failure(FailureKind.INVALID, "InvalidArgumentException", "why", 400)
 DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "why", 400)
 
 
-# ---- nothing is skipped in silence
+# ---- nothing is skipped silently
 
 
 def test_a_refused_position_is_reported_and_later_records_are_not_skipped_by_number():
@@ -52,7 +52,7 @@ def test_a_refused_position_is_reported_and_later_records_are_not_skipped_by_num
 
 
 def test_after_a_position_that_is_refused_nothing_is_said_to_be_trimmed():
-    """The numbers of another stream may be larger than the checkpoint: that says nothing about retention."""
+    """The numbers of another stream may be larger than the checkpoint, which does not prove a loss by retention."""
     shard = ReaderShell(at_sequence_number("500"), done=SequenceNumber(500))
     shard.fail(INVALID)
     assert [type(event) for event in shard.reader.take_events()] == [PositionLost]
@@ -64,7 +64,7 @@ def test_after_a_position_that_is_refused_nothing_is_said_to_be_trimmed():
 
 
 def test_iterators_that_are_refused_now_and_then_never_end_a_reader():
-    """Only those in a row count: a reader lives for months."""
+    """Only refusals in a row count, because a reader lives for months."""
     shard = ReaderShell().start()
     for number in range(1, 11):
         shard.fail(INVALID)
@@ -73,7 +73,7 @@ def test_iterators_that_are_refused_now_and_then_never_end_a_reader():
         shard.page(number)
         (page,) = shard.reader.take_pages()
         assert [record.sequence_number for record in page.records] == [str(number)]
-        shard.budget.forget(shard.reader.key)  # it was read
+        shard.budget.forget(shard.reader.key)  # the record was read
 
 
 def test_after_an_expired_iterator_reading_goes_on_after_the_last_record():
@@ -98,7 +98,7 @@ def summarize(shard, hours):
 
 
 def test_records_that_retention_removed_after_a_late_page_are_reported():
-    """The page said how old the next record was when it was made, and not when it came."""
+    """The page states the age of the next record when the page was made, not when it arrived."""
     shard = ReaderShell().start()
     shard.page(1, behind=24 * 3_600_000 - 20_000, latency=30.0)
     assert summarize(shard, 24) == []
@@ -107,7 +107,9 @@ def test_records_that_retention_removed_after_a_late_page_are_reported():
 
 
 def test_records_that_a_shortened_retention_removed_are_reported():
-    """A reader is 30 hours behind when 48 hours become 24. It learns of that after it has read over the gap."""
+    """A reader is 30 hours behind when the retention changes from 48 to 24 hours. It learns of the change after it has
+    read past the gap.
+    """
     shard = ReaderShell().start()
     assert summarize(shard, 48) == []
     shard.page(1, behind=30 * 3_600_000)
@@ -130,7 +132,7 @@ def test_what_the_known_retention_explains_is_looked_into_at_once():
 
 
 def test_under_a_raised_retention_nothing_is_reported():
-    """24 hours became 168: a reader that is 30 hours behind reads on, page by page, and nothing is missing."""
+    """The retention changes from 24 to 168 hours: a reader that is 30 hours behind reads on, and nothing is missing."""
     shard = ReaderShell().start()
     summarize(shard, 24)
     behind = 23.9 * HOUR
@@ -145,7 +147,7 @@ def test_under_a_raised_retention_nothing_is_reported():
 
 
 def test_a_quiet_stream_whose_retention_was_raised_lost_nothing():
-    """No record came for hours: only the new retention tells that none was removed."""
+    """No record arrived for hours: only the new retention shows that none was removed."""
     shard = ReaderShell().start()
     summarize(shard, 24)
     shard.page(1, behind=23 * 3_600_000)
@@ -156,7 +158,9 @@ def test_a_quiet_stream_whose_retention_was_raised_lost_nothing():
 
 
 def test_records_removed_before_the_retention_was_raised_are_reported():
-    """A reader stands still for 30 hours while 24 are kept; then 168 are, and it reads on."""
+    """A reader stands still for 30 hours with a retention of 24 hours; then the retention becomes 168 hours, and it
+    reads on.
+    """
     shard = ReaderShell().start()
     shard.page(1, behind=HOUR * 1000)
     shard.now += 28 * HOUR
@@ -180,7 +184,9 @@ def test_a_summary_that_was_asked_for_before_the_gap_judges_nothing():
 
 
 def test_a_page_from_before_the_retention_was_shortened_is_no_loss():
-    """48 hours became 24 while a reader was 30 hours behind, and what it had read until then was there."""
+    """The retention changed from 48 to 24 hours while a reader was 30 hours behind. Everything that it had read before
+    was there.
+    """
     shard = ReaderShell().start()
     summarize(shard, 48)
     shard.page(1, behind=30 * 3_600_000)
@@ -356,7 +362,7 @@ def test_c5_an_acknowledgement_of_what_was_not_handed_out_counts_for_nothing():
 
 
 def test_aggregates_of_tiny_records_are_opened_only_as_there_is_room():
-    """Each of them takes 1.5 MB of the budget when it is opened, and 42 KB before."""
+    """Each of them takes 1.5 MB of the budget when it is unpacked, and 42 KB before."""
     blob = aggregate([("k", b"x")] * 6_000)
     shard = ReaderShell(budget=PrefetchBudget(4 * MIB)).start()
     shard.page(*(RawRecord(blob, str(number), "k", 1.0) for number in range(1, 21)), following=None)
@@ -370,9 +376,9 @@ def test_aggregates_of_tiny_records_are_opened_only_as_there_is_room():
         if not pages:
             if not waiting:
                 break
-            shard.budget.release(shard.reader.key, waiting.pop(0).held_bytes)  # the user goes on
+            shard.budget.release(shard.reader.key, waiting.pop(0).held_bytes)  # the user continues
     assert numbers == [str(number) for number in range(1, 21)]
-    assert most_bytes < 4 * MIB + 2 * 6_000 * 300  # the budget, and a slice
+    assert most_bytes < 4 * MIB + 2 * 6_000 * 300  # the budget, and one slice
     assert shard.reader.state is ReaderState.ENDED
 
 
@@ -391,7 +397,7 @@ def test_no_page_is_asked_for_before_the_last_one_is_open():
     assert page.records[0].sequence_number == "3"
 
 
-# ---- what others may ask of a reader
+# ---- queries of a reader
 
 
 def test_the_age_of_what_is_unread_and_whether_the_newest_record_was_reached():
@@ -440,7 +446,7 @@ def test_each_call_uses_the_newest_iterator_and_waits_for_its_time():
 
 
 class Ages:
-    """A trim watch that only notes how old the first record of a page is, at least."""
+    """A trim watch that only notes the minimum age of the first record of a page."""
 
     def __init__(self):
         self.noted = []

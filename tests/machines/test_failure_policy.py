@@ -1,6 +1,5 @@
-"""A batch on its way through a handler that fails as it pleases, beside a naive account of it: whatever fails, records are
-handled in order, each ends by success or by a written dead letter, or the consumer stops at it, and each failure is
-reported once.
+"""Compares a batch, whose handler fails at random, with a naive model: records are handled in order, each ends by
+success or by a written dead letter, or the consumer stops at it, and each failure is reported once.
 """
 
 from math import ceil, log2
@@ -43,15 +42,15 @@ class Handling(RuleBasedStateMachine):
         self.poison = {self.records[place].sequence_number for place in poison if place < size}
         self.work = BatchWork(self.records, policy, Random(0), self.now)
         self.done = []
-        self.handled = set()  # by a handler that succeeded
+        self.handled = set()  # handled by a handler that succeeded
         self.buried = set()
         self.attempt = self.letter = None
         self.calls = {}  # by part: when it was tried, and when it failed
         self.failed_at = -NEVER
-        self.failures = []  # that no event has told of: the records, and how often they were tried
-        self.failed_writes = 0  # of the letter in hand
+        self.failures = []  # failures that no event has reported: the records, and the number of attempts
+        self.failed_writes = 0  # the attempts of the current dead letter
 
-    # ---- what happens
+    # ---- rules
 
     @rule(share=st.sampled_from([0.5, 1.0]))
     def wait(self, share):
@@ -100,7 +99,7 @@ class Handling(RuleBasedStateMachine):
     @precondition(lambda self: self.attempt is not None)
     @rule(unlucky=st.sampled_from([False, False, True]))
     def handle(self, unlucky):
-        """The handler fails if it meets a poisonous record, and now and then without a reason."""
+        """Run the handler, which fails on a poisonous record, and now and then without a reason."""
         order = [record.sequence_number for record in self.attempt]
         numbers = set(order)
         self.attempt = None
@@ -137,7 +136,7 @@ class Handling(RuleBasedStateMachine):
         self.collect()
 
     def check_told_of_handler(self):
-        """At once, unless the event of the dead letter reports it."""
+        """Check that a failure is reported at once, unless the event of the dead letter reports it."""
         events = self.work.take_events()
         if self.work.is_stopped:
             assert events == [HandlingStopped("", self.failures[0][0], 0, *self.failures.pop()[1:], *WHY)]
@@ -155,7 +154,7 @@ class Handling(RuleBasedStateMachine):
         )
         assert set(self.done) == self.handled | self.buried, "done is handled, or buried"
 
-    # ---- always
+    # ---- invariants
 
     @invariant()
     def every_failure_is_told(self):

@@ -1,5 +1,6 @@
-"""Handlers that come, hang, go on and lose their shards, beside a naive account: a stuck spell is reported once when it is
-noticed and once when it is over, never for code that waits, and a sleeping host is woken for it.
+"""Compares the watch with a naive model, while handlers start, hang, continue and lose their shards: a stuck spell is
+reported once when it is noticed and once when it is over, never for code that waits, and a sleeping host is woken for
+it.
 """
 
 from hypothesis import settings
@@ -21,22 +22,22 @@ class Handlers(RuleBasedStateMachine):
         self.watch = HandlerWatch(stuck_after)
         self.now = 100.0
         self.number = 0
-        self.work = {}  # by shard: the work, and since when it is really so
-        self.told = {}  # by shard: since when it is stuck, as far as the operator knows
+        self.work = {}  # by shard: the work, and since when it has really lasted
+        self.told = {}  # by shard: since when it is stuck, according to the events
         self.look()
 
-    # ---- what happens
+    # ---- rules
 
     @rule(shard=shards, records=st.integers(1, 9), is_manual=st.booleans())
     def give(self, shard, records, is_manual):
-        """The user's code is handed other records."""
+        """Hand other records to the user's code."""
         self.number += 1
         self.work[shard] = (Work(str(self.number), 0, records, None if is_manual else self.now), self.now)
         self.look()
 
     @rule(shard=shards)
     def take_more(self, shard):
-        """More records join those that are not acknowledged: the oldest stays the oldest."""
+        """Add records to those that are not acknowledged: the oldest one stays the same."""
         work, since = self.work.get(shard, (None, 0.0))
         if work is not None and work.since is None:
             self.work[shard] = (work._replace(records=work.records + 1), since)
@@ -44,7 +45,7 @@ class Handlers(RuleBasedStateMachine):
 
     @rule(shard=shards)
     def finish(self, shard):
-        """It returns, fails and waits for its retry, or the shard goes."""
+        """End the work: it returns, fails and waits for its retry, or the shard is lost."""
         self.work.pop(shard, None)
         self.look()
 
@@ -63,7 +64,7 @@ class Handlers(RuleBasedStateMachine):
             self.look()
             assert len(self.told) > before, "a deadline is worth a look"
 
-    # ---- the account
+    # ---- the naive model
 
     def look(self):
         self.watch.handle_work({("s", shard): work for shard, (work, _) in self.work.items()}, self.now)

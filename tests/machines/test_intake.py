@@ -1,4 +1,6 @@
-"""What putters and the host rely on at the intake, one promise a test, on the stream of ``test_producer_promises.py``."""
+"""Tests what putters and the host rely on at the intake, one guarantee per test, on the stream of
+``test_producer_promises.py``.
+"""
 
 from tests.machines.test_producer_promises import Stream
 
@@ -6,7 +8,7 @@ from shardline.core.producer.intake import Put
 
 
 def quiet_stream(**config):
-    """One that has its map, and nothing to do."""
+    """Return a stream that has its map, and nothing to do."""
     stream = Stream(linger=5.0, **config)
     stream.run(1.0)
     return stream
@@ -40,7 +42,7 @@ def test_p7_while_a_caller_waits_for_room_no_other_overtakes_it():
 
 
 def test_p9_a_thread_that_was_held_up_before_it_appended_overtakes_nothing():
-    """Its record is dated earlier than those that were put before it."""
+    """The thread's record has an earlier time than records that were put before it."""
     stream = quiet_stream(ordered=True, aggregate_max_count=2)
     for number in range(10):
         record = stream.record(b"%d" % number)
@@ -76,7 +78,7 @@ def test_p10_what_a_flush_finds_in_a_long_intake_goes_with_it():
 
 
 def test_p1_a_record_that_comes_after_the_last_look_of_the_host_is_not_accepted():
-    """Its putter had passed the gate before the host ended."""
+    """The putter had passed the gate before the host ended."""
     stream = quiet_stream()
     stream.put()
     stream.machine.abandon("Closed", "why")

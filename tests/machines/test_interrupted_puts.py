@@ -1,7 +1,8 @@
-"""Ctrl-C in the middle of a put: is every record that was accepted sent once, and is no room lost (P1, P7, P9)?
+"""Ctrl-C in the middle of a put: is every accepted record sent once, and is no room lost (P1, P7, P9)?
 
-A put touches the intake alone. It is ended before each of its instructions, except between reserving room and appending,
-where Python does not look for signals (``tests/unit/core/producer/test_intake.py`` pins that). Then life goes on.
+A put uses only the intake. It is interrupted before each of its instructions, except between reserving room and
+appending, where Python does not check for signals (``tests/unit/core/producer/test_intake.py`` pins that). Then the
+producer continues.
 """
 
 from contextlib import suppress
@@ -27,14 +28,14 @@ KINDS = {
 
 
 def stream_of_two_shards(**config):
-    """A producer that knows its map."""
+    """Return a producer that knows its map."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), **config)
     stream.run(1.0)
     return stream
 
 
 def records_to_put(stream, begin=100):
-    """Of few keys, with and without one, some with a hash key, two that do not fit together."""
+    """Return records of few keys, with and without a key, some with a hash key, and two that do not fit together."""
     for number in range(begin, begin + 28):
         key = None if number % 5 == 4 else f"k{number % 3}"
         data = b"%d" % number + (b"x" * 40_000 if number - begin in {13, 16} else b"")
@@ -42,12 +43,12 @@ def records_to_put(stream, begin=100):
 
 
 def put_one(stream, record):
-    """By the call: that the shells do without it is tested with them."""
+    """Put by the call. The tests of the shells cover the path without it."""
     return stream.intake.put(record, payload_bytes(record))
 
 
 def put_all(stream, offered, *, many=False):
-    """As a shell does: the host is woken when the intake says so. What is put is noted before it is certain."""
+    """Put as a shell does: the host is woken when the intake says so. A record is noted before its put is certain."""
     fresh = list(records_to_put(stream))
     for start in range(0, len(fresh), 9 if many else 1):
         slice_ = fresh[start : start + (9 if many else 1)]
@@ -61,7 +62,7 @@ def put_all(stream, offered, *, many=False):
 
 
 def arrived(stream):
-    """What was sent, in its order: (key, data)."""
+    """Return the records that were sent, in order: (key, data)."""
     found = []
     for _, entries in stream.requests:
         for entry in entries:
@@ -93,7 +94,7 @@ def test_p1_a_put_that_is_interrupted_anywhere_loses_nothing(config, many):
             break
         found = {id(record) for record in stream.machine.intake.unfinished()}
         found |= {id(record) for record in offered if record.ending is not None}
-        surely = offered[: -9 if many else -1]  # the last may not be in
+        surely = offered[: -9 if many else -1]  # the last record may not have been accepted
         assert {id(record) for record in surely} <= found, interruption.where
         accepted = [record for record in offered if id(record) in found]
         put = [(one.key, one.data) for one in accepted if one.key is not None and one.explicit_hash_key is None]

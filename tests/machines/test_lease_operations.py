@@ -1,6 +1,6 @@
-"""The writes to one lease, by workers who act on rows that they saw long ago: whatever comes in whatever order, of those who
-saw the same row one is let through, only the holder renews, commits and lets go, a finished lease stays, and a
-refusal shows the operation's own effect if and only if it was applied, and nothing since.
+"""Tests writes to one lease by workers that act on rows they saw long ago. In any order: of those that saw the same
+row, one succeeds; only the holder renews, commits and releases; a finished lease stays finished; and a refusal shows
+the operation's own effect if and only if the operation was applied, and no other since.
 """
 
 from hypothesis import settings
@@ -38,27 +38,27 @@ class Leasing(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.row = None
-        self.seen = []  # every row that ever was
-        self.applied = []  # what was let through since the row was made: operation, row before, row after
+        self.seen = []  # every row that ever existed
+        self.applied = []  # the accepted writes since the row was created: operation, row before, row after
         self.numbers = 0
         self.send(CreateLease(Lease(SHARD, checkpoint=Checkpoint(TRIM_HORIZON))))
 
-    # ---- what happens
+    # ---- rules
 
     @rule(by=workers, kind=st.sampled_from(KINDS), place=places)
     def act(self, by, kind, place):
-        """A worker writes what follows from a row that it saw some time ago."""
+        """Let a worker write, based on a row that it saw some time ago."""
         self.send(self.operation(kind, by, self.seen[place % len(self.seen)]))
 
     @rule(by=workers, kind=st.sampled_from(KINDS), as_holder=st.booleans())
     def act_at_once(self, by, kind, as_holder):
-        """The same, from the row as it stands; perhaps it is the holder who does."""
+        """Let a worker write, based on the current row. It may be the holder."""
         if self.row is not None:
             self.send(self.operation(kind, self.row.holder if as_holder and self.row.holder else by, self.row))
 
     @rule(by=workers, kinds=st.lists(st.sampled_from(KINDS), min_size=2, max_size=4), as_holder=st.booleans())
     def act_in_a_row(self, by, kinds, as_holder):
-        """A worker takes the lease, and it goes on at once; at the end all of it comes once more."""
+        """Let a worker take the lease and continue at once. At the end, all of its operations are sent again."""
         for kind in ("take", *kinds):
             self.act_at_once(by, kind, as_holder=as_holder)
             by = WORKERS[(WORKERS.index(by) + 1) % len(WORKERS)]
@@ -67,7 +67,7 @@ class Leasing(RuleBasedStateMachine):
 
     @rule(place=places)
     def send_again(self, place):
-        """An answer was lost: the same operation comes once more, perhaps late."""
+        """Send an operation again, because its answer was lost. It may be late."""
         if self.applied:
             self.send(self.applied[place % len(self.applied)][0])
 
@@ -94,7 +94,7 @@ class Leasing(RuleBasedStateMachine):
             "delete": DeleteLease(SHARD, row.counter),
         }[kind]
 
-    # ---- the store, and what must hold
+    # ---- the store, and the invariants
 
     def send(self, operation):
         before = self.row
@@ -158,7 +158,7 @@ class Leasing(RuleBasedStateMachine):
             assert after.checkpoint == before.checkpoint, "only a commit moves the checkpoint"
 
     def check_landed(self, operation):
-        """Those who may ask are those who sent it before."""
+        """Check ``landed`` for the workers that may ask: those that sent the operation before."""
         sent = [one for one in self.applied if one[0] == operation]
         if not sent or self.row is None:
             return

@@ -1,7 +1,7 @@
-"""A signal handler or a finalizer that puts in the middle of a put of its own thread, or in the middle of the host: is
+"""A signal handler or a finalizer puts in the middle of a put of its own thread, or in the middle of the host: is
 everything sent once, and is no room lost (P1, P7)?
 
-Wherever the interpreter lets such code run, it puts and comes to its end; then the interrupted code goes on.
+Wherever the interpreter lets such code run, it puts and completes; then the interrupted code continues.
 """
 
 from itertools import count
@@ -16,7 +16,7 @@ from shardline.core.producer.intake import Put
 
 
 def nested_put(stream, accepted, answers):
-    """A put, as code does that runs in between. The host is woken by it, and runs when that is over."""
+    """Put as nested code does. It wakes the host, which runs afterwards."""
 
     def put():
         record = stream.record(b"nested", "k1")
@@ -68,7 +68,7 @@ def test_p1_a_put_in_the_middle_of_sending_and_settling_is_one_more(refused):
 
 
 def test_p11_what_is_put_in_the_middle_of_a_poll_that_finds_nothing_is_sent_when_it_has_lingered():
-    """In the blocking producer another thread puts so all the time: the host sets the mark, and then looks."""
+    """In the blocking producer, another thread may put at any time: the host sets the mark before it checks."""
     for after in count():
         stream = stream_of_two_shards()
         accepted, answers = [], []

@@ -1,5 +1,6 @@
-"""The read-ahead of a worker with several shards, beside a naive one: pages come and go, shards are lost and gained again.
-Nothing leaks, no shard waits for another, none takes more than its share, and who was refused is named.
+"""Compares the read-ahead of a worker that has several shards with a naive model: pages come and go, shards are lost
+and gained again. Nothing leaks, no shard waits for another, none takes more than its share, and a refused shard is
+named later.
 """
 
 from hypothesis import settings
@@ -17,7 +18,7 @@ class Prefetching(RuleBasedStateMachine):
     def begin(self, room):
         self.room = room
         self.budget = PrefetchBudget(room)
-        self.pages = {shard_id: [] for shard_id in SHARDS}  # sizes of what was read and not handed out
+        self.pages = {shard_id: [] for shard_id in SHARDS}  # the sizes of pages that were read and not handed out
         self.refused = set()
 
     def held(self, shard_id):
@@ -49,7 +50,7 @@ class Prefetching(RuleBasedStateMachine):
 
     @rule(shard_id=shards, late=st.integers(0, 120))
     def lose(self, shard_id, late):
-        """The lease is lost; then a page that the user still had is released, and means nothing."""
+        """Lose the lease. A page that the user still has is released later, which has no effect."""
         self.pages[shard_id] = []
         self.refused.discard(shard_id)
         self.budget.forget(shard_id)

@@ -1,6 +1,6 @@
-"""The producer's machine beside a naive one: a dict of what was put and has not ended. Whatever is put, answered, lost,
-listed and waited for, in whatever order: every record ends once (P1), no entry mixes shards (P2), the buffer is bounded
-(P7), and a deadline that has come is worth a poll.
+"""Compares the producer's machine with a naive model: a dict of the records that were put and have not ended. Records
+are put, answered, lost, listed and waited for in any order: every record ends once (P1), no entry mixes shards (P2),
+the buffer is bounded (P7), and there is something to poll at a deadline.
 """
 
 from hypothesis import HealthCheck, settings
@@ -58,14 +58,14 @@ configs = st.builds(
 
 
 def place_of(entry):
-    """Where it belongs. Without a key, which only AUTO distribution takes, that is anywhere."""
+    """Return the shard of a record. Without a key, which only AUTO distribution accepts, any shard is right."""
     if entry.explicit_hash_key is not None:
         return int(entry.explicit_hash_key)
     return hash_key_of(entry.key) if entry.key is not None else 0
 
 
 class Drawn(ProducerShell):
-    """Notes what is sent: answers are drawn."""
+    """A shell that only notes the requests: their answers are drawn."""
 
     def __init__(self, drawing, config):
         super().__init__(config, 50.0)
@@ -279,7 +279,7 @@ class Producing(RuleBasedStateMachine):
         assert self.machine.intake.outstanding <= self.config.buffer_max_records
 
     def teardown(self):
-        """The world becomes kind, or silent: everything ends either way."""
+        """Let the world become healthy, or silent: everything ends either way."""
         if not hasattr(self, "machine"):
             return
         for _ in range(3000):

@@ -1,7 +1,7 @@
-"""A steady rate of invalid records: what do they cost the valid ones, and the service?
+"""Measures the cost of a steady rate of invalid records, for the valid records and for the service.
 
-The machine in virtual time, with a service that refuses every request that holds an invalid record, a round trip of
-20 ms, and 2,000 records a second over four shards.
+The machine runs in virtual time, with a service that refuses every request that contains an invalid record, a round
+trip of 20 ms, and 2,000 records a second over four shards.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ POISON = b"<poison>"
 
 
 class World(ProducerShell):
-    """One producer, driven as a shell drives it, until all of its records have ended."""
+    """One producer, driven as a shell does, until all of its records have ended."""
 
     def __init__(self, share, seconds=4.0, names=0, **settings):
         super().__init__(ProducerConfig(**settings), 0.0, Random(1))
@@ -49,7 +49,7 @@ class World(ProducerShell):
         machine.handle_list_shards(ListShardsResponse(shards, None), 0.0)
 
     def _step(self, puts):
-        """The next thing that happens: an answer, a put, or a deadline."""
+        """Process the next event: an answer, a put, or a deadline."""
         machine = self.machine
         next_put = puts[0][0] if puts else NEVER
         next_answer = self.answers[0][0] if self.answers else NEVER
@@ -87,7 +87,7 @@ class World(ProducerShell):
         return PutRecordsResponse([PutRecordsResult(str(next(self.numbers)), shard) for shard in shards])
 
     def latencies(self):
-        """Of the valid records, in order."""
+        """The latencies of the valid records, in order."""
         return sorted(self.ended_at[id(record)] - self.put_at[id(record)] for record in self.good)
 
 

@@ -49,15 +49,15 @@ class Stream(ProducerShell):
         self.requests = []  # every PutRecords: (when, entries)
         self.listings = []
         self.summaries = []
-        self.refuse = lambda *_: None  # the code for an entry, if it is refused
-        self.fail = lambda _: None  # what becomes of a whole request
+        self.refuse = lambda *_: None  # the error code of an entry, if it is refused
+        self.fail = lambda _: None  # the outcome of a whole request
         self.listing = lambda: ListShardsResponse(self.shards)
         self.distribution = None
         self.created_at = 1.0
         self.status = "ACTIVE"
-        self.answers = []  # under way: (due, what)
+        self.answers = []  # in flight: (due, what)
         self.count = 0
-        self.life = 0  # the first sequence number of every shard, if numbers tell when it was created
+        self.life = 0  # the first sequence number of every shard, if numbers show when it was created
         self.pump()
 
     def put(self, data=b"x", key="k", hash_key=None):
@@ -74,7 +74,7 @@ class Stream(ProducerShell):
     def list_shards(self, _):
         self.listings.append(self.now)
         listing = self.listing()
-        if listing is not None:  # else it is never answered
+        if listing is not None:  # otherwise the request is never answered
             self.answers.append((self.now + self.latency, self.machine.handle_list_shards, listing))
 
     def describe_stream(self, _):
@@ -104,7 +104,7 @@ class Stream(ProducerShell):
         return next(one.shard_id for one in self.shards if place in one.hash_key_range.to_range())
 
     def run(self, seconds=NEVER):
-        """Let time pass, until all is quiet or the time is over."""
+        """Let time pass until nothing is in flight or the time is over."""
         end = self.now + seconds
         for _ in range(100_000):
             following = min([self.machine.next_deadline(), *(one[0] for one in self.answers)])
@@ -120,7 +120,7 @@ class Stream(ProducerShell):
         return self
 
     def stored(self):
-        """The data of every record that was stored, each time it was, as a number; in the order of the requests."""
+        """The data of every stored record, as a number, once per copy, in the order of the requests."""
         opened = [(entry, split_aggregate(entry.data)) for entry in self.sent()]
         return [int(one.data) for entry, inner in opened for one in (inner or [entry])]
 
@@ -132,7 +132,7 @@ class Stream(ProducerShell):
 
 
 def whole_request(code, status, times):
-    """A request is refused so often, and then no more."""
+    """Refuse a request this many times, and then no more."""
     return as_often(Failure(classify(code, status), code, "why", status), times)
 
 
@@ -146,7 +146,7 @@ def as_often(failure, times):
     return fail
 
 
-# ---- what is transient is overcome, what is fatal is told
+# ---- transient errors are retried, fatal errors are reported
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_p5_a_request_that_may_succeed_later_is_sent_again_until_it_does(code, s
 
 @pytest.mark.parametrize("status", [204, 302, 307, 400, 401, 403, 404, 405, 407, 413, 421, 502])
 def test_p5_a_response_that_the_service_did_not_write_costs_no_record(status):
-    """A second of it: every record is delivered, and the requests are few."""
+    """This lasts for a second: every record is delivered, with few requests."""
     stream = Stream()
     stream.put()
     stream.run()
@@ -199,7 +199,7 @@ def test_p5_keys_that_were_replaced_are_worth_another_attempt_and_wrong_ones_are
 
 
 def fail_listings(stream, code):
-    """Also the one that is under way."""
+    """Fail all listings, including one that is in flight."""
     failure = Failure(classify(code, 400), code, "why", 400)
     stream.listing = lambda: failure
     lists = stream.machine.handle_list_shards
@@ -278,7 +278,7 @@ def test_max_attempts_is_how_often_a_record_is_sent(limit):
     assert len(stream.sent()) == limit
 
 
-# ---- nobody is asked too often
+# ---- the service is not called too often
 
 
 def test_an_outage_of_an_hour_is_asked_about_now_and_then_and_its_end_is_noticed():
@@ -324,7 +324,7 @@ def test_p3_the_map_is_asked_for_with_growing_pauses_that_shrink_again():
     good, bad = stream.listing, lambda: Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "why", 400)
 
     def first_pause(outage):
-        """A reshard is noticed, and the listings fail for a while."""
+        """Let a reshard be noticed while the listings fail for a while."""
         name = f"s{len(stream.listings)}"
         stream.shards = [shard(name)]
         stream.listing = bad
@@ -436,7 +436,7 @@ def test_p4_while_no_newer_map_can_be_had_every_record_is_delivered_and_stored_t
 
 
 def test_a_shard_with_an_ending_sequence_number_is_not_open():
-    """kinesalite lists closed shards, whatever it is asked for."""
+    """kinesalite lists closed shards, whatever the filter."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
     stream.run(1.0)
     closed = ShardShape("a", HashKeyRangeShape("0", str(HALF - 1)), SequenceNumberRangeShape("0", "7"))
@@ -450,7 +450,7 @@ def test_a_shard_with_an_ending_sequence_number_is_not_open():
 
 
 def test_p4_an_answer_that_names_an_unknown_shard_costs_no_record():
-    """The service names a shard that no listing knows, for a while; then it is healthy."""
+    """The service names a shard that no listing has, for a while; then it is healthy."""
     stream = Stream(latency=0.02, record_ttl=5.0)
     stream.run(1.0)
     truth, healthy_at = stream.shard_of, stream.now + 3.0
@@ -469,7 +469,7 @@ def test_p4_an_answer_that_names_an_unknown_shard_costs_no_record():
 
 
 def split_unseen(**config):
-    """A stream whose listing does not tell of a split."""
+    """Return a stream whose listing does not show a split."""
     stream = Stream(latency=0.02, **config)
     stream.run(1.0)
     stale = stream.listing()
@@ -530,7 +530,7 @@ def test_p4_if_every_map_is_wrong_a_record_is_stored_three_times_and_then_delive
 
 
 def life_of(second):
-    """The first sequence number of a shard that was created then, as AWS lays it out."""
+    """Return the first sequence number of a shard that was created at a time, in AWS's layout."""
     return (2 << 184) | (second << 148) | 2
 
 
@@ -540,7 +540,7 @@ def born(shard_id, second, start=0, end=HASH_KEY_MAX):
 
 
 def two_lives(**config):
-    """A stream of one shard; its next life has two, the first of which has the id of the old one."""
+    """Return a stream of one shard whose next life has two. The first of these has the id of the old shard."""
     stream = Stream(born("a", 1_700_000_000), latency=0.02, **config)
     stream.life = life_of(1_700_000_000)
     stream.run(1.0)
@@ -558,7 +558,7 @@ def recreate(stream, *, with_numbers=True):
 
 
 def misplaced(stream, since):
-    """The data of records that have a receipt for an entry which a KCL reader drops."""
+    """Return the data of records that have a receipt, although a KCL reader drops their entry."""
     dropped = set()
     for entry in stream.sent(since):
         inner = split_aggregate(entry.data)
@@ -671,7 +671,7 @@ def test_where_numbers_are_laid_out_otherwise_they_are_not_asked_again_and_again
 
 
 def test_a_page_token_that_is_refused_is_no_reason_to_give_up_records():
-    """It is of a stream that was re-created since, or too old."""
+    """The token belongs to a stream that was re-created since, or is too old."""
     stream = Stream(ordered=True)
     pages = [
         ListShardsResponse([shard("a", 0, HALF - 1)], "token"),
@@ -696,7 +696,9 @@ def test_p1_what_waits_for_a_map_ends_with_the_producer():
 
 
 def test_a_stale_map_is_read_again_though_nothing_else_is_sent():
-    """The listing was asked for after the entry was sent, and is older than the split: only another one can explain it."""
+    """The listing was requested after the entry was sent, but is older than the split: only another listing can explain
+    it.
+    """
     stream = Stream(shard("a"), latency=0.01)
     stream.run(1.0)
     stream.latency = 0.5
@@ -719,7 +721,7 @@ def test_a_stale_map_is_read_again_though_nothing_else_is_sent():
 
 
 def test_a_map_that_was_asked_for_before_the_split_is_no_answer_to_it():
-    """The listing is slow: it was made before the split, and comes after the first record has landed in a child."""
+    """The listing is slow: it was made before the split, and arrives after the first record has landed in a child."""
     stream = Stream(shard("a"), latency=0.01)
     stream.run(1.0)
     split_at_half(stream)
@@ -757,7 +759,7 @@ def test_p4_an_aggregate_of_which_one_record_lies_elsewhere_is_sent_again_whole(
 
 
 def test_in_a_recreated_stream_nothing_is_sent_repeatedly_by_the_old_map():
-    """Its shards have the old names, and other ranges; and its map cannot be read for a while."""
+    """Its shards have the old names and other ranges, and its map cannot be read for a while."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))
     stream.run(1.0)
     stream.shards, stream.created_at = [shard("b", 0, HALF - 1), shard("a", HALF)], 2.0
@@ -777,7 +779,7 @@ def test_in_a_recreated_stream_nothing_is_sent_repeatedly_by_the_old_map():
 
 
 def throttle_once(stream, entries):
-    """A burst of entries for one shard, all refused at once; then all is well."""
+    """Send a burst of entries for one shard, which are all refused once."""
     refused = [entries]
 
     def refuse(entry, shard_id):
@@ -852,7 +854,7 @@ def test_to_look_whether_a_record_may_go_costs_no_tokens():
 
 
 def test_p6_what_is_cut_to_the_room_of_a_request_does_not_go_on_credit():
-    """Of more records at once than a second allows the service refuses some."""
+    """If there are more records at once than a second allows, the service refuses some."""
     halves = shard("a", 0, HALF - 1), shard("b", HALF)
     stream = Stream(*halves, aggregation=False, records_per_second=2.0, request_max_entries=5, record_ttl=60.0)
     stream.run(1.0)
@@ -983,7 +985,7 @@ def test_p9_a_keyless_record_lets_no_aggregate_overtake_another_of_its_lane():
 
 
 def test_the_round_under_way_shrinks_with_the_limit_of_a_record():
-    """The shell lets in what fits into the intake: nothing that the stream refuses may."""
+    """The shell accepts records that fit the intake's limit, so this limit must not exceed the stream's."""
     stream = Stream(*many_shards("s", 600), latency=0.0)
     listing, summary = sorted(stream.answers, key=lambda one: one[1] == stream.machine.handle_summary)
     listing[1](listing[2], stream.now)
@@ -1127,8 +1129,9 @@ def test_p9_a_lane_that_had_to_wait_for_its_parent_goes_on_by_itself():
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_p9_a_record_without_a_key_that_comes_back_lets_nothing_overtake(count):
-    """It joined what was open, which was then due as early as it, and went before what had been sealed earlier. Only what
-    was put in one moment, by ``put_many`` say, changed its order: it is due at the same time.
+    """The record joined the open aggregate, which then became due as early as the record, and went before aggregates
+    that had been sealed earlier. Only records of the same moment, for example of one ``put_many``, may change their
+    order: they are due at the same time.
     """
     stream = Stream(ordered=True, aggregate_max_count=count, max_in_flight=1)
     stream.run(1.0)
@@ -1144,7 +1147,7 @@ def test_p9_a_record_without_a_key_that_comes_back_lets_nothing_overtake(count):
 
 
 def test_p9_a_record_without_a_key_that_comes_back_takes_none_with_a_key_along():
-    """It shared an aggregate with a record that was put later than what was under way, and was due before that."""
+    """The record shared an aggregate with a record that was put later than those in flight, and was due before them."""
     stream = Stream(ordered=True, aggregate_max_count=2, max_in_flight=4, latency=0.05)
     stream.run(1.0)
     stream.refuse = lambda *_: THROTTLED if len(stream.requests) <= 2 else None

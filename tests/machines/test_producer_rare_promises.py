@@ -1,6 +1,6 @@
-"""What the producer promises where two rare things meet: a landing that nothing explains, and a stream that does not answer; AUTO
-distribution that is switched while records are under way; a stream that is re-created while it is listed. On the stream of
-``test_producer_promises.py``.
+"""Tests what the producer guarantees when two rare events coincide: an unexplained landing and a stream that does not
+answer; AUTO distribution that is switched while records are in flight; a stream that is re-created while it is listed.
+The tests use the stream of ``test_producer_promises.py``.
 """
 
 from itertools import count
@@ -36,7 +36,7 @@ def fresh(stream, data=b"x", key="k"):
 
 
 def idle_behind_a_slow_shard():
-    """Nothing waits, so that nothing is armed; and the shard takes one record in a hundred seconds."""
+    """Nothing waits, so nothing is armed, and the shard accepts one record in a hundred seconds."""
     stream = Stream(linger=0.5, record_ttl=2.0, records_per_second=0.01)
     stream.run(0.1)
     stream.put()
@@ -64,7 +64,7 @@ def test_what_is_put_in_the_middle_of_a_poll_expires_in_its_time():
 
 
 def test_the_limit_of_what_goes_in_without_a_look_is_the_streams():
-    """As ``test_the_round_under_way_shrinks_with_the_limit_of_a_record``, against what the stream said."""
+    """Like ``test_the_round_under_way_shrinks_with_the_limit_of_a_record``, but with the limit that the stream reports."""
     stream = Stream(*many_shards("s", 600), latency=0.0)
     stream.run(0.1)
     stream.put()
@@ -98,7 +98,7 @@ def test_p9_what_landed_where_nothing_explains_it_is_sent_in_order_when_the_stre
     for number in range(4):
         stream.put(b"%d" % number, "k", hash_key=1)
     stream.run(0.5)
-    if not denied_for_good:  # the map is used again, while a record of the key is under way without one
+    if not denied_for_good:  # the map is used again, while a record of the key is in flight without one
         stream.put(b"4", "k", hash_key=1)
         stream.flush()
         stream.describe_stream = describe
@@ -109,12 +109,12 @@ def test_p9_what_landed_where_nothing_explains_it_is_sent_in_order_when_the_stre
     stream.run(2.0)
     assert not odd
     assert all(stream.delivered())
-    first = dict.fromkeys(stream.stored()[4:])  # what comes after the copies that landed elsewhere
+    first = dict.fromkeys(stream.stored()[4:])  # the records after the copies that landed elsewhere
     assert list(first) == sorted(first)
 
 
 def test_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself():
-    """Who may not list the shards, on a stream that was AUTO, while the service is down."""
+    """The producer may not list the shards of a stream that was AUTO, while the service is down."""
     stream = Stream(linger=0.1, record_ttl=300.0)
     denied = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
     stream.answers = [
@@ -133,7 +133,7 @@ def test_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself(
     stream.put()
     stream.run(50.0)
     stream.distribution = None
-    stream.run(20.0)  # the stream has been asked again
+    stream.run(20.0)  # the stream has been described again
     assert stream.delivered() == [True, False]
     stream.fail = lambda _: None
     stream.run(60.0)
@@ -141,7 +141,7 @@ def test_what_waits_when_keys_count_again_and_there_is_no_map_goes_on_by_itself(
 
 
 def test_p9_lanes_that_wait_for_what_is_parked_go_on_when_that_has_expired():
-    """An entry landed where nothing explains it, the stream does not answer why, and is resharded meanwhile."""
+    """An entry landed in an unexplained shard, the stream does not answer, and is resharded meanwhile."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), ordered=True, linger=0.1, record_ttl=10.0)
     stream.run(1.0)
     truth, odd = stream.shard_of, ["b"]
@@ -149,7 +149,7 @@ def test_p9_lanes_that_wait_for_what_is_parked_go_on_when_that_has_expired():
     silent = Failure(FailureKind.TRANSIENT, "InternalFailure", "why", 500)
     handle_summary = stream.machine.handle_summary
     stream.machine.handle_summary = lambda _, now: handle_summary(silent, now)
-    stream.latency = 9.5  # they are nearly at the end of their lives when the answer comes
+    stream.latency = 9.5  # they have nearly expired when the answer comes
     parked = [stream.put(hash_key=place) for place in (1, 2)]
     stream.run(0.2)
     stream.latency = 0.01
@@ -160,7 +160,7 @@ def test_p9_lanes_that_wait_for_what_is_parked_go_on_when_that_has_expired():
         shard("e", HALF, HALF + HALF // 2 - 1),
         shard("f", HALF + HALF // 2, HASH_KEY_MAX),
     ]
-    stream.put(hash_key=HALF)  # lands in a shard that is not known: the map is read again
+    stream.put(hash_key=HALF)  # lands in an unknown shard: the map is read again
     stream.flush()
     stream.run(0.1)
     assert [lane.shard_id for lane in stream.machine._router.lanes] == ["c", "d", "e", "f"]
@@ -180,7 +180,7 @@ def test_p9_what_waits_behind_what_is_parked_goes_on_when_that_has_expired():
     stream.run(1.0)
     truth, odd = stream.shard_of, ["nobody knows it"]
     stream.shard_of = lambda place: odd.pop() if odd else truth(place)
-    stream.latency = 9.5  # they are nearly at the end of their lives when the answer comes
+    stream.latency = 9.5  # they have nearly expired when the answer comes
     parked = [stream.put() for _ in range(2)]
     stream.run(0.2)
     stream.latency = 0.01
@@ -197,7 +197,7 @@ def test_p9_what_waits_behind_what_is_parked_goes_on_when_that_has_expired():
 
 
 def test_a_record_of_its_own_that_the_service_placed_by_itself_is_sent_once():
-    """Sent before it was known that the stream distributes records, answered after."""
+    """The record was sent before the producer knew that the stream distributes records, and answered after that."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX), linger=0.1)
     stream.run(1.0)
     stream.shard_of = lambda _: "b"
@@ -247,7 +247,7 @@ def test_a_listing_of_the_old_stream_that_comes_late_is_dropped():
     stream.run(1.0)
     stream.latency = 1.0
     assert stream.machine._map.invalidate(NEVER, None, stream.now)
-    stream.pump()  # a listing is under way
+    stream.pump()  # a listing is in flight
     stream.shards, stream.created_at, stream.latency = (
         [shard("a", 0, HALF - 1), shard("b", HALF, HASH_KEY_MAX)],
         2.0,
@@ -298,7 +298,7 @@ def test_what_the_stream_once_said_of_its_records_holds_also_when_it_says_no_mor
 
 @pytest.mark.parametrize("has_map", [True, False])
 def test_a_record_stored_in_an_unknown_shard_is_reported_as_maybe_stored(has_map):
-    """A broken service gives a sequence number, and no shard."""
+    """A broken service returns a sequence number, but no shard."""
     stream = Stream(linger=0.1, record_ttl=3.0)
     if not has_map:
         denied = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
@@ -316,7 +316,7 @@ def test_a_record_stored_in_an_unknown_shard_is_reported_as_maybe_stored(has_map
 
 
 def test_p8_after_an_hour_keyless_records_still_avoid_the_shard_that_is_in_trouble():
-    """In a producer that has run for long a failure of now counts as much as in a young one."""
+    """In a producer that has run for long, a new failure counts as much as in a young one."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF), aggregate_max_count=2, record_ttl=60.0)
     stream.run(3_600.0)
     stream.refuse = lambda _, shard_id: "InternalFailure" if shard_id == "a" else None
@@ -334,12 +334,12 @@ def one_a_request(**config):
 
 
 def test_an_answer_that_is_good_ends_the_pause_after_one_that_was_not():
-    """A request that succeeds after another failed lets the others flow, whatever pause had begun."""
+    """A request that succeeds after another failed ends the pause, so that the others flow."""
     stream = one_a_request(retry_backoff=5.0)
     stream.fail = whole_request("InternalFailure", 500, 1)
     stream.put(b"1")
     stream.run(0.005)
-    stream.put(b"2")  # under way when the first fails
+    stream.put(b"2")  # in flight when the first fails
     stream.run(0.02)
     stream.put(b"3")
     stream.run(1.0)
@@ -347,7 +347,7 @@ def test_an_answer_that_is_good_ends_the_pause_after_one_that_was_not():
 
 
 def test_requests_that_fail_together_are_one_failure():
-    """After a bad moment of many requests the pause is as short as after that of one."""
+    """After many requests failed together, the pause is as short as after one."""
     stream = one_a_request(retry_backoff=0.1, retry_backoff_max=60.0)
     stream.fail = whole_request("InternalFailure", 500, 10)
     for number in range(10):
@@ -358,7 +358,7 @@ def test_requests_that_fail_together_are_one_failure():
 
 
 def test_what_a_flush_released_does_not_linger_again_when_others_join_its_lane():
-    """In order, what waits to go in a lane that records of a vanished one join does not linger again."""
+    """With order, records that wait in a lane do not linger again when records of a vanished lane join it."""
     parts = shard("a", 0, HALF // 2 - 1), shard("b", HALF // 2, HALF - 1), shard("c", HALF)
     limits = {"aggregate_max_count": 1, "shard_burst_bytes": 1 << 30, "record_ttl": 600.0}
     stream = Stream(*parts, ordered=True, linger=60.0, latency=2.0, **limits)
@@ -393,7 +393,7 @@ def test_a_recreated_stream_is_reported_once():
 
 @pytest.mark.parametrize("condition", ["refused", "waiters", "serializer"])
 def test_the_gate_stays_closed_whatever_the_machine_finds(condition):
-    """While each put has to be looked at, a new round lets none in without a look."""
+    """While each put must be checked by the machine, a new round does not open the gate."""
     stream = Stream()
     stream.run(1.0)
     stream.put()

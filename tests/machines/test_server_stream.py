@@ -1,5 +1,5 @@
-"""The server's model beside a naive one: lists, and nothing else. Whatever is put, split, merged, scaled, trimmed and read
-through iterators that stay open: nothing is lost, nothing comes twice, and the order is kept.
+"""Compares the server's model with a naive one, of lists. Records are put, trimmed and read through iterators that stay
+open, while shards are split, merged and scaled: nothing is lost, nothing comes twice, and the order is kept.
 """
 
 from dataclasses import replace
@@ -32,12 +32,12 @@ class NaiveShard:
     def __init__(self, start, end):
         self.start = start
         self.end = end
-        self.records = []  # (arrived, data, number as the service gave it)
+        self.records = []  # (arrival time, data, sequence number)
         self.closed_at = None
 
 
 class Reader:
-    """One iterator that is kept open, and what it must still see."""
+    """One iterator that is kept open, and the records that it must still return."""
 
     def __init__(self, shard_id, iterator, place):
         self.shard_id = shard_id
@@ -77,7 +77,7 @@ class ServerStream(RuleBasedStateMachine):
         return [shard_id for _, shard_id in sorted(pairs)]
 
     def left(self, shard_id, place):
-        """What a reader at ``place`` must still see: what retention has left of it."""
+        """Return the records that a reader at ``place`` must still see, after retention."""
         horizon = self.now - RETENTION
         return [(at, one) for at, one in enumerate(self.shards[shard_id].records) if at >= place and one[0] >= horizon]
 
@@ -185,7 +185,7 @@ class ServerStream(RuleBasedStateMachine):
         reader.iterator = page["NextShardIterator"]
         return reader
 
-    # ---- always
+    # ---- invariants
 
     @invariant()
     def the_shards_are_those_of_the_lists(self):
@@ -208,7 +208,7 @@ class ServerStream(RuleBasedStateMachine):
                 self.drain(shard_id)
 
     def drain(self, shard_id):
-        """The whole shard, from the horizon: what the list has, and nothing else."""
+        """Check that reading the whole shard from the horizon returns exactly the records of the list."""
         members = {"ShardId": shard_id, "ShardIteratorType": "TRIM_HORIZON"}
         iterator, found = self.call("GetShardIterator", **members)["ShardIterator"], []
         while iterator is not None:

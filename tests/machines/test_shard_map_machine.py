@@ -1,7 +1,6 @@
-"""The shard map beside a naive one: lists, linear search, and a stream that splits and merges while it is listed.
-
-Whatever comes when: one request at a time, each answered once, the old snapshot serves until the next one is complete,
-failures are followed by pauses of 1 to 30 s, and only news makes a refresh (P3).
+"""Compares the shard map with a naive one, of lists and linear search, on a stream that splits and merges while it is
+listed. In any order of events: there is one request at a time, each is answered once, the old snapshot is used until
+the next one is complete, failures are followed by pauses of 1 to 30 s, and only news causes a refresh (P3).
 """
 
 from itertools import pairwise
@@ -22,7 +21,7 @@ from shardline.model.hashing import HASH_KEY_COUNT, HashRange
 from shardline.model.stream import parse_stream
 
 CLOSED_SHARD_TTL = 60.0
-LATE = st.sampled_from([0.0, 0.001, 0.3, 7.0])  # seconds until an answer comes
+LATE = st.sampled_from([0.0, 0.001, 0.3, 7.0])  # seconds until an answer arrives
 
 
 def page(shards, token):
@@ -58,7 +57,7 @@ class ShardMaps(RuleBasedStateMachine):
         self.updated_at = -NEVER
         self.known = {}
         self.closed_at = {}
-        # what was seen
+        # the observations
         self.requests = 0
         self.answers = 0
 
@@ -113,7 +112,9 @@ class ShardMaps(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(size=st.sampled_from([1, 2, 3, 1_000]), late=LATE)
     def answer(self, size, late):
-        """A page of the shards as they are now: if they changed since the page before, the whole may make no sense."""
+        """Answer with a page of the current shards. If they have changed since the previous page, the listing may be
+        inconsistent.
+        """
         self.now += late
         at = int(self.token or 0)
         shards = self.open[at : at + size]
@@ -128,7 +129,7 @@ class ShardMaps(RuleBasedStateMachine):
         failure = Failure(kind, "Code", "words", 400, retry_after=retry_after)
         assert self.map.handle_page(failure, self.now) is False
         if is_page_token and kind in {FailureKind.INVALID, FailureKind.EXPIRED_TOKEN}:
-            failure = failure._replace(kind=FailureKind.TRANSIENT)  # the token is too old, not the request wrong
+            failure = failure._replace(kind=FailureKind.TRANSIENT)  # the token is too old, the request itself is right
         assert self.map.failure == failure
         self.failed(min(retry_after or 0.0, 30.0))
 
@@ -155,7 +156,7 @@ class ShardMaps(RuleBasedStateMachine):
 
     @rule(late=LATE)
     def come_to_rest(self, late):
-        """Left alone, it does. Pages that do not fit together are asked for again once."""
+        """Let the map come to rest without further events. Pages that do not fit together are requested again once."""
         for _ in range(3):
             if self.wanted_at == NEVER and not self.in_flight:
                 return
@@ -191,7 +192,7 @@ class ShardMaps(RuleBasedStateMachine):
             self.failed()
 
     def failed(self, at_least=0.0):
-        """The pause is drawn: it lies in its interval, and from here on it is what the map says."""
+        """Check that the drawn pause lies in its interval. From here on the map's own value is used."""
         self.token = None
         self.failures += 1
         ceiling = min(30.0, 2.0 ** (self.failures - 1))
@@ -236,7 +237,7 @@ class ShardMaps(RuleBasedStateMachine):
             self.expect_invalidated()
 
     def expect_invalidated(self):
-        """At once, unless the last listing brought nothing new."""
+        """Expect an invalidation at once, unless the last listing brought nothing new."""
         self.wanted_at = self.now
         if self.is_unchanged:
             longest = min(30.0, 2.0**self.doubts)
@@ -244,7 +245,7 @@ class ShardMaps(RuleBasedStateMachine):
             self.wanted_at = self.map.next_deadline()
             assert longest / 2 <= self.wanted_at - self.now + 1e-9 <= longest + 2e-9
 
-    # ---- always
+    # ---- invariants
 
     @invariant()
     def the_map_is_that_of_the_lists(self):
@@ -259,16 +260,16 @@ class ShardMaps(RuleBasedStateMachine):
             return
         idle = self.wanted_at == NEVER and not self.in_flight
         assert self.map.state is (MapState.READY if idle else MapState.UPDATING)
-        # P3: the last complete snapshot serves, at both edges of each of its ranges.
+        # P3: the last complete snapshot is used, at both edges of each of its ranges.
         for shard_id, start, end in self.snapshot:
             for hash_key in (start, end):
                 assert self.map.snapshot.predict(hash_key.to_bytes(16, "big")) == shard_id
-        # Open shards and those closed lately, and no others.
+        # Only open shards and recently closed ones.
         names = [f"shardId-{number:012d}" for number in range(1, self.count + 1)]
         assert {name: found for name in names if (found := self.map.hash_range(name, "1"))} == self.known
 
     def teardown(self):
-        """Left alone it comes to rest, and one more refresh gives the stream as it is."""
+        """Check that the map comes to rest without further events, and that one more refresh gives the current stream."""
         if not hasattr(self, "map"):
             return
         self.come_to_rest(0.0)
