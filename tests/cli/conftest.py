@@ -1,7 +1,7 @@
-"""How is the real command run in a test?
+"""Runs the real command in tests.
 
-As a process of its own, in an empty directory, in an environment that leads to a Kinesis of the test's own and to nothing
-else of the machine.
+It runs in a separate process, in an empty directory, in an environment that points to the test's own Kinesis and to
+nothing else of the machine.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import pytest
 
 from shardline.testing import LocalKinesis
 
-LIMIT = 90  # seconds: for a machine that is busy with other things
+LIMIT = 90  # seconds, for a busy machine
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Ended:
 
 
 class Running:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, process):
         self.process = process
@@ -52,12 +52,12 @@ class Running:
 
 
 def make_our_own(terminal):
-    """So that Ctrl-C typed there is a signal for us."""
+    """Make the terminal our own, so that Ctrl-C typed there sends us a signal."""
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
 
 class Shardline:
-    """Runs ``shardline``: called, to its end; ``start``, while the test goes on."""
+    """Runs ``shardline``: to its end when called, or in the background with ``start``."""
 
     def __init__(self, directory, environment, stack):
         self.directory = directory
@@ -127,7 +127,7 @@ def shardline(kinesis, tmp_path):
 
 @pytest.fixture
 def eventually():
-    """Waits until something is so."""
+    """Wait until a condition is true."""
 
     def wait(is_so, what="it never was"):
         give_up_at = time.monotonic() + LIMIT
@@ -140,7 +140,7 @@ def eventually():
 
 @pytest.fixture
 def on_terminal(shardline):
-    """Runs the command on a terminal, where something is typed at the question; gives what is shown, and the exit code."""
+    """Run the command on a terminal, and type an answer at the question. Return the output and the exit code."""
 
     def run(*arguments, typed=b"", columns=80, stdin=None, **changes):
         ours, theirs = pty.openpty()
@@ -156,14 +156,14 @@ def on_terminal(shardline):
         os.close(theirs)
         shown, was_typed = b"", False
         give_up_at = time.monotonic() + LIMIT
-        with contextlib.suppress(OSError):  # the terminal is gone when the command is
+        with contextlib.suppress(OSError):  # the terminal closes when the command ends
             while time.monotonic() < give_up_at:
                 is_silent = not select.select([ours], [], [], 2.0)[0]
                 shown += b"" if is_silent else os.read(ours, 65_536)
                 if typed and (is_silent if was_typed else shown.rstrip().endswith(b"[y/N]:")):
                     os.write(ours, typed)
                     was_typed = True
-                    typed = typed if typed == b"\x03" else b""  # again: readline, while it starts, lets one pass by
+                    typed = typed if typed == b"\x03" else b""  # again, because readline may drop one while it starts
         code = process.wait(LIMIT)
         os.close(ours)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode().replace("\r\n", "\n")), code

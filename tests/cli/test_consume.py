@@ -1,7 +1,7 @@
 """Does ``shardline consume`` run a command for every record, with the guarantees of a group?
 
-The real command, as a process of its own, on a real Kinesis server of ours. The commands that it runs are shell scripts,
-which write what they got to files.
+The tests run the real command in a separate process, on our own Kinesis server. The commands that it runs are shell
+scripts, which write their input to files.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def arguments():
 
 @pytest.fixture
 def consume(shardline, arguments):
-    """Runs a shell script for each record, up to the newest one."""
+    """Run a shell script for each record, up to the newest one."""
 
     def run(script, *options, code=0, group="billing"):
         return shardline(*arguments("--until", "latest", *options, group=group), "--", "sh", "-c", script, code=code)
@@ -54,7 +54,7 @@ def consume(shardline, arguments):
 
 
 def lines_of(directory):
-    """The lines that the commands of each shard wrote, in order."""
+    """Return the lines that the commands of each shard wrote, in order."""
     return {path.name.removeprefix("out."): path.read_text().splitlines() for path in sorted(directory.glob("out.*"))}
 
 
@@ -66,7 +66,7 @@ def is_running(pid):
     return True
 
 
-# ---- what the command gets
+# ---- the input of the command
 
 
 def test_the_data_arrives_byte_for_byte(consume, put, tmp_path):
@@ -256,7 +256,7 @@ def test_a_signal_lets_the_running_command_finish(shardline, arguments, consume,
 
 
 def test_a_command_that_does_not_finish_in_time_is_terminated(shardline, arguments, consume, put, eventually, tmp_path):
-    """It ignores SIGTERM, and so does its child: both are killed."""
+    """The command ignores SIGTERM, and so does its child: both are killed."""
     put(("k", b"x"))
     script = "trap '' TERM; sleep 300 & echo $! > child; echo $$ > pid; wait; wait; sleep 300"
     running = shardline.start(*arguments("--grace", "300ms"), "--", "sh", "-c", script)
@@ -276,7 +276,7 @@ def test_a_second_ctrl_c_terminates_at_once(shardline, arguments, consume, put, 
     running = shardline.start(*arguments("--grace", "1h"), "--", "sh", "-c", "touch started; exec sleep 3600")
     eventually((tmp_path / "started").exists)
     running.interrupt()
-    time.sleep(0.5)  # two signals at once are one for the kernel
+    time.sleep(0.5)  # for the kernel, two signals at once are one
     running.interrupt()
     assert running.wait().code == 130
     assert consume("cat").stdout == b"x"
@@ -309,7 +309,8 @@ def test_a_killed_consumer_commits_nothing_and_the_next_one_gets_the_whole_recor
     try:
         assert consume("cat").stdout == data
         eventually((tmp_path / "orphan.done").exists)
-        assert (tmp_path / "orphan").read_bytes() == data  # the command that was left behind has not seen a part of it
+        # The command that was left behind has not seen a part of the record.
+        assert (tmp_path / "orphan").read_bytes() == data
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)

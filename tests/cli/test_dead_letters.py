@@ -1,6 +1,7 @@
-"""Are records that failed put back as they were, whoever wrote them to a file?
+"""Are failed records put back unchanged, whichever program wrote them to a file?
 
-The writers are the consumers (dead letters), ``put --failed`` and ``tail --output json``; the reader is ``put --retry``.
+The writers are the consumers (dead letters), ``put --failed`` and ``tail --output json``; the reader is ``put
+--retry``.
 """
 
 import base64
@@ -84,14 +85,14 @@ def test_dead_letters_in_a_stream_are_put_back_as_they_were(shardline, kinesis, 
     dead_letter(connection, "dead")
     copied = shardline("tail", "dead", "--from", "TRIM_HORIZON", "--until", "latest", "--output", "json").stdout
     shardline("put", "again", "--records", "-", stdin=copied)
-    # Kinesis returns no explicit hash key of a record that is alone in its entry, as a dead letter is.
+    # Kinesis returns no explicit hash key for a record that is alone in its entry, as a dead letter is.
     keys_and_data = sorted((key, data) for key, data, _ in stored(kinesis))
     assert sorted((key, data) for key, data, _ in stored(kinesis, "dead")) == keys_and_data
     assert sorted((key, data) for key, data, _ in stored(kinesis, "again")) == keys_and_data
 
 
 def test_a_dead_letter_without_a_key_is_put_back_without_one(shardline, kinesis, connection, tmp_path):
-    """Producers send keyless records with a key of their own; only streams that ignore keys have records without."""
+    """Producers send keyless records with a generated key; only streams that ignore keys have records without one."""
     from shardline.aio.consumer.dead_letters import dead_letter_lines
     from shardline.core.consumer.failure_policy import DeadLetter
     from shardline.model.record import Record

@@ -1,6 +1,6 @@
-"""Does ``shardline demo`` tell its story, count right, and leave nothing behind?
+"""Does ``shardline demo`` show its acts, count correctly, and leave nothing behind?
 
-The real command, as a process of its own. The picture is looked at in test_demo_picture.py.
+The tests run the real command in a separate process. test_demo_picture.py checks the picture.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from shardline.cli.demo import story as demo_story
 
 DEMO = [sys.executable, "-m", "shardline", "demo"]
 SHORT = ("--seconds", "5")
-LIMIT = 150  # for a machine that is busy with other things; it takes 8 s on one that is not
+LIMIT = 150  # seconds, for a busy machine; an idle one needs 8
 PROCESS = re.compile(r"worker (\w) is ready \(process (\d+)\)")
 FIGURES = re.compile(r"put (\d+)   delivered (\d+)   lost (\d+)   duplicates (\d+)")
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(2 * LIMIT)
 
 
 def is_alive(pid):
-    """Whether a process runs; one that has ended and was not asked for does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def wait_for(is_so, what):
 
 
 def environment(directory, **more):
-    """A machine with AWS settings that lead nowhere: none of them may matter."""
+    """A machine with AWS settings that lead nowhere: the demo must ignore them."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(directory),
@@ -63,7 +63,7 @@ def environment(directory, **more):
 
 @pytest.fixture
 def directory(tmp_path):
-    """The demo's temporary directory: at the end nothing is left in it."""
+    """The demo's temporary directory. It must be empty at the end."""
     found = tmp_path / "with 100% of a name?"
     found.mkdir()
     yield found
@@ -71,7 +71,7 @@ def directory(tmp_path):
 
 
 class Lines:
-    """The demo in plain lines, as it runs."""
+    """The demo in plain lines, while it runs."""
 
     def __init__(self, directory, *options):
         self.lines = []
@@ -93,7 +93,7 @@ class Lines:
                 self.pids[found[1]] = int(found[2])
 
     def ended(self):
-        """The exit code, and what came on standard error."""
+        """Return the exit code and the standard error."""
         output, errors = self.process.communicate(timeout=LIMIT)
         self.lines += output.splitlines()
         return self.process.returncode, errors
@@ -174,7 +174,7 @@ def test_the_verdict_as_json(directory):
 
 
 def test_an_order_that_does_not_come_through_is_lost(directory, monkeypatch):
-    """The whole way, with a reader that overlooks an order: the demo must not call that good."""
+    """A reader overlooks an order: the demo must not report success."""
     read_stream = demo_story.read_stream
 
     def overlook(stream, arguments):
@@ -228,7 +228,7 @@ def test_a_signal_ends_everything_at_any_moment(begin, moment, number):
     running = begin(*SHORT)
     running.read_until(moment)
     while running.process.poll() is None:
-        running.process.send_signal(number)  # those that follow break off nothing
+        running.process.send_signal(number)  # further signals interrupt nothing
         time.sleep(0.005)
     code, errors = running.ended()
     assert (code, errors) == (128 + number, "interrupted: all processes of the demo have ended\n")

@@ -1,4 +1,4 @@
-"""Do the parts of the demo count, order and read as they say?"""
+"""Do the parts of the demo count, order and read correctly?"""
 
 import json
 import random
@@ -144,7 +144,7 @@ def test_a_stream_that_cannot_be_read_back_is_no_verdict():
 
 
 def test_a_worker_that_cannot_work_ends_and_says_why(tmp_path):
-    """Though its input is still open."""
+    """This holds although its input is still open."""
     settings = WorkerSettings(
         name="A",
         stream="orders",

@@ -1,6 +1,6 @@
-"""Is the picture of ``shardline demo`` whole on every terminal, also when that is resized, and does the verdict stay?
+"""Is the picture of ``shardline demo`` complete on every terminal, even after a resize, and does the verdict stay?
 
-The real command on a pseudo-terminal; pyte plays the terminal. A frame is looked at when the next one begins.
+The real command runs on a pseudo-terminal, and pyte emulates the terminal. A frame is checked when the next one begins.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.timeout(2 * LIMIT)
 
 
 class Terminal:
-    """A terminal with the demo in it. pyte has no second screen: there is one for each here."""
+    """A terminal that runs the demo. pyte has no alternate screen, so there are two screens here."""
 
     def __init__(self, columns, rows, directory, *options, **variables):
         self._ordinary, self._alternate = pyte.Screen(columns, rows), pyte.Screen(columns, rows)
         self._show(self._ordinary)
         self.master, inside = pty.openpty()
-        self.frames = []  # (columns, lines) of each frame that was whole
+        self.frames = []  # (columns, lines) of each complete frame
         self.written = b""
         self._held_back = b""
         self._resize(columns, rows)
@@ -72,7 +72,7 @@ class Terminal:
         self._feed = pyte.ByteStream(screen)
 
     def read(self):
-        """Take what was written; whether there may be more."""
+        """Read the output. Return whether there may be more."""
         ready, _, _ = select.select([self.master], [], [], LIMIT)
         assert ready, self.lines
         try:
@@ -81,7 +81,7 @@ class Terminal:
             more = b""
         self.written += more
         text = self._held_back + more
-        cut = text.rfind(b"\x1b") if more and b"\x1b" in text[-8:] else len(text)  # the rest of it may come later
+        cut = text.rfind(b"\x1b") if more and b"\x1b" in text[-8:] else len(text)  # the rest may come later
         text, self._held_back = text[:cut], text[cut:]
         for part in re.split(rb"(?=\x1b\[H|\x1b\[\?1049)", text):
             if part.startswith(HOME) and self.screen is self._alternate and any(self.lines):
@@ -102,7 +102,7 @@ class Terminal:
             assert self.read(), self.lines
 
     def ended(self):
-        """The exit code, when all is read."""
+        """Return the exit code, after all output was read."""
         while self.read():
             continue
         return self.process.wait(LIMIT)
@@ -128,7 +128,9 @@ def open_terminal(tmp_path):
 
 
 def flaws(columns, lines):
-    """The lines of a frame that are not what panels over the whole width look like; from 160 columns there are two."""
+    """Return the lines of a frame that do not form panels over the whole width. From 160 columns on, there are two
+    columns.
+    """
     edges = {"╭": "╮", "│": "│", "╰": "╯"}
     halves = [(0, columns)] if columns < 160 else [(0, columns // 2), (columns // 2, columns)]
     found = []
@@ -166,7 +168,7 @@ def check_frames(frames):
 
 
 def check_end(terminal):
-    """What stays on the screen, whose last row is left for the prompt."""
+    """Check the output that stays on the screen, whose last row is left for the prompt."""
     shown = [line for line in terminal.lines if line]
     verdict = next(number for number, line in enumerate(shown) if line.startswith("╭─ verdict: good"))
     assert re.match(r"│ put [\d,]+   delivered [\d,]+   lost 0   duplicates [\d,]+ +│$", shown[verdict + 1])
@@ -229,7 +231,7 @@ def test_a_terminal_that_cannot_show_it_gets_lines(open_terminal, plain):
     assert terminal.ended() == 130
 
 
-# ---- frames, without a run
+# ---- single frames
 
 
 def scene_of(shards):

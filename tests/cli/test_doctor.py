@@ -1,6 +1,6 @@
-"""Does ``shardline doctor`` find what is wrong, say what to do, and leave no trace?
+"""Does ``shardline doctor`` find problems, give advice, and leave no trace?
 
-The real command, as a process of its own. What is wrong is ordered from our server, or is wrong with the environment.
+The tests run the real command in a separate process. The problems are faults of our server, or are in the environment.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def environment_of(kinesis, **variables):
 
 
 def run(kinesis, *arguments, **variables):
-    """The exit code, and what was printed."""
+    """Return the exit code and the output."""
     environment = environment_of(kinesis, **variables)
     ended = subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=100, check=False, env=environment
@@ -63,7 +63,7 @@ def run(kinesis, *arguments, **variables):
 
 
 def examined(kinesis, *arguments, code=0, stream="orders", **variables):
-    """What was found, by check."""
+    """Return the findings, by check."""
     ended, output, errors = run(kinesis, stream, "--output", "json", *arguments, **variables)
     assert ended == code, output + errors
     told = json.loads(output)
@@ -77,7 +77,7 @@ def examined(kinesis, *arguments, code=0, stream="orders", **variables):
 
 
 def every_check(found):
-    """Checks that could not run because an earlier one failed are reported, too."""
+    """Whether all checks are reported, including those that could not run because an earlier one failed."""
     return set(found) >= PERMISSIONS | {"region", "endpoint", "clock", "stream", "retention", "load", "consumers"}
 
 
@@ -93,7 +93,7 @@ def in_loop(kinesis, work):
     return asyncio.run(main())
 
 
-# ---- a stream that does well
+# ---- a healthy stream
 
 
 def test_all_is_well_and_nothing_is_left_behind(kinesis):
@@ -143,7 +143,7 @@ def test_without_sampling_no_record_is_read(kinesis):
     assert kinesis.requests.find(operation="GetRecords", status=200) == []
 
 
-# ---- the way to Kinesis
+# ---- the connection to Kinesis
 
 
 @pytest.mark.parametrize(
@@ -357,11 +357,11 @@ def test_what_stays_busy_is_not_checked(kinesis):
     assert found["load"]["verdict"] == "not checked"
 
 
-# ---- servers that know no dry runs
+# ---- servers without dry runs
 
 
 class WithoutDryRun(BaseHTTPRequestHandler):
-    """Passes requests on to a Kinesis, without DryRun, as a server would see them that does not know it."""
+    """Forwards requests to a Kinesis without DryRun, like a server that does not support it."""
 
     protocol_version = "HTTP/1.1"
     target = None
@@ -382,7 +382,7 @@ class WithoutDryRun(BaseHTTPRequestHandler):
         self.wfile.write(told)
 
     def log_message(self, *_):
-        """Be silent."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -411,7 +411,7 @@ def test_no_record_is_put_where_dry_runs_are_passed_over(kinesis, passes_over_dr
 
 
 def test_no_record_is_put_where_dry_runs_cannot_be_seen(kinesis, passes_over_dry_runs):
-    """Whoever may not read cannot see it."""
+    """A caller that may not read cannot find out whether the server supports dry runs."""
     kinesis.faults.error("AccessDeniedException", "not authorized", operation="GetShardIterator")
     found = examined(kinesis, "--for", "producer", "--endpoint-url", passes_over_dry_runs)
     assert "support of DryRun is unknown" in found["may PutRecords"]["seen"]

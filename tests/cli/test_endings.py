@@ -1,6 +1,6 @@
-"""How does a command end that is interrupted, or whose output goes nowhere?
+"""How does a command end if it is interrupted, or if its output cannot be written?
 
-The real command, as a process of its own.
+The tests run the real command in a separate process.
 """
 
 import json
@@ -144,7 +144,7 @@ def test_sigterm_before_a_put_has_begun(shardline, kinesis, eventually, tmp_path
 
 @pytest.mark.parametrize("command", ["list", "describe billing"])
 def test_sigterm_ends_the_watching_of_groups(shardline, group, command):
-    """An owner that is silent is watched to the end: here for an hour."""
+    """A silent owner is watched to the end, which is an hour here."""
 
     async def own_a_lease():
         url = f"sqlite:///{shardline.directory}/leases.db"

@@ -1,6 +1,6 @@
-"""Are the positions of a group exported and imported as they are, and is a group that is behind noticed?
+"""Are the positions of a group exported and imported unchanged, and is a group that is behind noticed?
 
-The real command, as a process of its own, on a real Kinesis server of ours. ``test_groups`` imports across stores.
+The tests run the real command in a separate process, on our own Kinesis server. ``test_groups`` imports across stores.
 """
 
 import json
@@ -292,4 +292,4 @@ def test_a_watch_on_a_terminal_redraws_one_picture(group):
     os.close(ours)
     assert shown.count(FIRST.encode()) >= 3
     moves_up = re.findall(rb"\x1b\[1A", shown)
-    assert len(moves_up) >= 2 * 3  # a title, a head and two rows: the cursor goes up before each new picture
+    assert len(moves_up) >= 2 * 3  # a title, a header and two rows: the cursor moves up before each new picture

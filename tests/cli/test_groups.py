@@ -1,7 +1,7 @@
-"""Does ``shardline groups`` show what is, and change what it says, on every store?
+"""Does ``shardline groups`` show the true state, and make the changes that it reports, on every store?
 
-The real command, as a process of its own, on a real Kinesis server of ours and on real stores. What a reset is worth is
-shown by a consumer that runs after it.
+The tests run the real command in a separate process, on our own Kinesis server and on real stores. A consumer that runs
+after a reset shows its effect.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def drill_stores():
 
 @pytest.fixture(scope="session")
 def store_servers(tmp_path_factory):
-    """Each server starts when it is first asked for, and serves all tests."""
+    """Each server starts when it is first needed, and serves all tests."""
     with contextlib.ExitStack() as stack:
         running = {}
 
@@ -75,7 +75,7 @@ def shared_kinesis():
 
 
 class World:
-    """A stream, a place for leases, and the command."""
+    """A stream, a lease store, and the command."""
 
     def __init__(self, kinesis, store):
         self.kinesis, self.store = kinesis, store
@@ -91,7 +91,7 @@ class World:
         return subprocess.Popen([*COMMAND, "groups", *arguments], text=True, env=self.environment, **options)
 
     def run(self, *arguments):
-        """The exit code, and what was printed."""
+        """Return the exit code and the output."""
         with self.begin(*arguments) as process:
             output, errors = process.communicate(timeout=PATIENCE)
         assert "Traceback" not in errors, errors
@@ -115,7 +115,7 @@ class World:
         return code, sentence
 
     def reset(self, to, *options):
-        """Reset, and say what was done to which shard."""
+        """Reset the group. Return the action for each shard."""
         told = self.json("reset", self.group, "--to", to, *options)
         assert told["complete"]
         assert (told["group"], told["stream"], told["stopped_by"]) == (self.group, self.stream, None)
@@ -136,7 +136,7 @@ class World:
         return self.in_loop(lambda client: client.put_records(self.stream, entries)).records
 
     def reshard(self):
-        """Split the first shard, put, merge the two new ones, put: four generations with what was there."""
+        """Split the first shard, put, merge the two new ones, put: four generations together with the first."""
 
         async def change(client):
             await client.split_shard(self.stream, PARENT, wait=True)
@@ -147,7 +147,7 @@ class World:
         self.in_loop(change)
 
     def consume(self, **arguments):
-        """What a consumer of the group reads up to the newest record."""
+        """Return the records that a consumer of the group reads, up to the newest one."""
 
         async def read(client):
             settings = {"group": self.group, "store": self.store, "client": client, "until": "latest"} | arguments
@@ -162,7 +162,7 @@ class World:
         return self.in_loop(read)
 
     def leases(self, work=None):
-        """The rows, after ``work(store)`` was done."""
+        """Return the rows, after ``work(store)``."""
 
         async def look(_):
             store = lease_store(self.store, group=self.group, stream=self.stream, aws=aws())
@@ -198,7 +198,7 @@ def data_of(records):
 
 @pytest.fixture
 def place(request, tmp_path, store_servers):
-    """Make a new place for leases of some kind."""
+    """Create a new lease store of some kind."""
 
     def make(kind):
         if kind == "sqlite":
@@ -225,14 +225,14 @@ def world(shared_kinesis, place):
 
 @pytest.fixture
 def own_world(place):
-    """With a Kinesis of its own: for faults and for its clock."""
+    """A world with its own Kinesis, for faults and for its clock."""
     with LocalKinesis(limits=False) as kinesis:
         yield World(kinesis, place("sqlite"))
 
 
 @contextlib.contextmanager
 def working(world, **settings):
-    """A live consumer of the group; gives what it was handed so far."""
+    """A live consumer of the group. Yields the records that it was handed so far."""
     seen = []
     with world_client(world) as connection:
         consumer = SyncConsumer(
@@ -265,11 +265,11 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-# ---- how far behind
+# ---- lag
 
 
 def test_describe_and_status_agree_about_a_slow_handler(own_world):
-    """``describe`` knows what is committed: it may be behind ``status()`` by a checkpoint interval, and a second."""
+    """``describe`` knows the committed position: it may be behind ``status()`` by a checkpoint interval and a second."""
     world, interval = own_world, 1.0
     world.put(*(f"old-{n}" for n in range(80)), key="k")
     world.kinesis.clock.advance(20)
@@ -299,7 +299,7 @@ def test_describe_and_status_agree_about_a_slow_handler(own_world):
 
 
 def test_a_group_is_listed_described_reset_and_deleted(any_world):
-    """After a reset to TRIM_HORIZON everything comes again, once, of each shard's line the parents first."""
+    """After a reset to TRIM_HORIZON, all records come again, once, parents before children."""
     world = any_world
     world.put(*(f"old-{n}" for n in range(20)))
     world.reshard()
@@ -331,7 +331,7 @@ def test_a_group_is_listed_described_reset_and_deleted(any_world):
 
 
 def assert_lineage(records):
-    """No record of a child came before one of its parents."""
+    """Check that no record of a child came before one of its parents."""
     parents = {
         "shardId-000000000002": {PARENT},
         "shardId-000000000003": {PARENT},
@@ -349,14 +349,14 @@ def test_a_reset_to_latest_skips_what_lies_there_and_nothing_else(any_world):
     world.put("old-1", "old-2")
     world.consume()
     world.reshard()
-    time.sleep(2.1)  # LATEST is pinned a second early, and the clock of Kinesis is told to a second
+    time.sleep(2.1)  # LATEST is set a second early, and the clock of Kinesis is known to a second
     actions = world.reset("LATEST")
-    assert actions[PARENT] == "reset"  # it is finished now: nothing waits for it
+    assert actions[PARENT] == "reset"  # the shard is finished now: nothing waits for it
     world.put("new-1", "new-2")
     assert data_of(world.consume()) == [b"new-1", b"new-2"]
 
 
-# ---- looking
+# ---- read-only commands
 
 
 def test_two_groups_are_a_table(world):
@@ -399,7 +399,9 @@ def test_silence_is_called_silence_and_not_death(world):
 
 
 def test_a_list_takes_less_than_a_second(own_world):
-    """Also with an owner that is silent: it waits for nothing. Processor time counts, whatever else the machine does."""
+    """This holds even with a silent owner, because nothing is waited for. CPU time is measured, so that a busy machine
+    does not matter.
+    """
     own_world.make(Lease(PARENT, owner="ghost", counter=3), Lease(SECOND))
 
     def used():
@@ -529,7 +531,7 @@ def test_a_busy_shard_is_asked_again_and_a_denied_one_is_reported(own_world):
     assert "the lag of some shards is unknown: GetRecords: not authorized" in errors
 
 
-# ---- which group
+# ---- choosing the group
 
 
 def test_a_group_of_two_streams_has_to_be_named_with_its_stream(world):
@@ -586,7 +588,7 @@ def test_a_store_has_to_be_named(world):
 
 
 def test_a_reset_to_a_time_gives_what_arrived_since_by_the_clock_of_kinesis(own_world):
-    """That clock is an hour ahead of this machine's, and "10 minutes ago" is meant by it."""
+    """That clock is an hour ahead of this machine's, and "10 minutes ago" refers to it."""
     world = own_world
     world.kinesis.clock.advance(3600)
     world.put(*(f"old-{n}" for n in range(10)))
@@ -606,7 +608,9 @@ def test_a_reset_to_a_time_gives_what_arrived_since_by_the_clock_of_kinesis(own_
 
 
 def test_rows_of_finished_parents_that_were_deleted_come_back(world):
-    """A group that has run for long keeps no rows of finished shards: a reset has to know them from the stream (L3)."""
+    """A group that has run for long keeps no rows of finished shards: a reset has to find these shards in the stream
+    (L3).
+    """
     world.put(*(f"old-{n}" for n in range(20)))
     world.reshard()
     world.consume()
@@ -638,7 +642,7 @@ def test_one_shard_is_reset_alone(world):
 
 
 def test_a_recreated_stream_is_read_from_its_beginning(world):
-    """A consumer refuses the rows of the stream before; a reset makes them rows of this one."""
+    """A consumer refuses the rows of the earlier stream; a reset replaces them with rows of this one."""
     world.put("gone-1", "gone-2")
     world.consume()
 
@@ -670,7 +674,7 @@ def test_a_dry_run_changes_nothing(world):
     assert world.leases() == before
 
 
-# ---- against those who are alive
+# ---- live groups
 
 
 def test_a_live_group_is_left_alone(world):
@@ -687,7 +691,9 @@ def test_a_live_group_is_left_alone(world):
 
 
 def test_by_force_a_live_worker_loses_its_leases_and_reads_again(world):
-    """It is fenced, and nothing of what it still commits counts: all records come again, and the group stands at the end."""
+    """The worker is fenced, and nothing that it still commits counts: all records come again, and the group reaches the
+    end.
+    """
     world.put(*(f"r-{n}" for n in range(30)))
     with working(world) as seen:
         wait_for(lambda: len(seen) == 30)
@@ -701,7 +707,7 @@ def test_by_force_a_live_worker_loses_its_leases_and_reads_again(world):
 
 
 def test_by_force_a_live_worker_reads_closed_shards_again_too(world):
-    """Shards that it knows as finished are open to it again."""
+    """Shards that the worker knows as finished are open to it again."""
     world.put(*(f"old-{n}" for n in range(20)))
     world.reshard()
     everything = world.everything
@@ -788,7 +794,7 @@ def test_ctrl_c_during_a_kinesis_request_changes_nothing(own_world):
 
 
 class HoldingRelay:
-    """Passes bytes to a Redis, but holds back the first write to one row until it is let go."""
+    """Passes bytes to a Redis, but holds back the first write to one row until it is released."""
 
     def __init__(self, port, row):
         self._port = port
@@ -837,7 +843,7 @@ def test_ctrl_c_while_it_writes_ends_the_row_at_hand_and_says_what_was_done(shar
             assert relay.holds.wait(PATIENCE)
             process.send_signal(signal.SIGINT)
             process.send_signal(signal.SIGINT)
-            time.sleep(0.2)  # it makes no difference when the answer comes: the signal was there before
+            time.sleep(0.2)  # the time of the answer does not matter: the signal came before
             relay.let_go.set()
             output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -867,7 +873,7 @@ def test_a_permanently_locked_store_is_reported(world):
 
 @pytest.fixture
 def kcl_world(shared_kinesis, place):
-    """A table as a Java application leaves it: its rows say neither group nor stream."""
+    """A table as a Java application leaves it: its rows name neither group nor stream."""
     world = World(shared_kinesis, place("dynamodb"))
     table, _, settings = world.store.removeprefix("dynamodb://").partition("?")
     client = boto3.client(
@@ -911,7 +917,7 @@ def test_a_table_of_the_kcl_is_looked_at_and_reset_under_any_name(kcl_world):
 def test_a_missing_table_is_not_made(kcl_world):
     world = kcl_world
     world.store = world.environment["SHARDLINE_STORE"] = world.store.replace("dynamodb://", "dynamodb://x")
-    for _ in range(2):  # the second time it would be there
+    for _ in range(2):  # the second time, it would exist
         code, sentence = world.refused("list")
         assert code == 1
         assert "there is no table" in sentence

@@ -1,6 +1,6 @@
-"""Does the frame of all commands hold: help, options, errors, exit codes, secrets, completion?
+"""Do the common parts of all commands work: help, options, errors, exit codes, secrets, completion?
 
-The real command, as a process of its own.
+The tests run the real command in a separate process.
 """
 
 import json
@@ -42,7 +42,7 @@ def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
 
 
 def every_command():
-    """All commands and their subcommands, as they are typed."""
+    """Return all commands and their subcommands, as they are typed."""
 
     def walk(command, words):
         yield " ".join(words), command
@@ -146,7 +146,7 @@ def test_a_profile_of_the_aws_files_is_used(shardline, kinesis, tmp_path):
 
 
 def told(ended):
-    """The one line of an error."""
+    """Return the single line of an error."""
     assert ended.stdout == b""
     (line,) = ended.stderr.splitlines()
     return line
@@ -296,7 +296,7 @@ def test_the_script_of_a_shell(shardline, shell):
 
 
 def completed(shardline, line, **changes):
-    """What bash is offered for the last word of a line."""
+    """Return bash's suggestions for the last word of a line."""
     words = line.split(" ")
     changes |= {"_SHARDLINE_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     ended = shardline(**changes)
@@ -310,7 +310,7 @@ def test_commands_options_and_streams_are_completed(shardline, kinesis, eventual
     assert completed(shardline, "shardline st") == ["streams"]
     assert completed(shardline, "shardline streams de") == ["delete", "describe"]
     assert "--key-field" in completed(shardline, "shardline put orders --k")
-    # It gives up soon: a machine that is busy with other things may take more than one look.
+    # Completion gives up soon, so a busy machine may need more than one attempt.
     eventually(lambda: completed(shardline, "shardline tail ord") == ["orders", "orders-eu"])
     eventually(lambda: completed(shardline, "shardline streams describe ret") == ["returns"])
 

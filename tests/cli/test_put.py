@@ -34,7 +34,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-# ---- where records come from
+# ---- sources of records
 
 
 def test_the_shard_and_number_of_a_single_record_are_printed(shardline, kinesis):
@@ -122,7 +122,7 @@ def test_keys_from_json_and_a_file_of_what_failed_that_can_be_put_again(shardlin
     ended = shardline("put", "orders", "--records", "failed.jsonl", code=1)
     assert "it failed because it has no key: add a key to the line, or pass --key or --key-field" in ended.stderr
     assert len(stored(kinesis)) == 2, "nothing goes without a key that was to have one"
-    # The one with an empty key has it in the file: it is refused again, with the file's own line number.
+    # The record with an empty key has it in the file: it is refused again, with the file's own line number.
     ended = shardline("put", "orders", "--retry", "failed.jsonl", "--key", "found", "--failed", "again.jsonl", code=1)
     assert [one["line"] for one in lines_of(tmp_path / "again.jsonl")] == [failed.index(failed[-1]) + 1]
     assert sorted(record.data for record in stored(kinesis) if record.key == "found") == sorted(bad[:3])
@@ -174,7 +174,7 @@ def test_what_cannot_be_put(shardline, tmp_path):
         assert said in shardline("put", "orders", *arguments, code=code).stderr
 
 
-# ---- trouble
+# ---- failures
 
 
 def test_throttling_is_waited_out(shardline, kinesis):
@@ -247,7 +247,8 @@ def test_a_signal_while_it_waits_for_input_drains_what_it_has(shardline, kinesis
     running = shardline.start("put", "orders", "-", "--linger", "1h", "--give-up-after", "2h", stdin=subprocess.PIPE)
     running.process.stdin.write(b"one\ntwo\nhalf a li")
     running.process.stdin.flush()
-    while b" 2 in flight" not in running.process.stderr.readline():  # both have been read: it tells so now and then
+    # Both have been read: the progress shows it now and then.
+    while b" 2 in flight" not in running.process.stderr.readline():
         assert running.process.poll() is None
     running.interrupt(number)
     stderr = running.process.stderr.read().decode()  # and the input stays open
@@ -258,7 +259,7 @@ def test_a_signal_while_it_waits_for_input_drains_what_it_has(shardline, kinesis
 
 
 def test_ctrl_c_in_the_middle_loses_nothing(shardline, kinesis, tmp_path, eventually):
-    """Slow shards, a full buffer, input that never ends: what was read is in the stream or in the file."""
+    """Slow shards, a full buffer, endless input: every record that was read is in the stream or in the file."""
     running = shardline.start(
         *["put", "orders", "-", "--key", "k", "--no-aggregate", "--drain", "1s", "--failed", "f"],
         stdin=subprocess.PIPE,
@@ -297,7 +298,7 @@ def test_ctrl_c_twice_does_not_wait(shardline, kinesis, tmp_path, eventually):
         running.process.wait(1)
 
     def is_over():
-        running.interrupt()  # two that come together are one
+        running.interrupt()  # two signals that come together are one
         return running.process.poll() is not None
 
     eventually(is_over)
@@ -325,7 +326,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(on_terminal, shardl
 
 
 def test_long_input_takes_little_memory(shardline, kinesis, tmp_path):
-    """A hundred megabytes, most of them in lines that are refused at once, so that it is over soon."""
+    """The input is a hundred megabytes, most of it in lines that are refused at once, so that the test is short."""
     running = shardline.start("put", "orders", "--key-field", "id", stdin=subprocess.PIPE)
     peak = 0
     line = b"x" * 1023 + b"\n"

@@ -1,6 +1,6 @@
-"""Does ``shardline streams`` list, make, show, remove and reshard streams?
+"""Does ``shardline streams`` list, create, show, delete and reshard streams?
 
-The real command, as a process of its own.
+The tests run the real command in a separate process.
 """
 
 import json
@@ -69,7 +69,7 @@ def test_a_stream_that_goes_away_while_it_is_listed_is_left_out(shardline, kines
 
 @pytest.fixture
 def resharded(kinesis):
-    """0 and 1; 0 is split into 2 and 3; 3 and 1 are merged into 4; 4 is split into 5 and 6."""
+    """Shards 0 and 1; 0 is split into 2 and 3; 3 and 1 are merged into 4; 4 is split into 5 and 6."""
 
     async def work(client):
         await client.split_shard("orders", "shardId-000000000000", wait=True)

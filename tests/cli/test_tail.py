@@ -1,6 +1,6 @@
-"""Does ``shardline tail`` print what is in a stream, go on as records come, and end well?
+"""Does ``shardline tail`` print the records of a stream, follow new ones, and end properly?
 
-The real command, as a process of its own.
+The tests run the real command in a separate process.
 """
 
 import base64
@@ -39,7 +39,7 @@ def put(kinesis):
 
 @pytest.fixture
 def ask(kinesis):
-    """Does something with a client."""
+    """Call something with a client."""
 
     def work(call, *arguments, **settings):
         async def main():
@@ -53,7 +53,7 @@ def ask(kinesis):
 
 @pytest.fixture
 def following(shardline, kinesis, eventually):
-    """Starts the command; returns when it reads every shard."""
+    """Start the command. Return when it reads every shard."""
 
     def start(*arguments, shards=2, **settings):
         asked = kinesis.requests.count("GetRecords")
@@ -64,7 +64,7 @@ def following(shardline, kinesis, eventually):
     return start
 
 
-# ---- what is printed
+# ---- output
 
 
 def test_everything_there_is_in_order(shardline, put):
@@ -119,7 +119,7 @@ def test_keys_are_picked(shardline, put):
     assert sorted(shardline("tail", "orders", *ALL, "--key", "a", "--key", "c").lines) == ["1", "2", "4"]
 
 
-# ---- where it begins and ends
+# ---- start and end positions
 
 
 def test_a_number_of_records_and_no_more(shardline, put):
@@ -256,7 +256,7 @@ def test_the_format_has_a_letter_of_its_own(shardline, put):
     assert shardline("tail", "orders", *OLDEST, "-n", "1", "-p", "<{data}>").stdout == b"<x>\n"
 
 
-# ---- its end
+# ---- the end
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])

@@ -1,4 +1,4 @@
-"""Lets a test of the async API run on the blocking one too."""
+"""Lets a test of the async API also run on the blocking API."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ EVERY_API = pytest.mark.parametrize("event_loop_kind", ["asyncio", "uvloop", "tr
 
 
 def kind_for(request, api, blocking):
-    """The class that this test is to use. The blocking one has an event loop of its own; the test runs on asyncio."""
+    """Return the class for this test. The blocking class has its own event loop; the test itself runs on asyncio."""
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
     return blocking if parameters.get("event_loop_kind") == "blocking" else api
 
@@ -22,7 +22,9 @@ async def in_thread(threads, call, *arguments, **settings):
 
 
 class Blocking:
-    """A blocking object with the async one's methods: one thread iterates and leaves the block, others do the rest."""
+    """A blocking object with the methods of the async one. One thread iterates and leaves the block; others do the
+    rest.
+    """
 
     waiting = ("start", "close", "wait_ready")
 
@@ -83,7 +85,7 @@ class BlockingProducer(Blocking):
 
 
 class AwaitedDelivery:
-    """A delivery of the blocking producer, to be awaited."""
+    """A delivery of the blocking producer that can be awaited."""
 
     def __init__(self, inner):
         self._inner = inner

@@ -1,10 +1,10 @@
-"""On which loops and transports do the shell tests run, and against what server?
+"""Fixtures of the shell tests: event loops, transports, and a hostile server.
 
-A hostile one: threads and plain sockets on loopback, so that it shares no code with the clients. It does what its script
-says, request by request, and remembers every connection and request.
+The server uses threads and plain sockets on loopback, so that it shares no code with the clients. It follows its
+script, request by request, and remembers every connection and request.
 
-It speaks HTTP/1.1, and HTTP/2 with a client that begins so. Scripts are written as HTTP/1.1 answers; over HTTP/2 each
-becomes the frames that mean the same. What no frames can mean, such as garbage, is sent as it is.
+It speaks HTTP/1.1, and HTTP/2 with a client that starts with HTTP/2. Scripts are written as HTTP/1.1 answers; over
+HTTP/2, each becomes the equivalent frames. Bytes that have no equivalent, such as garbage, are sent unchanged.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def event_loop_kind(wire):
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_collections():
-    """Let the many collections of these tests pass over what was there before them: modules, and there are many."""
+    """Exclude the objects that exist before these tests, such as all modules, from their many garbage collections."""
     gc.collect()
     gc.freeze()
     yield
@@ -87,7 +87,7 @@ def no_ambient_aws(monkeypatch, tmp_path):
 
 @dataclass
 class Received:
-    """One request as it arrived. Header names are lower case."""
+    """One request as it arrived. Header names are in lower case."""
 
     method: str
     target: str
@@ -102,7 +102,7 @@ class Received:
 
 @dataclass
 class Peer:
-    """The client's end of a connection, as a behaviour sees it."""
+    """The client's end of a connection, for a behaviour."""
 
     socket: socket.socket
     number: int
@@ -114,7 +114,7 @@ class Peer:
             self.socket.sendall(part)
 
     def read_request(self):
-        """The next request; ``None`` when the client has closed."""
+        """Return the next request; ``None`` when the client has closed."""
         while b"\r\n\r\n" not in self.unread:
             if not self._more():
                 return None
@@ -141,7 +141,7 @@ class Peer:
 
 
 class Http2Peer:
-    """The client's end of a stream of HTTP/2, as a behaviour sees it."""
+    """The client's end of an HTTP/2 stream, for a behaviour."""
 
     def __init__(self, link, number):
         self.socket = link.socket
@@ -150,11 +150,11 @@ class Http2Peer:
         self._number = number
         self._unread = b""
         self._has_head = False
-        self._left = None  # of the body, or of a chunk
+        self._left = None  # bytes left of the body, or of a chunk
         self._chunked = False
 
     def send(self, *parts):
-        """HTTP/1.1 goes in, frames come out."""
+        """Send an HTTP/1.1 answer as frames."""
         for part in parts:
             if self.gone.is_set():
                 raise ConnectionResetError
@@ -202,7 +202,7 @@ class Http2Peer:
         self._chunked = headers.pop("transfer-encoding", None) is not None
         self._left = 0 if self._chunked else int(headers.get("content-length", 0))
         headers.pop("connection", None)
-        # A longer value is as bad, and takes the compression ages.
+        # A longer value would be just as invalid, but take the compression very long.
         kept = [(name, value[:_HEADER_MAX]) for name, value in headers.items()]
         self._link.send_head(self._number, [(":status", status), *kept])
         if self._has_head and not self._left and not self._chunked:
@@ -215,7 +215,7 @@ class Http2Peer:
 
 
 class Http2Link:
-    """A connection that speaks HTTP/2: its thread reads, and each request has a thread for its behaviour."""
+    """An HTTP/2 connection: its thread reads, and each request has a thread for its behaviour."""
 
     def __init__(self, server, socket, number):
         self.socket = socket
@@ -243,7 +243,7 @@ class Http2Link:
                     self._changed.notify_all()
                 data = self.socket.recv(262_144)
         except (OSError, h2.exceptions.ProtocolError):
-            pass  # the client went away, or the server did
+            pass  # the client disconnected, or the server stopped
         finally:
             with self._changed:
                 self._is_over = True
@@ -273,7 +273,7 @@ class Http2Link:
         try:
             keep = behaviour(peer, request)
         except (OSError, h2.exceptions.ProtocolError):
-            return  # the client went away
+            return  # the client disconnected
         except Exception as error:  # noqa: BLE001 - it fails the test when the server stops
             self._server.bugs.append(error)
             return
@@ -314,15 +314,15 @@ class Http2Link:
 
 
 class Server:
-    """Answers as its script says; what is not scripted gets a good PutRecords answer."""
+    """Answers according to its script. A request that is not in the script gets a good PutRecords answer."""
 
     def __init__(self, tls=None, *, mute=False, banner=None, http1_only=False):
         self.requests = []
         self.connections = 0
         self.busy = 0
-        """The requests that are being answered. An answer without an end ends when the client leaves it."""
+        """The requests that are being answered. An endless answer ends when the client disconnects."""
         self.streams_max = 100
-        """With 1, a connection of HTTP/2 carries one request at a time, too."""
+        """With 1, an HTTP/2 connection also carries one request at a time."""
         self.bugs = []
         self._tls = tls
         self._mute = mute
@@ -346,7 +346,7 @@ class Server:
     # ---- the script
 
     def does(self, behaviour):
-        """Let ``behaviour(peer, request)`` deal with the next request; a true result keeps the connection."""
+        """Let ``behaviour(peer, request)`` handle the next request. If it returns true, the connection is kept."""
         self._script.append(behaviour)
         return self
 
@@ -354,25 +354,25 @@ class Server:
         return self.does(lambda peer, _: peer.send(answer(body, status, headers)) or keep)
 
     def raw(self, *parts):
-        """These bytes and no more, then the end of the connection."""
+        """Send these bytes, then close the connection."""
         return self.does(lambda peer, _: peer.send(*parts))
 
     def then_stay(self, *parts):
-        """These bytes, then silence until the client closes."""
+        """Send these bytes, then nothing until the client closes."""
         return self.does(lambda peer, _: peer.send(*parts) or peer.wait_for_the_end())
 
     def chunked(self, chunks, *, headers=(), end=True):
-        """A chunked answer, one write a chunk; without ``end`` it breaks off."""
+        """Send a chunked answer, with one write per chunk. Without ``end`` it breaks off."""
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + lines_of(headers) + b"\r\n"
         parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
         return self.does(lambda peer, _: peer.send(head, *parts, *([b"0\r\n\r\n"] if end else [])) or end)
 
     def reset(self):
-        """RST instead of an answer."""
+        """Send RST instead of an answer."""
         return self.does(lambda peer, _: reset(peer))
 
     def tunnel(self, to):
-        """What an HTTP proxy does with CONNECT."""
+        """Act as an HTTP proxy does for CONNECT."""
         return self.does(lambda peer, _: self._tunnel(peer, to))
 
     # ---- the machinery
@@ -406,7 +406,7 @@ class Server:
             with self._lock:
                 self.connections += 1
                 self._sockets.add(one)
-            if self._banner is not None:  # speaks first, and reads nothing
+            if self._banner is not None:  # sends first, and reads nothing
                 one.sendall(self._banner)
             elif self._mute:
                 self.start_thread(self._greet, one)
@@ -414,7 +414,9 @@ class Server:
                 self.start_thread(self._serve, one, self.connections)
 
     def _greet(self, one):
-        """Read nothing; but a client that speaks HTTP/2 without TLS sends no request before it has our settings."""
+        """Read nothing, except that a client that speaks HTTP/2 without TLS needs our settings before it sends a
+        request.
+        """
         with contextlib.suppress(OSError):
             if one.recv(len(PREFACE), socket.MSG_PEEK | socket.MSG_WAITALL).startswith(PREFACE[:3]):
                 one.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
@@ -435,7 +437,7 @@ class Server:
                 if not self.note(request)(peer, request):
                     break
         except (OSError, ssl.SSLError):
-            pass  # the client went away, or speaks no TLS: what it did is the test's business
+            pass  # the client disconnected, or does not speak TLS: the test checks that
         except Exception as error:  # noqa: BLE001 - it fails the test when the server stops
             self.bugs.append(error)
         finally:
@@ -443,8 +445,8 @@ class Server:
             self.forget(plain)
 
     def note(self, request):
-        """Remember a request, and find what to do with it."""
-        if request.method == "PRI":  # a client asks whether this is HTTP/2, and means nothing else by it
+        """Remember a request, and return its behaviour."""
+        if request.method == "PRI":  # this request only checks whether the server speaks HTTP/2
             return lambda peer, _: peer.send(answer(b"", 505))
         with self._lock:
             self.requests.append(request)
@@ -505,7 +507,7 @@ def good(peer, request):
 
 @pytest.fixture
 def eventually():
-    """Wait for what another thread or the kernel is about to do."""
+    """Wait until another thread or the kernel has done something."""
 
     async def wait(true, limit=20.0):
         with anyio.move_on_after(limit):
@@ -518,7 +520,7 @@ def eventually():
 
 @pytest.fixture
 def cancelled_when(eventually):
-    """Begin a call, and cancel it when something has come to pass; it must not have ended by then."""
+    """Start a call, and cancel it when the condition is true. The call must not have ended by then."""
 
     async def run(true, call, *args):
         ended = []
@@ -595,6 +597,6 @@ def make_client(wire):
 
 @pytest.fixture
 def complaints(caplog):
-    """What was logged at WARNING or above, as (level, text)."""
+    """Return the log records at WARNING or above, as (level, text)."""
     caplog.set_level(logging.WARNING, logger="shardline")
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]

@@ -1,7 +1,7 @@
-"""The half of a program in which a signal handler raises while the event loop's thread is in a host of ours.
+"""The common part of programs in which a signal handler raises while the event loop's thread is in a host of ours.
 
-``play(rng, main)`` runs ``main`` and rings once, wherever the host is then; it returns whether the handler raised, and
-what came out of the run.
+``play(rng, main)`` runs ``main`` and raises one signal, wherever the host is then. It returns whether the handler
+raised, and the outcome of the run.
 """
 
 PRELUDE = """

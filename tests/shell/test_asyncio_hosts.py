@@ -1,6 +1,6 @@
-"""What asyncio loses when a signal handler raises in its event loop is done once more.
+"""Work that asyncio loses when a signal handler raises in its event loop is done again.
 
-Here each loss is made on purpose; ``producer/test_raising_signals.py`` has real signals.
+Here each loss is provoked; ``producer/test_raising_signals.py`` uses real signals.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Pressed(BaseException):
-    """What a signal handler raises."""
+    """The exception that a signal handler raises."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def quick_looks(monkeypatch):
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request):
-    """``asyncio.run`` with a limit, on either event loop."""
+    """Run with ``asyncio.run`` and a time limit, on either event loop."""
     uvloop = pytest.importorskip("uvloop")
     factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
 
@@ -46,7 +46,7 @@ def run(request):
 
 
 def lose(task_name):
-    """The next step of this task is taken from asyncio's queue, and not run."""
+    """Remove the next step of this task from asyncio's queue, so that it does not run."""
     queue = asyncio.get_running_loop()._ready
     lost = [handle for handle in queue if task_name in repr(getattr(handle._callback, "__self__", None))]
     assert len(lost) == 1
@@ -129,7 +129,7 @@ def test_the_end_of_a_task_that_was_not_noted_is_noted_later(run, monkeypatch):
 
         def settle_later(group):
             calls.append(group)
-            if len(calls) > 2:  # the first is the look before the wait, the second the one that is lost
+            if len(calls) > 2:  # the first is the check before the wait, the second is the one that is lost
                 settle(group)
 
         monkeypatch.setattr(Group, "collect_ended", settle_later)
@@ -204,8 +204,8 @@ def test_nor_one_outside_the_main_thread():
 
 
 def test_an_interrupt_at_any_place_of_it_leaves_nothing_hanging():
-    """In a process of its own: an exception that a trace function raises while Python handles another one can leave the
-    thread in the state of handling it, and later exceptions would get it as their context.
+    """This runs in a separate process: if a trace function raises while Python handles another exception, the thread
+    can stay in the state of handling it, and later exceptions would get it as their context.
     """
     program = command_for("from tests.shell.test_asyncio_hosts import interrupt_everywhere; interrupt_everywhere()")
     ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
@@ -215,7 +215,7 @@ def test_an_interrupt_at_any_place_of_it_leaves_nothing_hanging():
 
 
 def interrupt_everywhere():
-    """Run a host with two tasks, a wait and a deadline; KeyboardInterrupt at each place where a signal can come."""
+    """Run a host with two tasks, a wait and a deadline, with a KeyboardInterrupt at each place where a signal can come."""
     asyncio_hosts.CHECK_INTERVAL = 0.02
     places, mistakes = [], []
     for after in range(2_000):

@@ -1,4 +1,4 @@
-"""Does a Lambda function deliver what it puts, survive being frozen, and start quickly?
+"""Does a Lambda function deliver its records, survive being frozen, and start quickly?
 
 The functions run against the embedded Kinesis. ``tests/unit/test_awslambda.py`` has the tests that need no stream.
 """
@@ -41,7 +41,7 @@ class Context:
 
 
 def event_of(*payloads):
-    """An event of Lambda; a list of payloads is an aggregate."""
+    """Return an event of Lambda. A list of payloads becomes an aggregate."""
     packed = [aggregate([("k", each) for each in one]) if isinstance(one, list) else one for one in payloads]
     return {
         "Records": [
@@ -127,7 +127,7 @@ class BlockingMaker:
 
 @pytest.fixture(params=["blocking", "asyncio", "uvloop"])
 def maker(request, kinesis):
-    """Each begins without an event loop, and ends its loop with the test."""
+    """Each test starts without an event loop, and ends its loop."""
     process_loop._runner.cache_clear()
     if request.param == "uvloop":
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
@@ -276,7 +276,7 @@ os._exit(0)  # Lambda ends a process without asking it
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])
 def test_a_process_that_is_frozen_between_invocations_delivers_everything(tmp_path, kind):
-    """Meanwhile Kinesis closes the connections, and records that were left behind would expire."""
+    """Meanwhile, Kinesis closes the connections, and records that were left behind would expire."""
     with LocalKinesis(stream="results", data=tmp_path / "data") as kinesis:
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)} | kinesis.environment
         process = subprocess.Popen(
@@ -297,7 +297,7 @@ def test_a_process_that_is_frozen_between_invocations_delivers_everything(tmp_pa
                 assert len(stored(kinesis)) == number + 1
                 os.kill(process.pid, signal.SIGSTOP)
                 kinesis.stop()
-                time.sleep(2.5)  # longer than records live
+                time.sleep(2.5)  # longer than the TTL of records
                 kinesis.start()
                 os.kill(process.pid, signal.SIGCONT)
             _, errors = process.communicate(timeout=60)
@@ -324,7 +324,7 @@ print(*(name for name in sys.modules if name.startswith(("shardline.cli", "shard
 
 
 def imported(bytecode):
-    """The CPU seconds that the import takes in a new process, and the modules that a plain function has loaded."""
+    """Return the CPU seconds of the import in a new process, and the modules that a plain function has loaded."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONPYCACHEPREFIX": bytecode}
     ran = subprocess.run(
         [sys.executable, "-c", IMPORTS], env=environment, capture_output=True, text=True, check=True, timeout=60
@@ -340,6 +340,6 @@ def test_a_plain_function_loads_neither_an_event_loop_nor_botocore_nor_the_serve
 
 @pytest.mark.clock
 def test_the_import_takes_less_than_150_milliseconds(tmp_path):
-    """Of CPU time, from compiled modules, which the first import leaves behind."""
+    """CPU time is measured, with compiled modules, which the first import leaves behind."""
     times = [imported(str(tmp_path))[0] for _ in range(10)]
     assert min(times) < 0.150, times

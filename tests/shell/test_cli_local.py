@@ -1,6 +1,6 @@
-"""Does ``shardline local`` serve, say how to reach it, and end well?
+"""Does ``shardline local`` serve, print how to connect, and end properly?
 
-The real command, as a process of its own.
+The tests run the real command in a separate process.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ ROWS = ("shell", "AWS CLI", "boto3", "Shardline")
 
 
 class Running:
-    """The command, once it has said how to reach it."""
+    """The command, after it has printed how to connect."""
 
     def __init__(self, *options):
         self.began_at = time.perf_counter()
@@ -72,7 +72,7 @@ class Running:
         return eval(self.rows["boto3"], {"boto3": boto3})
 
     def end(self, number=signal.SIGINT, within=10):
-        """What else was printed, after the signal."""
+        """Return the rest of the output, after the signal."""
         began_at = time.perf_counter()
         self.process.send_signal(number)
         output, errors = self.process.communicate(timeout=30)
@@ -97,7 +97,7 @@ def start():
 
 
 def refused(*arguments):
-    """The exit code and the last line of a command that does not run; in this process, for that is quicker."""
+    """Return the exit code and the last line of a command that is refused. It runs in this process, which is quicker."""
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     run = CliRunner().invoke(local, arguments)
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -107,13 +107,13 @@ def refused(*arguments):
 
 
 def refused_really(*arguments):
-    """The same, in a process of its own: all that it said."""
+    """Return the whole output of a command that is refused, in a separate process."""
     run = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=20, check=False)
     assert run.stdout == ""
     return run.returncode, run.stderr.splitlines()
 
 
-# ---- what it prints
+# ---- output
 
 
 @pytest.mark.parametrize("options", [(), ("--tls",)], ids=["plain", "tls"])
@@ -207,7 +207,7 @@ def ask(port, operation, **members):
 
 
 def test_streams_that_come_and_go_do_not_end_it(start):
-    """The traffic line is computed every second: while it is, streams vanish."""
+    """The traffic line is computed every second, while streams vanish."""
     running = start("--no-limits")
     until = time.monotonic() + 3.5
 
@@ -231,7 +231,7 @@ def test_streams_that_come_and_go_do_not_end_it(start):
 
 
 def test_a_line_of_traffic_reads_no_stream(monkeypatch, capsys):
-    """The cost of a line is counted, not timed: with 3,000 streams it looks at none of them."""
+    """The cost of a line is counted, not timed: with 3,000 streams it reads none of them."""
     with LocalKinesis() as kinesis:
         for number in range(3_000):
             request = inputs.read_values("CreateStream", {"StreamName": f"s{number}", "ShardCount": 1})
@@ -275,7 +275,7 @@ def test_it_keeps_serving_when_its_output_is_not_read(output):
         os.close(ours)
         for _ in range(3):
             assert ask(port, "ListStreams") == 200
-            time.sleep(1.1)  # a line of traffic is due
+            time.sleep(1.1)  # a traffic line is due
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=10)
@@ -309,7 +309,7 @@ def free_port():
 
 @pytest.mark.clock
 def test_it_starts_in_a_moment(start):
-    """Half a second where nothing disturbs: ``make bench`` measures it."""
+    """It takes half a second on an idle machine: ``make bench`` measures it."""
     runs = [start() for _ in range(2)]
     assert min(one.started_in for one in runs) < 2.5
     for one in runs:
@@ -324,7 +324,7 @@ def test_streams_shards_limits_and_faults_match_the_options(start, tmp_path):
     with contextlib.closing(running.boto()) as client:
         assert client.list_streams()["StreamNames"] == ["a", "b"]
         assert len(client.list_shards(StreamName="b")["Shards"]) == 3
-        client.put_record(StreamName="a", Data=b"x", PartitionKey="a")  # boto3 tries again
+        client.put_record(StreamName="a", Data=b"x", PartitionKey="a")  # boto3 retries
         entries = [{"Data": b"x", "PartitionKey": "a"}] * 500
         assert [client.put_records(StreamName="a", Records=entries)["FailedRecordCount"] for _ in range(3)] == [0] * 3
     with urllib.request.urlopen(f"{running.url}/_shardline/requests?operation=PutRecord", timeout=5) as answer:
@@ -431,7 +431,7 @@ main.main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-# ---- what is wrong
+# ---- wrong usage
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_version_and_help():
         assert f"--{option}" in run.stdout
 
 
-# ---- who is served
+# ---- access
 
 
 def health_of(running, host):
@@ -644,7 +644,9 @@ main()
 
 
 def test_a_start_imports_and_loads_nothing_that_the_server_does_not_need(certificate_file):
-    """It is to be there within 0.35 s (bench_server.py): root certificates alone are a third of the CPU, rich a tenth."""
+    """It should start within 0.35 s (bench_server.py): root certificates alone are a third of the CPU time, rich a
+    tenth.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "SSL_CERT_DIR"}
     process = subprocess.Popen(
         [sys.executable, "-c", TELL_AT_EXIT, "local", "--port", "0"],

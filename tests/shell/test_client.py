@@ -1,4 +1,4 @@
-"""What does each method of the client ask of the service, and what does it make of the answer?"""
+"""Which requests does each method of the client send, and what does it return for the answer?"""
 
 import json
 
@@ -8,7 +8,7 @@ from shardline import Entry, ServiceError, ShardFilter, TransportError, UsageErr
 from shardline.aio import stream_waiters
 from shardline.core import page_tokens
 
-# The transports are tested elsewhere: one will do here.
+# One transport is enough here: the transports have their own tests.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", [("asyncio", False)], indirect=True, ids=[""])]
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
@@ -24,7 +24,7 @@ async def client(server, make_client):
 
 @pytest.fixture
 def ask(server, client):
-    """Call a method; say what it gave and what it asked: (operation, members) of each request."""
+    """Call a method. Return its result, and (operation, members) of each request."""
 
     async def call(answers, method, *args, **kwargs):
         for answer in answers if isinstance(answers, list) else [answers]:

@@ -1,4 +1,6 @@
-"""What does a caller learn when an answer is bad, or none comes? The same on every loop and transport, after one request."""
+"""What does a caller learn when an answer is bad or missing? The same on every event loop and transport, after one
+request.
+"""
 
 import contextlib
 import json
@@ -105,7 +107,7 @@ def check(error, case, host):
         assert words in str(error)
     if case.exception is TransportError:
         assert host in str(error)
-    # nothing hangs on to the request and its headers
+    # nothing keeps the request and its headers alive
     assert error.__cause__ is None
     assert error.__context__ is None
 
@@ -119,7 +121,7 @@ async def test_a_bad_response_is_reported_after_one_request(name, server, make_c
             await client.put_records("orders", ENTRIES)
         check(caught.value, case, server.host)
         assert len(server.requests) == server.connections == 1
-        # whatever it was, the client goes on
+        # the client still works afterwards
         assert (await client.put_records("orders", ENTRIES)).records[0].sequence_number == "1"
     assert len(server.requests) == 2
 
@@ -138,7 +140,7 @@ async def test_a_slow_answer_is_no_failure_while_it_moves(server, make_client):
         whole = b'{"Records":[{"SequenceNumber":"1","ShardId":"shardId-0"}]}'.ljust(60_000)
         for start in range(0, len(whole), 6_000):
             peer.send(whole[start : start + 6_000])
-            time.sleep(0.05)  # longer than read_timeout in all, shorter each
+            time.sleep(0.05)  # longer than read_timeout in total, each pause shorter
 
     server.does(drip)
     async with make_client(server, read_timeout=0.15) as client:
@@ -147,7 +149,7 @@ async def test_a_slow_answer_is_no_failure_while_it_moves(server, make_client):
 
 
 def every_now_and_then(beginning, piece):
-    """A server that is never silent for long, and never comes to an end."""
+    """A server that is never silent for long, and never finishes."""
 
     def drip(peer, _):
         with contextlib.suppress(OSError):  # the client has left
@@ -173,7 +175,7 @@ DRIPS = {
     [*((what, False) for what in DRIPS), ("a head", True), ("an error", True), ("100 Continue", True)],
 )
 async def test_a_drip_comes_to_an_end(what, streamed, *, server, make_client):
-    """Also where an event stream was asked for, and a refusal comes."""
+    """This also applies if an event stream was requested and a refusal comes."""
     server.does(every_now_and_then(*DRIPS[what]))
     async with make_client(server, read_timeout=0.3) as client:
         began = time.monotonic()
@@ -214,7 +216,7 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used(is_bus
     server.reply(keep=False)
     async with make_client(server) as client:
         await client.put_records("orders", ENTRIES)
-        if is_busy:  # as a program is: the FIN is in the kernel, unseen by the loop
+        if is_busy:  # as in a busy program: the FIN is in the kernel, unnoticed by the loop
             time.sleep(0.05)  # noqa: ASYNC251
         else:
             await anyio.sleep(0.05)
@@ -268,7 +270,7 @@ async def test_a_name_look_up_that_hangs_counts_as_connecting(make_client, monke
 
     def hang(*args):
         flags = args[5] if len(args) > 5 else 0
-        if not flags & socket.AI_NUMERICHOST:  # trio asks for that first, on the loop
+        if not flags & socket.AI_NUMERICHOST:  # trio requests that first, on the loop
             hung.wait(5)
         raise socket.gaierror(socket.EAI_NONAME, "not known")
 
@@ -295,8 +297,9 @@ async def test_an_answer_before_the_body_is_read_is_no_hang(start_server, make_c
     async with make_client(hasty, read_timeout=0.3) as client:
         with pytest.raises(RequestError) as caught:
             await client.put_records("orders", [(bytes(900_000), "k")] * 10)
-    assert caught.value.status in {413, None}  # who writes before reading learns of a broken connection alone
-    assert hasty.connections == 1 + wire.http2  # the first connection showed that it does not speak HTTP/2
+    # A client that writes before it reads only learns that the connection is broken.
+    assert caught.value.status in {413, None}
+    assert hasty.connections == 1 + wire.http2  # the first connection showed that the server does not speak HTTP/2
 
 
 async def test_an_exception_that_the_caller_deals_with_is_not_mistaken_for_the_cause(server, make_client):

@@ -1,7 +1,7 @@
-"""Are unused connections closed: a peer that vanished without a word, a request that never comes?
+"""Are unused connections closed: a peer that vanished silently, a request that never comes?
 
 The server runs with timeouts of fractions of a second. A vanished peer is a socket whose kernel drops every packet that
-arrives for it (a BPF filter): it acknowledges nothing, and says nothing.
+arrives for it (a BPF filter): it acknowledges nothing, and sends nothing.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ async def serving(timeouts=SHORT):
 
 
 def vanish(plain):
-    """Let the kernel drop whatever comes for this socket: one instruction, "return 0 bytes"."""
+    """Let the kernel drop every packet for this socket: one instruction, "return 0 bytes"."""
     program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
     plain.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(program)))  # SO_ATTACH_FILTER
 
@@ -101,7 +101,7 @@ def post(operation, body, length=None):
 
 
 class Frames:
-    """HTTP/2 by hand."""
+    """An HTTP/2 client that is driven by hand."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
@@ -213,7 +213,7 @@ def test_a_body_that_comes_slowly_is_waited_for(run):
         async with serving() as local:
             _, reader, writer = await local.connect()
             writer.write(post("DescribeLimits", b"", 6))
-            for byte in b"{    }":  # each in good time, all of them in more than the limit
+            for byte in b"{    }":  # each in time, but all of them together longer than the limit
                 await asyncio.sleep(SHORT.request / 4)
                 writer.write(bytes((byte,)))
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"

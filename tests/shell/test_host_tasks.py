@@ -15,11 +15,15 @@ PLACES = (
     "anyio/_core/_tasks.py",
     "anyio/_backends/_trio.py",
 )
-"""Whose frames a task of a host may have at its bottom: not ``spawn``, which the caller runs. trio protects its own."""
+"""The functions at the bottom of a host task's stack. ``spawn`` is not one of them, because the caller runs it. trio
+protects its own.
+"""
 
 
 def run_with_an_interrupt(after, within):
-    """A host with two tasks on trio; a Ctrl-C after so many steps of theirs. Says where it came, and what ran."""
+    """Run a host with two tasks on trio, and press Ctrl-C after this many of their steps. Return where it came, and
+    what ran.
+    """
     done = []
 
     async def work(name):
@@ -46,7 +50,7 @@ def run_with_an_interrupt(after, within):
     with entered_once_more(after, lambda: signal.raise_signal(signal.SIGINT), within) as interruption:
         try:
             trio.run(main)
-        except KeyboardInterrupt:  # the main task had ended already
+        except KeyboardInterrupt:  # the main task had already ended
             done.append("Ctrl-C")
     return interruption.where, done
 

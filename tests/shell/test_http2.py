@@ -1,4 +1,4 @@
-"""Does a client that asks for HTTP/2 speak it with a server that offers it?"""
+"""Does a client that is configured for HTTP/2 use it with a server that offers it?"""
 
 import contextlib
 import gc
@@ -32,7 +32,7 @@ GOOD = b'{"Records":[{"SequenceNumber":"1","ShardId":"shardId-0"}]}'
 
 
 class Http2Server:
-    """One thread a connection; ``answer(link, stream_id, headers, body)`` says what is done with a request."""
+    """A server with one thread per connection. ``answer(link, stream_id, headers, body)`` handles a request."""
 
     def __init__(self, tls, answer, pump, streams):
         self.requests = []
@@ -64,11 +64,11 @@ class Http2Server:
             one.close()
 
     def inject(self, what):
-        """Send bytes on the first connection, or let it do something."""
+        """Send bytes on the first connection, or call a function with it."""
         self._inject(*self._links[0], what)
 
     def inject_here(self, what):
-        """On the last connection."""
+        """Send bytes on the last connection."""
         self._inject(*self._links[-1], what)
 
     def _inject(self, one, link, what):
@@ -80,7 +80,7 @@ class Http2Server:
                 one.sendall(link.data_to_send())
 
     def vanish(self):
-        """Read and answer nothing more on the connections that are open."""
+        """Stop reading and answering on the open connections."""
         self._is_vanished = True
 
     @property
@@ -275,7 +275,7 @@ def numbered(number):
 
 
 def begin(link, stream_id, headers, body):
-    """A subscription that stays open, with one event."""
+    """Open a subscription with one event, and keep it open."""
     link.send_headers(stream_id, [(":status", "200")])
     link.send_data(stream_id, numbered(1))
 
@@ -418,12 +418,12 @@ async def test_a_context_of_the_callers_speaks_http2_if_asked_to(start_http2, au
 async def test_a_vanished_server_is_noticed_while_the_subscription_is_not_read(
     *, start_http2, ca_path, make_client, monkeypatch
 ):
-    """It is half open: no answer to a ping, no reset. The subscription is not being read."""
+    """The connection is half open: no answer to a ping, and no reset. The subscription is not being read."""
     monkeypatch.setattr(http2_transport, "PING_AFTER", 0.2)
     server = start_http2(begin)
     async with make_client(server, verify=ca_path) as client, subscribe(client) as subscription:
         await anext(subscription)
-        await anyio.sleep(0.6)  # it answers pings, and so the connection stays
+        await anyio.sleep(0.6)  # the server answers pings, so the connection stays
         server.inject(lambda link: link.send_data(1, numbered(2)))
         assert (await anext(subscription)).continuation_sequence_number == "2"
         server.vanish()
@@ -435,7 +435,7 @@ async def test_a_vanished_server_is_noticed_while_the_subscription_is_not_read(
 
 
 async def test_a_silent_connection_is_not_used_again(start_http2, ca_path, make_client):
-    """Requests that come after one that timed out would only wait for as long."""
+    """Requests after one that timed out would only wait for as long."""
     server = start_http2(lambda *_: server.vanish())
     async with make_client(server, verify=ca_path, read_timeout=0.4) as client:
         with pytest.raises(TransportError) as caught:
@@ -443,7 +443,7 @@ async def test_a_silent_connection_is_not_used_again(start_http2, ca_path, make_
         assert caught.value.code == "ReadTimeout"
         server.answer = answer_well
         await anyio.sleep(0.05)
-        with contextlib.suppress(TransportError):  # it may have heard the server's settings just before
+        with contextlib.suppress(TransportError):  # the server's settings may have arrived just before
             await client.put_records("orders", ENTRIES)
         await client.put_records("orders", ENTRIES)
     assert len(server.protocols) == 2

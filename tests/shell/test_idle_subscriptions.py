@@ -1,6 +1,6 @@
-"""Is a subscription woken by what concerns it, at once, and does it cost nothing until then?
+"""Is a subscription woken at once by the events that concern it, and does it cost nothing until then?
 
-``poll`` of the model is counted: a subscription that is asked again and again while nothing happens would show.
+The tests count calls of the model's ``poll``: a subscription that is polled repeatedly without reason would show.
 """
 
 import socket
@@ -14,7 +14,7 @@ from shardline.server.model.consumers import ServerSubscription
 from shardline.testing import Delays, Limits, LocalKinesis
 
 SHARD = "shardId-000000000000"
-PROMPT = 2.0  # a heartbeat comes every 5 s: what comes earlier was not brought by it
+PROMPT = 2.0  # a heartbeat comes every 5 s: anything earlier was not caused by it
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def anyio_backend():
 
 @pytest.fixture
 def polls(monkeypatch):
-    """When the model was asked for a push."""
+    """The times at which the model was polled."""
     real, asked = ServerSubscription.poll, []
 
     def poll(subscription, now):
@@ -56,7 +56,7 @@ async def test_nothing_is_polled_while_nothing_happens(polls):
     async with subscribed() as (kinesis, client, _):
         await anyio.sleep(0.2)
         before = len(polls)
-        kinesis.create_stream("other")  # neither this nor what is put there concerns the subscription
+        kinesis.create_stream("other")  # neither this nor the records that are put there concern the subscription
         for _ in range(5):
             await client.put_record("other", b"x", "k")
             await anyio.sleep(0.1)
@@ -108,7 +108,7 @@ async def test_a_moved_clock_brings_the_heartbeat_and_the_end():
         kinesis.clock.freeze()
         kinesis.clock.advance(6)
         assert (await next_within(events)).records == []
-        with pytest.raises(TimeoutError):  # frozen: no heartbeat by itself, however long it takes
+        with pytest.raises(TimeoutError):  # the clock is frozen, so there is no heartbeat, however long it takes
             await next_within(events, 0.3)
 
 
@@ -168,7 +168,7 @@ async def test_records_over_the_byte_rate_come_when_the_rate_allows():
         while sum(sizes) < 6 * 700_000:
             event = await next_within(events)
             sizes.append(sum(len(one.data) for one in event.records))
-        assert 0.5 < time.monotonic() - began_at < 4.5  # 2 MiB a second, of which one second's worth is there at first
+        assert 0.5 < time.monotonic() - began_at < 4.5  # 2 MiB a second; one second's worth is available at first
 
 
 def live(kinesis):
@@ -210,7 +210,7 @@ def post(plain, operation, body):
 
 @pytest.mark.clock
 def test_a_thousand_idle_subscriptions_use_less_than_three_percent_of_a_core():
-    """The CPU time of the server's thread alone, over two heartbeats; and every heartbeat comes."""
+    """Only the CPU time of the server's thread counts, over two heartbeats, and every heartbeat comes."""
     shards, consumers, lasting = 50, 20, 10.0
     with LocalKinesis(limits=False) as kinesis:
         kinesis.create_stream("s", shards=shards)

@@ -1,7 +1,7 @@
-"""Do keys that are rotated under a running client cost a record?
+"""Does a key rotation under a running client lose a record?
 
-The embedded server checks every signature. Keys come from where real ones do: a shared credentials file, or a process.
-They are replaced there first, and then the service forgets the old ones, in the middle of the traffic.
+The embedded server checks every signature. Keys come from a shared credentials file or a process. They are replaced
+there first; then the service forgets the old ones, in the middle of the traffic.
 """
 
 import json
@@ -27,7 +27,7 @@ def event_loop_kind(request):
 
 
 class Rotation:
-    """The keys of a service and of those who call it."""
+    """The keys of a service and of its callers."""
 
     def __init__(self, source, directory, monkeypatch):
         self._numbers = count(1)
@@ -44,7 +44,7 @@ class Rotation:
         monkeypatch.setattr(local_kinesis, "Signatures", lambda *_: self._signatures)
 
     def issue(self, *, keep_id=False):
-        """New keys, where callers get them from."""
+        """Put new keys where callers get them from."""
         number = next(self._numbers)
         key, secret = "AKIDSAME" if keep_id else f"AKID{number}", f"secret-{number}-of-the-caller"
         self._known = {key: (secret, None)}

@@ -1,4 +1,4 @@
-"""Does a client start once, end for good, and survive every cancellation, with nothing left open?"""
+"""Does a client start once, close for good, and survive every cancellation, with nothing left open?"""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ GOOD = b'HTTP/1.1 200 OK\r\nContent-Length: 31\r\n\r\n{"Records":[{"ShardId":"s-
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_open():
-    """What is unclosed warns when it is collected, and a warning is a failure here."""
+    """Fail if something is left open: unclosed objects warn when they are collected, and warnings are errors here."""
     yield
     gc.collect()
 
@@ -180,7 +180,7 @@ async def test_a_close_that_is_cancelled_still_closes(server, make_client, event
 
 async def test_a_close_does_not_wait_for_a_server_that_sleeps(tls_server, ca_path, make_client):
     asleep = threading.Event()
-    tls_server.does(lambda peer, _: peer.send(GOOD) or asleep.wait(30))  # and so answers no close_notify
+    tls_server.does(lambda peer, _: peer.send(GOOD) or asleep.wait(30))  # so it answers no close_notify
     client = make_client(tls_server, verify=ca_path)
     await client.start()
     await client.put_records("orders", ENTRIES)
@@ -191,7 +191,7 @@ async def test_a_close_does_not_wait_for_a_server_that_sleeps(tls_server, ca_pat
         asleep.set()
 
 
-# ---- close while requests are under way
+# ---- close while requests are in flight
 
 
 async def outcomes_of(requests, client, close, monkey=None):
@@ -259,7 +259,7 @@ async def test_a_close_ends_a_request_whose_answer_is_arriving(server, make_clie
 
 
 async def test_a_close_ends_a_request_that_looks_up_a_name(make_client, monkeypatch):
-    """The look-up is given up, and the caller must not seem cancelled."""
+    """The look-up is abandoned, and the caller must not seem cancelled."""
     hung = threading.Event()
 
     def hang(*args):
@@ -319,7 +319,7 @@ async def test_a_cancelled_call_leaves_the_client_usable(server, make_client, wi
 
 
 async def test_a_call_cancelled_at_any_moment_leaves_the_client_usable(server, make_client, wire, eventually):
-    """With one connection at most: one that is lost would be missed."""
+    """There is at most one connection, so that a lost one would be noticed."""
     async with make_client(server, max_connections=1) as client:
         for step in range(30):
             with anyio.move_on_after(step * 0.0001):
@@ -374,7 +374,7 @@ async def test_a_large_upload_can_be_cancelled(start_server, make_client, eventu
             assert {task for task in background_tasks() if not task.get_name().startswith("shardline:")} <= before
 
 
-# trio has no other cancellation than the one that the tests above use
+# trio has no other cancellation than the one in the tests above
 @pytest.mark.parametrize("wire", [("asyncio", False), ("asyncio", True), ("uvloop", False)], indirect=True, ids=str)
 async def test_a_native_cancellation_is_not_swallowed(server, make_client, eventually):
     server.then_stay()
@@ -385,7 +385,7 @@ async def test_a_native_cancellation_is_not_swallowed(server, make_client, event
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
-        # also where the client is closed in the same moment
+        # even if the client is closed at the same moment
         server.then_stay()
         task = asyncio.create_task(client.put_records("orders", ENTRIES))
         await eventually(lambda: len(server.requests) == 2)

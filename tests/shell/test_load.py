@@ -1,4 +1,4 @@
-"""Do large bodies and many requests at once arrive whole, with nothing lost, warned of or left open?"""
+"""Do large bodies and many concurrent requests arrive complete, with nothing lost, no warning and nothing left open?"""
 
 import gc
 import hashlib

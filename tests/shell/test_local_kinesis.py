@@ -1,4 +1,4 @@
-"""Does a test get a Kinesis of its own, whatever it does with it?"""
+"""Does each test get its own Kinesis, whatever it does with it?"""
 
 import asyncio
 import contextlib
@@ -116,7 +116,7 @@ def test_a_start_that_asyncio_itself_cancels_leaves_nothing():
                 kinesis = await task
             except asyncio.CancelledError:
                 continue
-            await kinesis.__aexit__(None, None, None)  # it was quicker
+            await kinesis.__aexit__(None, None, None)  # the start was quicker
 
     asyncio.run(main())
     assert [one for one in threading.enumerate() if "kinesis" in one.name.lower()] == []
@@ -266,7 +266,7 @@ def test_a_port_that_is_taken_is_said_where_it_was_started():
         kinesis = LocalKinesis(port=port)
         with pytest.raises(UsageError, match=f"^cannot serve on 127.0.0.1 port {port}: .*address already in use"):
             kinesis.start()
-    with kinesis:  # which was not broken by that
+    with kinesis:  # it was not damaged by that
         assert kinesis.endpoint_url.endswith(f":{port}")
 
 
@@ -309,7 +309,7 @@ def test_a_stream_that_cannot_be_is_refused_and_ends_the_server():
 def test_first_streams_are_there_before_it_answers(tmp_path, data):
     settings = {"data": tmp_path / "data"} if data else {}
     kinesis = LocalKinesis(stream=["a", "b"], shards=2, **settings)
-    for _ in range(2):  # with a file the streams of the first life are there already
+    for _ in range(2):  # with a data file, the streams of the first life already exist
         with kinesis:
             assert {name: len(stream.shards) for name, stream in kinesis.streams.items()} == {"a": 2, "b": 2}
     with pytest.raises(UsageError, match="a stream's name must be"):
@@ -338,7 +338,7 @@ finally:
 
 
 def delay_start(monkeypatch, work):
-    """Do this in the server's thread before it serves."""
+    """Call this in the server's thread before it serves."""
     make = RunningServer._make_server
     monkeypatch.setattr(RunningServer, "_make_server", lambda self, stack: (work(), make(self, stack))[1])
 
@@ -353,7 +353,7 @@ def test_a_start_that_takes_too_long_is_given_up(monkeypatch):
 
 
 def interrupt_the_waiting_start():
-    """Send SIGINT to the main thread, once it waits for the server's thread."""
+    """Send SIGINT to the main thread while it waits for the server's thread."""
     main = threading.main_thread().ident
     while "started.result" not in "".join(traceback.format_stack(sys._current_frames()[main])):
         time.sleep(0.001)

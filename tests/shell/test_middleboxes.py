@@ -1,6 +1,6 @@
 """Do responses that Kinesis did not write cost records, or start a storm of requests?
 
-A proxy stands between the clients and the embedded server. For a while it answers by itself, as a firewall, a captive
+A proxy is between the clients and the embedded server. For a while it answers by itself, as a firewall, a captive
 portal or a misconfigured gateway does.
 """
 
@@ -48,7 +48,7 @@ def event_loop_kind(request):
 
 
 class Middlebox(ThreadingHTTPServer):
-    """Passes requests on, unless it has a ``response`` of its own."""
+    """Forwards requests, unless it has a ``response`` of its own."""
 
     daemon_threads = True
 
@@ -120,12 +120,12 @@ def check(kinesis, middlebox, outcomes):
     assert [outcome.code for outcome in outcomes if not outcome.delivered] == []
     assert len(outcomes) == 700
     assert stored(kinesis) == set(range(700))
-    # Four shards back off from 0.1 s on, a request each, beside those that were under way. A storm has 500 and more.
+    # Four shards back off from 0.1 s on, one request each, besides those in flight. A storm has 500 and more.
     assert 1 <= middlebox.answered_itself <= 60
 
 
 async def put_through(kinesis, middlebox, response):
-    """Records before, during and after a second in which the middlebox answers by itself."""
+    """Put records before, during and after a second in which the middlebox answers by itself."""
     async with Producer("s", **way(kinesis, middlebox)) as producer:
         deliveries = await producer.put_many([(f"k{n}", b"%d" % n) for n in range(200)])
         await producer.flush(10)

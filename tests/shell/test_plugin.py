@@ -1,6 +1,6 @@
-"""Do the fixtures serve a user's tests, of every kind?
+"""Do the fixtures work in a user's tests of every kind?
 
-pytest runs in a process of its own, in a directory of its own, as a user's would.
+pytest runs in a separate process, in its own directory, as a user's would.
 """
 
 import os
@@ -20,7 +20,7 @@ OPTED_IN = 'pytest_plugins = ["shardline.testing.plugin"]\n'
 
 @pytest.fixture
 def run(tmp_path):
-    """Run these tests; give the exit code, the counts of outcomes and all that was printed."""
+    """Run these tests. Return the exit code, the counts of outcomes and the output."""
 
     def begin(tests, *options, conftest=OPTED_IN):
         (tmp_path / "pytest.ini").write_text(SETTINGS)

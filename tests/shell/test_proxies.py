@@ -1,4 +1,4 @@
-"""Which way does a request take, and what if a proxy on it says no?"""
+"""Which route does a request take, and what happens if a proxy on it refuses?"""
 
 import base64
 import gc
@@ -65,7 +65,7 @@ async def test_a_plain_request_goes_whole_to_the_proxy(login, proxy, server, mak
     assert (request.method, request.target) == ("POST", f"{server.url}/")
     assert request.headers["host"] == server.host
     assert request.headers.get("proxy-authorization") == (LOGIN_SENT if login else None)
-    assert "proxy-authorization" not in request.headers["authorization"]  # not signed: a proxy takes it out
+    assert "proxy-authorization" not in request.headers["authorization"]  # not signed: a proxy removes it
     assert server.connections == 0
 
 
@@ -129,7 +129,7 @@ async def test_a_man_in_the_middle_is_not_trusted_however_often_it_is_tried(prox
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
     middle = start_server(context)
     async with make_client(middle, max_connections=1, proxies={"https": f"http://{proxy.host}"}) as client:
-        for _ in range(3):  # with one connection at most: a failed tunnel must not stay in the pool
+        for _ in range(3):  # with at most one connection: a failed tunnel must not stay in the pool
             proxy.tunnel(target_of(middle))
             with anyio.fail_after(5):
                 with pytest.raises(TransportError) as caught:
@@ -142,7 +142,7 @@ async def test_a_man_in_the_middle_is_not_trusted_however_often_it_is_tried(prox
 async def test_a_tunnel_that_is_cancelled_leaves_the_client_usable(
     *, proxy, tls_server, ca_path, make_client, cancelled_when
 ):
-    proxy.then_stay(b"HTTP/1.1 200 OK\r\n\r\n")  # and then no TLS
+    proxy.then_stay(b"HTTP/1.1 200 OK\r\n\r\n")  # and then it does not speak TLS
     async with make_client(
         tls_server, verify=ca_path, max_connections=1, proxies={"https": f"http://{proxy.host}"}
     ) as client:
@@ -174,7 +174,7 @@ async def test_an_explicit_proxy_wins_over_the_environment(proxy, server, make_c
     monkeypatch.setenv("NO_PROXY", "*")
     await put(make_client(server, proxies={"http": f"http://{proxy.host}"}))
     assert len(proxy.requests) == 1
-    await put(make_client(server, proxies={}))  # none, in so many words
+    await put(make_client(server, proxies={}))  # explicitly no proxy
     assert len(server.requests) == 1
 
 

@@ -1,4 +1,4 @@
-"""Does a secret get anywhere but into the headers of a request?"""
+"""Does a secret get anywhere except into the headers of a request?"""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def assert_clean(text):
 
 
 def our_objects(root):
-    """Everything of ours that hangs on ``root``."""
+    """Return all of our objects that are reachable from ``root``."""
     seen, found, left = set(), [], [root]
     while left:
         one = left.pop()
@@ -65,7 +65,7 @@ def our_objects(root):
 
 @pytest.fixture
 def spoken(caplog):
-    """All that any logger says, down to the last detail."""
+    """All records of every logger, at every level."""
     caplog.set_level(logging.DEBUG)
     return caplog
 
@@ -101,7 +101,7 @@ async def test_no_log_line_shows_a_secret(server, *, tls_server, ca_path, start_
 
 
 async def test_no_log_line_shows_a_secret_of_the_aws_settings(server, wire, monkeypatch, spoken):
-    """botocore's signer logs what it signs, with the session token."""
+    """botocore's signer logs the text that it signs, with the session token."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
@@ -113,7 +113,7 @@ async def test_no_log_line_shows_a_secret_of_the_aws_settings(server, wire, monk
     async with Client(region="eu-west-1", session=session, http2=wire.http2) as client:
         await client.put_records("orders", ENTRIES)
     assert len(server.requests) == 3
-    assert "botocore.regions" in spoken.text  # it was listened to
+    assert "botocore.regions" in spoken.text  # the log was captured
     assert_clean(spoken.text)
 
 
@@ -145,7 +145,7 @@ def of_sts(operation):
 async def test_credentials_that_are_fetched_get_into_no_log_line_and_no_exception(
     way, answer, status, is_told, *, server, start_server, monkeypatch, spoken, tmp_path
 ):
-    """botocore logs what it asks STS, and what STS says."""
+    """botocore logs its requests to STS, and the responses."""
     agency = start_server()
     for _ in range(20):
         agency.reply(answer, status=status)
@@ -162,7 +162,7 @@ async def test_credentials_that_are_fetched_get_into_no_log_line_and_no_exceptio
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{agency.url}/here")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", agency.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", server.url)
-    async with Client(region="eu-west-1") as client:  # the region is that of STS, too
+    async with Client(region="eu-west-1") as client:  # the region is also used for STS
         if is_told is None:
             await client.put_records("orders", ENTRIES)
         else:
@@ -248,7 +248,7 @@ def test_no_complaint_about_credentials_shows_a_secret():
 
 @pytest.fixture
 def told(spoken, monkeypatch):
-    """Log lines, events, and what goes to the standard streams at exit: whatever anyone could read afterwards."""
+    """Everything that a person could read afterwards: log lines, events, and the output at exit."""
     lines = []
 
     class Told:
@@ -270,7 +270,7 @@ def told(spoken, monkeypatch):
     return Told()
 
 
-# As AWS answers a wrong signature: with what should have been signed.
+# AWS's answer to a wrong signature, with the text that should have been signed.
 ECHO = f"The Canonical String should have been 'POST x-amz-security-token:{TOKEN} key {SECRET}' {'.' * 800} {TOKEN * 9}"
 FAILURES = {
     "reset": lambda server: server.reset(),
@@ -445,7 +445,7 @@ def test_no_complaint_about_a_store_shows_a_password(url):
     ids=" ".join,
 )
 def test_the_command_line_tells_no_secret(command, loud, server, tmp_path):
-    """Every command fails: the service denies, the store is not there."""
+    """Every command fails: the service denies access, and the store is missing."""
     for _ in range(30):
         FAILURES["denied"](server)
     environment = {

@@ -1,6 +1,6 @@
-"""Do the server's faults reach a client over a real connection, and is stored what they say?
+"""Do the server's faults reach a client over a real connection, and are the right records stored?
 
-The client is our own, and plain sockets where the bytes themselves matter.
+The client is our own; plain sockets are used where the bytes matter.
 """
 
 import asyncio
@@ -54,12 +54,12 @@ class Local:
 
     @property
     def stored(self):
-        """The data of all records of the stream."""
+        """Return the data of all records of the stream."""
         shards = self.service.state.streams["s"].shards.values()
         return [record.data for shard in shards for record in shard.log.records]
 
     async def exchange(self, raw):
-        """Send these bytes; give all that comes until the end, and how the connection ended."""
+        """Send these bytes. Return everything that arrives until the end, and how the connection ended."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.http.port)
         writer.write(raw)
         received = bytearray()
@@ -314,7 +314,7 @@ async def test_signatures_are_checked_and_a_skewed_clock_expires_them():
             await client.put_record("s", b"z", "k")
         assert caught.value.message.startswith("Signature expired: ")
         assert local.stored == [b"x", b"y"]
-        # The client has learnt the service's time from its Date: it is an hour ahead until it learns better.
+        # The client has learned the service's time from its Date header: it is an hour ahead until the next response.
         local.faults.clock_skew(3600, count=1)
         await client.put_record("s", b"z", "k")
         assert local.stored == [b"x", b"y", b"z"]

@@ -1,6 +1,7 @@
-"""Do clients that speak HTTP/2 in cleartext get what the others get?
+"""Do clients that use HTTP/2 in cleartext get the same answers as others?
 
-They are httpcore2 with prior knowledge, h2 by hand where frames matter, and boto3 over HTTP/1.1 on the same port.
+They are httpcore2 with prior knowledge, h2 driven by hand where frames matter, and boto3 over HTTP/1.1 on the same
+port.
 """
 
 import asyncio
@@ -177,7 +178,7 @@ def wait_until(true):
 
 @contextlib.contextmanager
 def by_hand(kinesis, operation, body):
-    """A connection with a request that is not ended."""
+    """A connection with an incomplete request."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     client.initiate_connection()
     pseudo = {":method": "POST", ":path": "/", ":scheme": "http", ":authority": "localhost"}
@@ -196,7 +197,7 @@ def by_hand(kinesis, operation, body):
         ([(":authority", "evil.example")], "403"),
         ([("host", "evil.example")], "403"),
         ([(":authority", "user@localhost")], "400"),
-        ([("host", "localhost"), ("host", "localhost")], "reset"),  # h2 takes these three for malformed
+        ([("host", "localhost"), ("host", "localhost")], "reset"),  # h2 considers these three malformed
         ([(":authority", "localhost"), ("host", "evil.example")], "reset"),
         ([], "reset"),
     ],

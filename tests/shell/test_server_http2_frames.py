@@ -1,6 +1,6 @@
-"""Does the server keep to HTTP/2 frame by frame, and keep its word to clients that do not?
+"""Does the server follow HTTP/2 frame by frame, and behave well with clients that do not?
 
-The client is h2 by hand on a plain socket, and bytes that h2 would not send.
+The client is h2 driven by hand on a plain socket, with bytes that h2 would not send.
 """
 
 import base64
@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class Wire:
-    """A connection, and what has come on each of its streams."""
+    """A connection, and the data that has arrived on each of its streams."""
 
     def __init__(self, kinesis, *, window=65_535, receive_buffer=None, context=None):
         host, port = "127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2])
@@ -71,7 +71,7 @@ class Wire:
         return stream
 
     def receive(self):
-        """Take what has come; ``False`` at the end of the connection."""
+        """Read the data that has arrived. Return ``False`` at the end of the connection."""
         try:
             data = self.socket.recv(65_536)
         except ConnectionResetError:
@@ -163,7 +163,7 @@ def subscribe(wire, kinesis, name="c"):
 
 
 def pushed(wire, stream):
-    """The data of the records that a subscription has brought."""
+    """Return the data of the records that a subscription has received."""
     messages = MessageDecoder().feed(wire.bodies[stream])
     events = [json.loads(one.payload) for one in messages if one.headers[":event-type"] == "SubscribeToShardEvent"]
     return [base64.b64decode(record["Data"]) for event in events for record in event["Records"]]
@@ -190,7 +190,8 @@ def test_established_streams_go_on_after_the_clients_goaway(kinesis, connect):
     late = kinesis.faults.latency(0.3, operation="DescribeLimits", count=1)
     stream, slow = subscribe(wire, kinesis), wire.ask("DescribeLimits")
     wait_until(lambda: late.hits)
-    wire.socket.sendall(b"\0\0\10\7\0\0\0\0\0" + bytes(8))  # a GOAWAY past the client's own h2, which would close
+    # A GOAWAY that bypasses the client's own h2, which would close.
+    wire.socket.sendall(b"\0\0\10\7\0\0\0\0\0" + bytes(8))
     for data in (b"1", b"2"):
         put(other, data)
         wire.until(lambda wanted=data: wanted in pushed(wire, stream))
@@ -198,7 +199,7 @@ def test_established_streams_go_on_after_the_clients_goaway(kinesis, connect):
     assert pushed(wire, stream) == [b"1", b"2"]
     kinesis.faults.fan_out_end()
     wire.until(lambda: stream in wire.ended)
-    wire.until_the_end()  # with the last stream the connection is over
+    wire.until_the_end()  # the connection ends with its last stream
     assert wire.terminated is None
 
 
@@ -314,7 +315,7 @@ def test_a_body_that_never_ends_is_reset(wire):
 
 
 def test_a_client_that_does_not_read_gets_no_more_answers(kinesis, wire, connect):
-    """Two hundred pages of 10 MB would be 2 GB: the server makes some of them, and waits for the client."""
+    """Two hundred pages of 10 MB would be 2 GB: the server creates some of them, and waits for the client."""
     for _ in range(10):
         put(wire, bytes(1_000_000))
     found = iterator(wire)
@@ -337,7 +338,7 @@ def test_a_flood_of_pings_from_a_client_that_does_not_read_is_not_buffered(kines
     with contextlib.suppress(TimeoutError):
         while sent < 200 * MIB:
             sent += lazy.socket.send(ping * 4_000)
-    assert sent < 100 * MIB  # the server reads no more of them
+    assert sent < 100 * MIB  # the server reads no more requests
     [held] = kinesis._server.call(
         lambda: [one._transport.get_write_buffer_size() for one in kinesis._server.http.http2]
     )
@@ -454,7 +455,7 @@ def test_alpn_decides_with_tls(offered, agreed):
         ):
             assert tls.selected_alpn_protocol() == agreed
             if agreed == "h2":
-                assert tls.recv(9)[3] == 4  # SETTINGS, before the client has said anything
+                assert tls.recv(9)[3] == 4  # SETTINGS, before the client has sent anything
             else:
                 tls.sendall(b"GET /_shardline/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert tls.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -473,7 +474,7 @@ def test_http2_over_tls(kinesis):
 
 
 def test_many_answers_share_a_narrow_window(kinesis, connect):
-    """A client that widens the connection's window only when half of it is used: no stream may be forgotten."""
+    """A client extends the connection's window only when half of it is used: no stream may be forgotten."""
     wire = connect()
     put(wire, bytes(30_000))
     found = iterator(wire)
@@ -483,7 +484,7 @@ def test_many_answers_share_a_narrow_window(kinesis, connect):
 
 
 def test_answers_and_resets_in_one_packet(kinesis, connect):
-    """Streams that are blocked, reset, and widened all at once: the rest of the connection goes on."""
+    """Streams are blocked, reset and extended all at once: the rest of the connection continues."""
     wire = connect()
     put(wire, bytes(300_000))
     found = iterator(wire)

@@ -1,7 +1,7 @@
-"""Does the local server keep its word under load: is every acknowledged record there once, in order, by its number?
+"""Does the local server keep every acknowledged record under load: once, in order, under its number?
 
-Sixteen connections write while shards split and the number of shards changes. Each writer remembers what was
-acknowledged: shard, sequence number and record. Then all shards are read from their beginning.
+Sixteen connections write while shards split and the number of shards changes. Each writer remembers the acknowledged
+shard, sequence number and record. Then all shards are read from their beginning.
 """
 
 import itertools
@@ -31,7 +31,7 @@ class Ledger:
         self.throttled = 0
 
     async def write(self, client, writer, total, per_request):
-        """Put `total` records, and those that were refused again, as a producer does."""
+        """Put `total` records, and put refused ones again, as a producer does."""
         numbers = itertools.count()
         waiting = []
         left = total
@@ -57,7 +57,9 @@ class Ledger:
                 tasks.start_soon(self.write, client, writer, total // WRITERS, per_request)
 
     def check(self, stored):
-        """What was read, shard by shard, is what was acknowledged: once, in order, with the numbers that were given."""
+        """Check that the records that were read, shard by shard, are the acknowledged ones: once, in order, with their
+        numbers.
+        """
         expected = defaultdict(list)
         for shard, number, data in self.acknowledged:
             expected[shard].append((number, data))
@@ -67,7 +69,7 @@ class Ledger:
 
 
 async def read_all(client):
-    """The number and the data of all records, by shard, in the order in which they come."""
+    """Return the number and the data of all records, by shard, in order."""
     found = {}
     for shard in (await client.call("ListShards", {"StreamName": STREAM}))["Shards"]:
         position = {"StreamName": STREAM, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
@@ -85,7 +87,7 @@ async def read_all(client):
 
 
 async def reshard(client, ledger, total):
-    """A split when a third is written, another number of shards when two thirds are."""
+    """Split a shard when a third is written, and change the number of shards at two thirds."""
 
     async def until(share):
         with anyio.fail_after(30):
@@ -129,7 +131,7 @@ async def test_with_limits_what_is_refused_is_not_stored_and_what_is_tried_again
         await ledger.write_all(client, total, 250)
         assert ledger.throttled > 0
         assert len(ledger.acknowledged) == total
-        kinesis.clock.advance(10)  # so that the limits of reading are not in the way
+        kinesis.clock.advance(10)  # so that the read limits do not interfere
         stored = {}
         for record in kinesis.streams[STREAM].records:
             stored.setdefault(record.shard_id, []).append((int(record.sequence_number), record.data))

@@ -1,4 +1,4 @@
-"""What do AWS's environment and files decide, and what does an explicit argument win over?"""
+"""Which settings come from AWS's environment and files, and when does an explicit argument override them?"""
 
 import json
 import ssl
@@ -11,7 +11,7 @@ import pytest
 from shardline import Client, Credentials, CredentialsError, ServiceError, TransportError, UsageError
 from shardline.aio.connection import current_backend
 
-# Where settings come from has nothing to do with the loop.
+# The source of settings does not depend on the event loop.
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("wire", [("asyncio", False)], indirect=True, ids=[""])]
 
 ENTRIES = [(b"x", "k")]
@@ -51,7 +51,7 @@ async def region_of(**settings):
 
 
 async def address_of(stream="orders", **settings):
-    """Where a request would go: learnt from the port's endpoints, and nothing is sent."""
+    """Return the address of a request from the client's endpoints, without sending it."""
     async with Client(**settings) as client:
         arn = stream if stream.startswith("arn:") else None
         found = await client.api._http._endpoints.find("PutRecords", {} if arn is None else {"StreamARN": arn}, arn)
@@ -69,7 +69,7 @@ async def sender_of(server, **settings):
 
 
 async def test_the_region_is_that_of_the_profile_session_or_argument(config):
-    """Which of them wins is tested with ``BotocoreSession``."""
+    """The tests of ``BotocoreSession`` check which of them wins."""
     assert await region_of() == "us-west-2"
     assert await region_of(session=boto3.Session(region_name="ca-central-1")) == "ca-central-1"
     assert await region_of(region="sa-east-1") == "sa-east-1"
@@ -114,7 +114,7 @@ async def test_no_credentials(server, environment):
     assert len(server.requests) == 1
 
 
-# ---- what does not fit
+# ---- invalid settings
 
 
 @pytest.mark.parametrize("settings", [{}, {"region": "eu-west-1"}, {"region": "eu-west-1", "credentials": KEYS}])
@@ -165,7 +165,7 @@ def test_a_client_needs_a_loop(wire):
 
 async def test_a_client_is_opened_while_another_thread_imports_trio(wire, monkeypatch):
     for name in ("trio", "trio.lowlevel"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # there, and still empty
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # it exists, but is still empty
     assert current_backend() == "asyncio"
 
 
@@ -216,7 +216,7 @@ async def test_an_invalid_endpoint_in_the_environment(environment, ambient_keys)
 
 
 async def test_the_endpoint_follows_from_the_region_the_arn_and_the_arguments(environment, ambient_keys):
-    """For each operation it is that of boto3: that is tested with ``BotocoreSession``."""
+    """The tests of ``BotocoreSession`` check that each operation has the endpoint of boto3."""
     assert await address_of(region="cn-north-1") == "https://kinesis.cn-north-1.amazonaws.com.cn/"
     assert await address_of(region="eu-west-1", use_dualstack=True) == "https://kinesis.eu-west-1.api.aws/"
     data = "https://123456789012.data-kinesis.eu-west-1.amazonaws.com/"

@@ -1,6 +1,6 @@
-"""Does everything of ours page through the shards as AWS demands, with nothing beside NextToken?
+"""Do all listings of shards page as AWS demands, with nothing beside NextToken?
 
-The server makes pages of two shards, so that each listing has several. Whatever is refused stands in its record.
+The server returns pages of two shards, so that each listing has several. Its request log shows every refusal.
 """
 
 import os

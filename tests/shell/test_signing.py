@@ -1,4 +1,4 @@
-"""Is every request signed by the right keys, at the service's time?"""
+"""Is every request signed with the right keys, at the service's time?"""
 
 import email.utils
 import json
@@ -36,7 +36,7 @@ def access_key_of(request):
 
 
 def expected_signature(request, keys, url):
-    """What botocore signs the request with that the server has received."""
+    """Return botocore's signature for the request that the server has received."""
     names = re.search(r"SignedHeaders=([^,]+)", request.headers["authorization"])[1].split(";")
     again = AWSRequest("POST", url + request.target, {name: request.headers[name] for name in names}, request.body)
     again.context["timestamp"] = request.headers["x-amz-date"]
@@ -53,7 +53,7 @@ def clock(monkeypatch):
 
 
 class FakeChain:
-    """Hands out what it is filled with; counts who asks, and how many at a time."""
+    """Returns prepared credentials. Counts its calls, and how many run at a time."""
 
     def __init__(self):
         self.found = Credentials("AKID1", "secret-1", "token-1")
@@ -250,7 +250,7 @@ async def test_fifty_requests_share_one_look_up_that_fails(make_client, chain):
             await anyio.sleep(0.02)
             chain.gate.set()
         assert (len(failures), chain.calls) == (50, [False])
-        await put(client)  # a later request asks again
+        await put(client)  # a later request looks them up again
     assert len(chain.calls) == 2
 
 
@@ -305,7 +305,7 @@ async def test_a_cancelled_look_up_is_made_again(server, make_client, chain):
 
 
 async def test_a_refresh_that_fails_is_worth_a_retry(server, make_client, chain):
-    """The records of a producer must not be lost because the token service is away for a second."""
+    """A producer must not lose records because the token service is unreachable for a second."""
     server.reply(**error("UnrecognizedClientException", "no longer good"))
     async with make_client(server, credentials=None) as client:
         await client.start()

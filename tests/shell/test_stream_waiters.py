@@ -19,7 +19,7 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
 
 
 def on_virtual_time(wanted, limit, *statuses, takes=0.0):
-    """Wait on trio's autojump clock: what comes of it, after how many seconds and questions."""
+    """Wait on trio's autojump clock. Return the result, the seconds and the number of requests."""
     seen = []
 
     async def status():

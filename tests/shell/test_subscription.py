@@ -1,4 +1,4 @@
-"""How does an enhanced fan-out subscription open, flow, break and end?"""
+"""How does an enhanced fan-out subscription open, deliver, break and end?"""
 
 import asyncio
 import base64
@@ -23,7 +23,9 @@ STREAMING = {"Content-Type": "application/vnd.amazon.eventstream"}
 
 @pytest.fixture
 def server(start_server, wire):
-    """Subscriptions use HTTP/2 wherever they can, whatever the client's setting: here one server cannot."""
+    """Subscriptions use HTTP/2 wherever possible, whatever the client's setting. One of these servers does not support
+    it.
+    """
     server = start_server(http1_only=not wire.http2)
     server.streams_max = 1
     return server
@@ -68,20 +70,20 @@ def subscribe(client, position="LATEST"):
 
 
 def open_forever(server, *frames):
-    """Frames, and then nothing, while the connection stays."""
+    """Send frames, and then nothing, while the connection stays open."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     server.then_stay(head, *(b"%x\r\n%b\r\n" % (len(one), one) for one in frames))
 
 
 async def numbers_of(subscription, seen=None):
-    """The numbers of all events; also in ``seen``, for those that end with an error."""
+    """Return the numbers of all events. They are also added to ``seen``, for subscriptions that end with an error."""
     seen = [] if seen is None else seen
     async for one in subscription:
         seen.append(int(one.continuation_sequence_number))
     return seen
 
 
-# ---- what flows
+# ---- events
 
 
 @pytest.mark.parametrize("size", [1, 7, 101, 100_000])
@@ -148,7 +150,7 @@ async def test_the_block_opens_at_once_and_closes_at_once(server, make_client, e
     await eventually(lambda: server.busy == 0)
 
 
-# ---- what breaks
+# ---- failures
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ async def test_a_broken_stream_gives_what_came_before_and_then_says_so(name, ser
 
 
 async def test_a_stream_may_last_for_longer_than_any_answer(server, make_client):
-    """Other answers have a limit as a whole."""
+    """Other responses have a time limit as a whole."""
 
     def drip(peer, _):
         peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -282,7 +284,7 @@ async def test_a_consumer_is_named_by_its_arn(wrong, server, make_client):
     assert server.connections == 0
 
 
-# ---- who closes
+# ---- closing
 
 
 async def test_one_that_was_never_opened_sends_nothing(server, make_client):
@@ -311,7 +313,7 @@ async def test_one_that_is_dropped_gives_its_connection_back(server, make_client
     open_forever(server, OPENING, event(1), event(2))
     async with make_client(server, max_connections=1) as client:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # trio's, about an async generator that was dropped
+            warnings.simplefilter("ignore", ResourceWarning)  # trio's warning about an async generator that was dropped
             async for _ in subscribe(client):
                 break
             gc.collect()
@@ -320,7 +322,7 @@ async def test_one_that_is_dropped_gives_its_connection_back(server, make_client
 
 
 async def ended_by(server, subscription, end, *, after):
-    """What the reading task sees when ``end`` is awaited elsewhere, once it was asked for and has seen so many events."""
+    """Return what the reading task sees when ``end`` is awaited elsewhere, after it has seen this many events."""
     seen = []
 
     async def read():
@@ -423,7 +425,7 @@ async def test_a_reader_may_move_to_another_task(server, make_client):
     assert seen == ["1", "2", "3"]
 
 
-# on trio it is as test_a_cancelled_read_closes_it
+# on trio, this is the same as test_a_cancelled_read_closes_it
 @pytest.mark.parametrize("wire", [("asyncio", False), ("asyncio", True), ("uvloop", False)], indirect=True, ids=str)
 async def test_a_native_timeout_closes_it(server, make_client, eventually):
     open_forever(server, OPENING, event(1))

@@ -1,4 +1,4 @@
-"""Whom does a client trust, and what does it say when it does not?"""
+"""Which servers does a client trust, and what does it report about others?"""
 
 import gc
 import ssl
@@ -138,7 +138,7 @@ async def test_a_cancelled_handshake_leaves_nothing_open(start_server, make_clie
     async with make_client(server.url.replace("http:", "https:"), max_connections=1) as client:
         for number in range(1, 4):
             await cancelled_when(lambda n=number: server.connections == n, client.put_records, "orders", ENTRIES)
-    gc.collect()  # an unclosed socket is a ResourceWarning, and so a failure
+    gc.collect()  # an unclosed socket is a ResourceWarning, and thus a failure
     assert server.connections == 3
 
 

@@ -32,7 +32,7 @@ def context_for(authority, host):
 
 
 class RedisOverTls:
-    """Answers PING and INFO; remembers what it heard."""
+    """Answers PING and INFO, and remembers the commands."""
 
     def __init__(self, context):
         self.heard = b""
@@ -54,7 +54,7 @@ class RedisOverTls:
                     while said := one.recv(65_536):
                         self.heard += said
                         one.sendall(b"+OK\r\n" * max(1, said.count(b"*")))
-            except OSError:  # the client refused us: that is the test
+            except OSError:  # the client refused the certificate, as the test expects
                 plain.close()
 
     def stop(self):

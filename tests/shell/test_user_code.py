@@ -1,4 +1,4 @@
-"""Does what the user's code raises end nothing but itself?"""
+"""Does an exception of the user's code end only that code?"""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ def interrupt(_):
 
 
 def test_ctrl_c_in_a_callback_comes_out_of_asyncios_loop_and_the_producer_goes_on(make_producer):
-    """A loop of one's own: ``asyncio.run`` would cancel the main task instead."""
+    """The test uses its own loop: ``asyncio.run`` would cancel the main task instead."""
     loop = asyncio.new_event_loop()
     producer = make_producer()
 

@@ -1,7 +1,6 @@
-"""Do the blocking producer and consumer work where the program has made uvloop its default event loop?
+"""Do the blocking producer and consumer work if the program has made uvloop its default event loop?
 
-Their threads then run on uvloop, over plain connections and over TLS. The async tests run on uvloop one by one; this is
-what they cannot show.
+Their threads then run on uvloop, over plain connections and over TLS, which the async tests on uvloop do not cover.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ except KeyboardInterrupt:
 
 @pytest.fixture(autouse=True)
 def loops_made(monkeypatch):
-    """Make uvloop the default, as ``uvloop.install()`` does; gives the event loops that were made meanwhile."""
+    """Make uvloop the default, as ``uvloop.install()`` does. Yields the event loops that are created meanwhile."""
     made = []
 
     class Policy(uvloop.EventLoopPolicy):

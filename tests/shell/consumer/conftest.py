@@ -1,4 +1,4 @@
-"""Against which Kinesis, which stores and on which event loops do the tests of the consumer run?"""
+"""Fixtures of the consumer's tests: a Kinesis, lease stores and event loops."""
 
 import gc
 import threading
@@ -12,7 +12,7 @@ import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig
 from shardline.testing import LocalKinesis
 
-# Short leases and quick scans: nothing here waits for the wall clock longer than it must.
+# Short leases and quick scans, so that no test waits longer than necessary.
 QUICK = {
     "lease_duration": 1.0,
     "checkpoint_interval": 0.05,
@@ -32,7 +32,7 @@ def event_loop_kind(request):
 
 @pytest.fixture
 def kinesis():
-    """Two shards, no limits of rates."""
+    """A Kinesis with two shards and no rate limits."""
     with LocalKinesis(shards=2, limits=False, stream="s") as running:
         yield running
 
@@ -44,7 +44,7 @@ def connection(kinesis):
 
 @pytest.fixture
 def group():
-    """A group of its own: the store ``memory:`` is the whole process's."""
+    """A new group name: the whole process shares the store ``memory:``."""
     return f"group-{next(groups)}"
 
 
@@ -54,7 +54,7 @@ def store(request, tmp_path):
 
 
 def maker(kind, connection):
-    """Make consumers of a kind, with ``QUICK`` and the arguments that belong into their config."""
+    """Make consumers of a kind, with ``QUICK`` and the given settings in their config."""
 
     def make(stream="s", **arguments):
         knobs = {name: arguments.pop(name) for name in list(arguments) if name in ConsumerConfig.__dataclass_fields__}
@@ -94,7 +94,7 @@ def client_of(connection):
 
 
 class Ledger:
-    """What a consumer was handed, in its order."""
+    """The records that a consumer was handed, in order."""
 
     def __init__(self):
         self.records = []
@@ -127,7 +127,7 @@ def take_fixture():
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_open():
-    """What is unclosed warns when it is collected, and a warning is a failure here."""
+    """Fail if something is left open: unclosed objects warn when they are collected, and warnings are errors here."""
     yield
     gc.collect()
     assert "shardline consumer" not in {one.name for one in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""Does a consumer have any of the defects that async-kinesis has? One test for each that no other file here shows."""
+"""Does a consumer have any of the defects of async-kinesis? One test for each that no other file here covers."""
 
 import time
 from dataclasses import replace
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_async_kinesis_c1_a_slow_handler_loses_no_records(make_consumer, put, group):
-    """Readers wait for room: nothing that was read is abandoned, however long the user takes."""
+    """Readers wait for room: no record that was read is dropped, however slow the handler is."""
     await put(range(60), keys=1)
     seen = []
     async with make_consumer(group=group, store="memory:", until="latest", page_max_records=5) as consumer:
@@ -96,9 +96,9 @@ async def test_async_kinesis_p13_netstrings_are_parsed_in_linear_time():
         data = b"3:abc," * count
         best = 9.0
         for _ in range(5):
-            began = time.thread_time()  # of the CPU: the machine may have other things to do
+            began = time.thread_time()  # CPU seconds, because the machine may be busy
             assert len(netstrings(data)) == count
             best = min(best, time.thread_time() - began)
         return best / count
 
-    assert took(80_000) < 8 * took(4_000)  # 20 times, if it grew with the square
+    assert took(80_000) < 8 * took(4_000)  # 20 times as much, if it were quadratic

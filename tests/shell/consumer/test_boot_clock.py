@@ -1,4 +1,4 @@
-"""What time is it, for leases?"""
+"""Which clock do leases use?"""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""Does a consumer read by enhanced fan-out as it reads by polling?"""
+"""Does a consumer read by enhanced fan-out as it does by polling?"""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +14,7 @@ from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, Su
 from shardline.testing import Delays, Limits, LocalKinesis
 
 pytestmark = pytest.mark.anyio
-WAIT = 0.3  # as the service's 5 s
+WAIT = 0.3  # in place of the service's 5 s
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def short_waits(monkeypatch):
 
 @pytest.fixture
 def kinesis():
-    """Two shards. A second subscription is refused for a short time."""
+    """A Kinesis with two shards. A second subscription is refused for a short time."""
     limits = replace(Limits.without_rates(), subscription_takeover_wait=WAIT)
     with LocalKinesis(shards=2, limits=limits, stream="s", delays=Delays(register=0.1)) as running:
         yield running
@@ -33,7 +33,7 @@ def kinesis():
 
 @pytest.fixture
 def calls(kinesis):
-    """How often the clients called each operation."""
+    """Return how often the clients called each operation."""
     return lambda: Counter(request.operation for request in kinesis.requests)
 
 

@@ -1,4 +1,4 @@
-"""Do several workers share a stream: balanced, handed over in good order, taken over when one dies?"""
+"""Do several workers share a stream evenly, hand shards over in good order, and take over when one dies?"""
 
 import time
 from collections import Counter, defaultdict
@@ -43,15 +43,15 @@ def loads(*consumers):
 
 
 class Fleet:
-    """Workers of one group, each with a handler that notes what it did."""
+    """Workers of one group, each with a handler that notes its records."""
 
     def __init__(self, make_consumer, tasks, group, store):
         self.make_consumer = make_consumer
         self.tasks = tasks
         self.arguments = {"group": group, "store": store}
-        self.done = defaultdict(list)  # data: by whom
-        self.orders = defaultdict(list)  # shard: orders as they were handled
-        self.gained = []  # the shards, as they were gained
+        self.done = defaultdict(list)  # data: the workers that handled it
+        self.orders = defaultdict(list)  # shard: its orders, as they were handled
+        self.gained = []  # the shards, in the order in which they were gained
 
     async def join(self, name, pause=0.0, **arguments):
         def sink(event):
@@ -156,7 +156,7 @@ async def test_a_killed_worker_is_replaced_within_lease_duration_and_three_secon
         second = await fleet.join("w2")
         await eventually(lambda: loads(first, second) == [3, 3] and len(fleet.done) == 300)
         dead = held(first)
-        first._session.driver.stop()  # no release: as if it was killed
+        first._session.driver.stop()  # no release, as if the worker had been killed
         killed_at = time.monotonic()
         await put(range(300, 600))
         await eventually(lambda: loads(second) == [6])
@@ -189,7 +189,7 @@ async def test_max_leases_is_kept_and_the_rest_is_left_to_others(make_consumer, 
 
 
 async def test_a_lease_that_comes_in_the_moment_of_the_end_is_not_read(make_consumer, group, eventually, monkeypatch):
-    """The host has no task group any more: to start a reader would end it with an error, and trio's run as well."""
+    """The host has no task group any more: starting a reader would end the host, and trio's run, with an error."""
     gained, start = [], ConsumerDriver._start_reading
     monkeypatch.setattr(
         ConsumerDriver, "_start_reading", lambda driver, event: gained.append(event) or start(driver, event)
@@ -334,7 +334,7 @@ class FlakyStore:
 
 
 class FlakyBatchingStore(FlakyStore):
-    """One that takes many operations at once."""
+    """A store that can be down, and applies many operations at once."""
 
     async def apply_many(self, operations):
         answers = await self._fail() if self.is_down else await self.inner.apply_many(operations)
@@ -376,7 +376,7 @@ async def test_reading_goes_on_through_an_outage_then_stops_safely_then_recovers
 
 
 async def test_operations_that_are_due_together_go_to_the_store_together(make_consumer, group, eventually):
-    """L1 holds within such a batch too: each operation is of another lease."""
+    """L1 also holds within such a batch: each operation is for another lease."""
     store, batches, alone = FlakyBatchingStore(group), [], []
     apply_many = store.apply_many
 
@@ -464,7 +464,7 @@ async def test_a_blocked_event_loop_is_reported(make_consumer, group, complaints
 
 @pytest.mark.clock
 async def test_a_loop_that_is_still_blocked_is_reported_with_the_place(make_consumer, group, complaints):
-    """Before the leases lapse: by a thread, for the loop itself cannot."""
+    """This is logged before the leases lapse, by a thread, because the loop itself is blocked."""
     async with make_consumer(group=group, store="memory:", lease_duration=2.0) as consumer:
         await consumer.wait_ready()
         began = time.monotonic()

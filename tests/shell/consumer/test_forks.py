@@ -1,4 +1,4 @@
-"""What becomes of a consumer in a process that forks?"""
+"""What happens to a consumer in a process that forks?"""
 
 import os
 import sqlite3
@@ -74,7 +74,7 @@ def anyio_backend():
 
 @pytest.fixture
 def unharmed(tmp_path):
-    """The leases were the parent's to the end, and it let go of them; the file is sound."""
+    """Check that the parent held the leases to the end and released them, and that the file is intact."""
 
     def check(owners=1):
         with sqlite3.connect(tmp_path / "leases.db") as raw:
@@ -117,7 +117,9 @@ print(sorted(seen) == list(range(40)))
 
 
 async def test_a_child_that_goes_on_with_the_loop_is_refused(run_program, put, unharmed):
-    """The page that was there at the fork is the parent's: the child gets none of it, and no end that looks like one."""
+    """The page that was there at the fork belongs to the parent: the child gets none of it, and its iteration does not
+    end normally.
+    """
     await put(range(40))
     out = run_program("""
 with sync.Consumer("s", **ARGUMENTS) as consumer:

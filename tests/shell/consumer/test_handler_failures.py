@@ -41,7 +41,7 @@ def sink():
 
 
 def forget(letter):
-    """A dead-letter target that always works."""
+    """A dead-letter target that always succeeds."""
     assert letter.records
 
 
@@ -62,7 +62,7 @@ def fails_on(*poison):
 @pytest.mark.parametrize("kind", ["async", "lambda", "thread"])
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 async def test_a_retry_is_a_warning_and_a_dead_letter_an_error(make_consumer, put, sink, kind, ack, caplog):
-    """15 calls that fail, 5 dead letters: what left no log line and no event before."""
+    """15 calls fail, and 5 dead letters are written. Before, they left no log line and no event."""
     await put(range(20), keys=1)
     poison = [b"%d" % number for number in range(3, 8)]
     work = fails_on(*poison)

@@ -1,4 +1,4 @@
-"""Does ``run`` keep the order of shards, work side by side, and follow the failure policy to its end?"""
+"""Does ``run`` keep the order of each shard, handle shards concurrently, and follow the failure policy to its end?"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Does ``status()`` tell how far handling is behind, what is in hand, and that a handler is stuck?"""
+"""Does ``status()`` show how far handling is behind, which records are in hand, and that a handler is stuck?"""
 
 import time
 
@@ -34,7 +34,7 @@ def sink():
 
 @pytest.fixture
 def working(make_consumer):
-    """Let a consumer work in some way, with a handler that awaits ``work(records)`` for what it is given."""
+    """Run a consumer in some way, with a handler that awaits ``work(records)``."""
 
     async def consume(consumer, way, work):
         async def handle(given):
@@ -69,7 +69,7 @@ def shard_at_work(status):
 async def test_the_age_of_the_oldest_record_that_is_not_done(
     make_consumer, put, kinesis, working, way, ack, eventually
 ):
-    """The reading lag stays at 0: it made the alarm useless."""
+    """The reading lag stays at 0, so it is useless for an alarm."""
     await put(range(10), keys=1)
     kinesis.clock.advance(30)
     first, go_on = anyio.Event(), anyio.Event()
@@ -100,7 +100,7 @@ async def test_the_age_of_the_oldest_record_that_is_not_done(
         assert status.in_hand == shard.in_hand
         await eventually(lambda: consumer.status().health == "ok")
         kinesis.clock.advance(60)
-        await put(range(10, 11), keys=1)  # its answer tells the time
+        await put(range(10, 11), keys=1)  # its response states the time
         await eventually(lambda: 88.9 <= consumer.status().handling_lag <= 95 + (time.time() - began))
         go_on.set()
     assert consumer.status().in_hand == 0
@@ -108,7 +108,7 @@ async def test_the_age_of_the_oldest_record_that_is_not_done(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_lag_of_a_record_is_its_age_when_it_was_handed_out(make_consumer, put, working, way):
-    """Not how far its page was behind when it was read: all ten come in one page."""
+    """It is not the lag of its page when that was read: all ten records come in one page."""
     await put(range(6), keys=1)
     seen = []
 
@@ -179,7 +179,7 @@ async def test_a_stuck_handler_is_reported_once_and_again_when_it_continues(
 
 
 async def test_a_handler_that_fails_and_waits_for_its_retry_is_not_stuck(make_consumer, put, sink):
-    """A restart would not help it: the health stays ok."""
+    """A restart would not help, so the health stays ok."""
     await put(range(1))
     calls = []
 
@@ -215,7 +215,7 @@ async def test_a_dead_letter_that_hangs_is_stuck(make_consumer, put, sink, event
 
 @pytest.mark.parametrize("way", ["loop", "batches", "run"])
 def test_the_blocking_consumer_tells_the_same(kinesis, connection, sink, way):
-    """The loop's body blocks its own thread, and the consumer's thread sees it."""
+    """The body of the loop blocks its own thread, and the consumer's thread notices it."""
     from shardline import Client
 
     async def put():

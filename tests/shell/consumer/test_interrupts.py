@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of asking: is anything lost, if the program goes on?"""
+"""Does Ctrl-C while a program waits for records lose any record, if the program continues?"""
 
 import anyio
 import pytest
@@ -10,18 +10,18 @@ pytestmark = pytest.mark.anyio
 
 COUNT = 40
 WAYS = ["records", "batches", "manual"]
-STRIDE = 97  # not every step: each way begins at another one
+STRIDE = 97  # not every step: each case starts at another one
 
 
 @pytest.fixture
 def anyio_backend():
-    """The steps are the same on both."""
+    """The steps are the same on both event loops."""
     return "asyncio"
 
 
 @pytest.fixture
 async def resharded(put, client_of):
-    """A shard that ended, and its children."""
+    """A shard that has ended, and its children."""
     await put(range(COUNT // 2), keys=40)
     async with client_of() as client:
         await client.split_shard("s", "shardId-000000000000", str(2**126))
@@ -34,7 +34,7 @@ def begin_of(way):
 
 
 async def read_all(consumer, begin, after, *, anew, is_manual, within="src/shardline/"):
-    """What was handed out until the end, and where the interrupt came."""
+    """Return the records that were handed out until the end, and where the interrupt came."""
     me = running_task()
     seen, handed = [], begin(consumer)
     where = None
@@ -58,7 +58,7 @@ async def read_all(consumer, begin, after, *, anew, is_manual, within="src/shard
             consumer.ack(given)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # made, and the interrupt came
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # created, and then interrupted
 @pytest.mark.parametrize("anew", [False, True], ids=["goes on", "begins anew"])
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_interrupt_between_any_two_steps_of_asking_loses_nothing(make_consumer, resharded, group, way, anew):
@@ -67,7 +67,7 @@ async def test_an_interrupt_between_any_two_steps_of_asking_loses_nothing(make_c
     while where is not None:
         settings = {"group": f"{group}-{after}", "store": "memory:", "page_max_records": 7, "lease_duration": 20.0}
         settings["ack"] = "manual" if way == "manual" else "auto"
-        with anyio.move_on_after(60) as limit:  # a hang has no end
+        with anyio.move_on_after(60) as limit:  # a hang would not end
             async with make_consumer(until="latest", **settings) as consumer:
                 seen, where = await read_all(consumer, begin_of(way), after, anew=anew, is_manual=way == "manual")
         assert not limit.cancelled_caught, f"it hangs after an interrupt in {where}"

@@ -1,4 +1,4 @@
-"""Does iterating hand out every record once, in order, and acknowledge what was asked past (C5)?"""
+"""Does an iteration hand out every record once, in order, and acknowledge a record when the next one is requested (C5)?"""
 
 import asyncio
 import contextlib
@@ -92,7 +92,7 @@ async def test_a_batch_waits_for_its_fill_and_no_longer(make_consumer, put):
 @EVERY_API
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
 async def test_what_was_asked_past_is_committed_and_the_rest_comes_again(make_consumer, put, take, group, store, error):
-    """C5: a crash replays exactly what was not acknowledged; a clean end of the block counts as asking."""
+    """C5: a crash replays exactly the unacknowledged records. A normal end of the block acknowledges the last one."""
     await put(range(100), keys=1)
     with contextlib.nullcontext() if error is None else pytest.raises(error):
         async with make_consumer(group=group, store=store) as consumer:
@@ -178,7 +178,7 @@ async def test_two_iterations_at_once_are_refused(make_consumer, put, begin):
 
 @pytest.mark.parametrize("begin", [aiter, Consumer.batches], ids=["records", "batches"])
 async def test_a_second_task_in_one_iterator_is_refused(make_consumer, put, begin):
-    """It hung once: both waited, and one answer came."""
+    """Regression: it hung, because both tasks waited and one answer came."""
     seen = []
 
     async def ask(iterator):
@@ -223,7 +223,7 @@ async def test_after_a_timeout_one_may_iterate_again(make_consumer, put):
 
 
 async def test_c5_a_task_that_has_ended_is_not_waited_for(make_consumer, put, group):
-    """``asyncio.wait_for`` asks in a task of its own, until Python 3.12."""
+    """Until Python 3.12, ``asyncio.wait_for`` awaits in a task of its own."""
     await put(range(10), keys=1)
     async with make_consumer(group=group, store="memory:") as consumer:
         records = aiter(consumer)
@@ -458,7 +458,7 @@ async def test_close_from_another_task_waits_for_the_record_in_hand(make_consume
 
 @EVERY_API
 async def test_a_record_whose_body_raises_during_a_close_is_not_done(make_consumer, put, group):
-    """The close of another task waits for the body. The body's block is then left by an exception (C5)."""
+    """The close of another task waits for the body, whose block is then left by an exception (C5)."""
     await put(range(10), keys=1)
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the block has to be left
         async with anyio.create_task_group() as tasks, make_consumer(group=group, store="memory:") as consumer:
@@ -604,7 +604,7 @@ async def test_closing_inside_of_the_loop_ends_it(make_consumer, put, group):
 
 @pytest.mark.parametrize("event_loop_kind", ["asyncio", "uvloop"], indirect=True)
 async def test_a_closer_is_not_taken_for_a_task_that_ended_with_a_record_in_hand(make_consumer, put, group):
-    """The id of a task may be another's as soon as it has ended: the closer would commit what the other held."""
+    """The id of a task that has ended may be reused: the closer would commit the records of the other task."""
     await put([0] * 10)
     for trial in range(10):
         names = {"group": f"{group}-{trial}", "store": "memory:"}

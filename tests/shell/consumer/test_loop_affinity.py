@@ -1,4 +1,4 @@
-"""Is a consumer refused in another event loop than its own, and closed when that is gone?"""
+"""Is a consumer refused in another event loop than its own, and closed when its loop is gone?"""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ RUNS = pytest.mark.parametrize("run", [asyncio_run, uvloop_run, trio_run])
 
 @pytest.fixture
 def at_home():
-    """Runs coroutines in an event loop of a thread of its own."""
+    """Run coroutines in an event loop in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -70,7 +70,7 @@ def test_another_event_loop_is_refused_and_harms_nothing(make_consumer, put, at_
         assert consumer.status().shards
         assert consumer.is_ready
 
-    at_home(asyncio.sleep(0.05))  # the slice in which no call is made has passed
+    at_home(asyncio.sleep(0.05))  # after the time slice in which no call is made
     run(use)
     assert len(at_home(take(iterator, 9))) == 9
     at_home(consumer.close())

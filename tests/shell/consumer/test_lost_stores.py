@@ -1,4 +1,6 @@
-"""A lease store that can never work again ends the consumer; one that refuses us gets some time; an empty one is reported."""
+"""A lease store that can never work again ends the consumer; one that denies access gets some time; an empty one is
+reported.
+"""
 
 import sqlite3
 import time
@@ -133,7 +135,7 @@ async def test_a_store_that_comes_back_empty_is_reported(
                 connection.execute("DELETE FROM leases")
                 connection.commit()
         await eventually(lambda: any(isinstance(event, ProgressLost) for event in events))
-        await eventually(lambda: len(ledger.records) == 40)  # from the start position: everything again
+        await eventually(lambda: len(ledger.records) == 40)  # from the start position: all records again
         await consumer.close()
     assert [event.shards for event in events if isinstance(event, ProgressLost)] == [2]
     assert any(level == "ERROR" and "progress was lost" in text and "2 shards" in text for level, text in complaints())

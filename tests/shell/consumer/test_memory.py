@@ -1,4 +1,4 @@
-"""How much memory does a consumer take, whatever the records look like? Measured in a process of its own."""
+"""How much memory does a consumer use, whatever its records look like? Measured in a separate process."""
 
 import subprocess
 import sys
@@ -14,8 +14,8 @@ from shardline.testing import LocalKinesis
 
 READER = Path(__file__).with_name("tiny_records_reader.py")
 SHARDS = 4
-RECORDS = 149_000  # of one byte, in an aggregate of 1 MB
-AGGREGATES = 8  # a shard
+RECORDS = 149_000  # records of one byte, in an aggregate of 1 MB
+AGGREGATES = 8  # per shard
 
 
 async def put_aggregates(kinesis):
@@ -38,10 +38,10 @@ def endpoint():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="resource is of Unix")
 def test_aggregates_of_tiny_records_stay_within_the_bound(endpoint):
-    """A page of a shard holds 1.2 million records here, which take 150 MB when all of them are opened: 600 MB for four.
+    """A page of a shard has 1.2 million records here, which take 150 MB when all of them are unpacked: 600 MB for four.
 
-    What is allowed: 64 MiB of prefetch, and for each shard a page as it came (8 MB) and one aggregate of it, opened
-    (38 MB by our count), and what is needed to receive and parse an answer.
+    The limit allows 64 MiB of prefetch; for each shard, a page as it came (8 MB) and one aggregate of it, unpacked (38
+    MB by our count); and the memory to receive and parse a response.
     """
     command = [sys.executable, str(READER), endpoint, str(SHARDS)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)

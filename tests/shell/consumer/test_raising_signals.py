@@ -1,4 +1,4 @@
-"""A signal handler that raises while the event loop's thread is in a consumer's host: its users get the reason."""
+"""A signal handler raises while the event loop's thread is in a consumer's host: its users get the reason."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Is every record delivered over splits and merges: parents before children, none twice, none missed?"""
+"""Is every record delivered across splits and merges: parents before children, none twice, none missed?"""
 
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ async def resize(client, kinesis, count):
 
 
 def check_parents_first(kinesis, records):
-    """No record of a child comes before the last one of its parents."""
+    """Check that no record of a child comes before the last one of its parents."""
     shards = {one.shard_id: one for one in kinesis.streams["s"].shards}
     places = defaultdict(list)
     for place, record in enumerate(records):
@@ -91,7 +91,7 @@ async def test_resharding_under_load_skips_nothing_and_keeps_the_order(
 async def test_a_resharded_stream_is_read_from_its_oldest_shards_on(
     make_consumer, put, ledger, kinesis, client_of, group, store
 ):
-    """Every generation, both parents of a merge, and finished parents are not read again after a restart."""
+    """This includes every generation and both parents of a merge. Finished parents are not read again after a restart."""
     number = 0
     async with client_of() as client:
         for change in (split, merge, merge, split):
@@ -139,7 +139,7 @@ async def test_a_restart_in_the_middle_of_a_reshard_repeats_and_skips_nothing(
 async def test_latest_skips_what_was_before_and_a_restart_before_the_first_commit_skips_nothing(
     make_consumer, put, kinesis, group, store
 ):
-    """L6: LATEST is the moment when the group was made."""
+    """L6: LATEST is the time when the group was created."""
     await put(range(10))
     kinesis.clock.advance(5)
     async with make_consumer(group=group, store=store, start="LATEST") as consumer:
@@ -161,7 +161,7 @@ async def test_a_start_at_a_time(make_consumer, put, kinesis):
 
 
 async def test_children_are_found_at_once(make_consumer, put, kinesis, client_of, group, eventually):
-    """By what the parent names at its end: no listing is waited for."""
+    """The parent names its children at its end, so that no listing is needed."""
     events = []
     async with client_of() as client, anyio.create_task_group() as tasks:
         consumer = make_consumer(group=group, store="memory:", list_interval=3600.0, sinks=[events.append])

@@ -100,7 +100,7 @@ async def test_records_that_retention_removed_are_logged_as_errors(
 
 @pytest.fixture
 async def recreated(make_consumer, kinesis, put, group, client_of):
-    """A group read the stream; then the stream was deleted and re-created, and has other records."""
+    """A group read the stream; then the stream was deleted and re-created with other records."""
     await put(range(20))
     async with make_consumer(group=group, store="memory:", until="latest") as consumer:
         assert len([record async for record in consumer]) == 20
@@ -123,7 +123,7 @@ async def test_a_recreated_stream_stops_the_consumer(make_consumer, recreated, g
 async def test_a_stream_that_is_missing_for_seconds_is_read_again_when_it_is_back(
     make_consumer, kinesis, put, group, client_of, complaints, ledger, eventually, shards
 ):
-    """A live worker; the stream is deleted, missing for 3 s, and re-created with other shards."""
+    """A live worker reads the stream. The stream is deleted, missing for 3 s, and re-created with other shards."""
     await put(range(20))
     events = []
     settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sinks": [events.append]}
@@ -157,7 +157,7 @@ async def test_a_recreated_stream_is_read_from_the_start_if_configured(make_cons
 
 
 async def test_the_limits_of_a_shard_are_kept(put, group):
-    """With AWS's rates on: five calls a second and shard, and no throttling."""
+    """With AWS's limits: five calls per second and shard, and no throttling."""
     from shardline import Client, Consumer, ConsumerConfig
 
     with LocalKinesis(shards=1, limits=True, stream="s") as kinesis:

@@ -1,4 +1,4 @@
-"""Does the blocking consumer hand out every record, in order, and keep what C5 promises, from threads?"""
+"""Does the blocking consumer hand out every record, in order, and keep C5, from threads?"""
 
 import gc
 import random
@@ -29,13 +29,13 @@ from shardline.sync.host_thread import LoopThread
 
 @pytest.fixture
 def make_consumer(make_sync_consumer):
-    """The tests interrupt the program's threads often: the leases last."""
+    """The tests often interrupt the threads of the program, so the leases are long."""
     return partial(make_sync_consumer, lease_duration=2.0)
 
 
 @pytest.fixture
 def put(connection):
-    """Put numbered records; with one key they all lie in one shard."""
+    """Put numbered records. With a single key, all of them are in one shard."""
 
     def put(numbers, *, stream="s", keys=50, **config):
         with shardline.sync.Producer(stream, config=ProducerConfig(**config), **connection) as producer:
@@ -50,7 +50,7 @@ def numbers(records):
 
 
 def take(consumer, number):
-    """The next ``number`` records, and no asking for more than these."""
+    """Take the next ``number`` records, without asking for more."""
     records = []
     for record in consumer:
         records.append(record)
@@ -83,7 +83,7 @@ def test_a_record_costs_no_hop_to_another_thread(make_consumer, put, monkeypatch
 
 
 def leave_behind(consumer, iterator):
-    """A question for the host, as of a thread that was interrupted just after it had asked."""
+    """Leave a question with the host, like a thread that was interrupted just after it had asked."""
     session, taker = consumer._session, iterator._taker
     taker.asked += 1
     session.post(partial(session.hand_out.ask, taker, taker.asked))
@@ -96,7 +96,7 @@ def test_a_thread_that_was_interrupted_lost_nothing(make_consumer, put):
         threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
             next(records)
-        leave_behind(consumer, records)  # as if it had been a moment later
+        leave_behind(consumer, records)  # as if it had come a moment later
         put(range(5), keys=1)
         eventually(lambda: records._taker.cursor.end)
         assert [int(next(records).data) for _ in range(5)] == list(range(5))
@@ -135,7 +135,7 @@ def drop_what_has_arrived(consumer, iterator):
 
 @pytest.mark.parametrize("begin", [iter, Consumer.batches], ids=["records", "batches"])
 def test_a_question_that_was_left_behind_takes_nothing_and_acknowledges_nothing(make_consumer, put, group, begin):
-    """Two of them wait beside the one of the thread that asks; then it has its last record in hand."""
+    """Two such questions wait beside that of the thread that asks; then it has its last record in hand."""
     with pytest.raises(RuntimeError), make_consumer(group=group, store="memory:") as consumer:  # noqa: PT012 - it is tested
         consumer.wait_ready()
         iterator = begin(consumer)
@@ -168,12 +168,12 @@ def test_a_question_that_was_left_behind_keeps_no_iteration_alive(make_consumer,
 
 
 class Pressed(BaseException):
-    """What a signal handler raises, as that of Ctrl-C does."""
+    """The exception that a signal handler raises, like that of Ctrl-C."""
 
 
 @pytest.fixture
 def alarm():
-    """Call this, or raise, in the main thread after so many seconds, wherever it is then."""
+    """Call a function, or raise, in the main thread after this many seconds, wherever it is then."""
 
     def ring(seconds, what=None):
         def press(*_):
@@ -190,7 +190,7 @@ def alarm():
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a weakref's callback
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an exception in a weakref's callback
 @pytest.mark.parametrize("anew", [False, True], ids=["goes on", "begins anew"])
 @pytest.mark.parametrize("begin", [iter, lambda consumer: consumer.batches(max_records=10)], ids=["records", "batches"])
 def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, group, alarm, begin, anew):
@@ -205,7 +205,7 @@ def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, gro
                 if iterator is None:
                     iterator = begin(consumer)
                 for handed in iterator:
-                    signal.setitimer(signal.ITIMER_REAL, 0)  # only asking is interrupted
+                    signal.setitimer(signal.ITIMER_REAL, 0)  # only the waiting is interrupted
                     seen += [handed] if isinstance(handed, Record) else handed
                     noted = handed
                     alarm(rng.uniform(0.00005, 0.001))
@@ -213,7 +213,7 @@ def test_c5_signals_in_the_middle_of_asking_skip_nothing(make_consumer, put, gro
             except Pressed:
                 pressed += 1
                 iterator = None if anew else iterator
-                if handed is not noted:  # the loop had it just when the signal came
+                if handed is not noted:  # the loop had the record just when the signal came
                     seen += [handed] if isinstance(handed, Record) else handed
                     noted = handed
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -239,7 +239,7 @@ def test_a_signal_handler_may_call_the_consumer_that_it_interrupts(make_consumer
     assert len(looks) > 50
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a weakref's callback
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an exception in a weakref's callback
 def test_a_thread_that_is_interrupted_in_every_other_call_does_not_hang_the_loop(make_consumer, alarm):
     rng, pressed = random.Random(7), 0
     with make_consumer(until=None) as consumer:
@@ -322,7 +322,7 @@ def test_a_thread_that_died_with_a_record_is_not_waited_for_and_the_record_comes
             for _ in range(3):
                 next(records)
 
-        for target in (die, consumer.close):  # the second may well have the ident of the first
+        for target in (die, consumer.close):  # the second thread may have the ident of the first
             thread = threading.Thread(target=target)
             thread.start()
             thread.join(5)
@@ -332,7 +332,7 @@ def test_a_thread_that_died_with_a_record_is_not_waited_for_and_the_record_comes
 
 
 def test_a_batch_in_another_thread_is_waited_for_too(make_consumer, put, group):
-    """Tasks come and go with every batch, and their ids come again: none of them is taken for the closer's."""
+    """Tasks come and go with every batch, and their ids are reused: none of them is mistaken for the closer's."""
     put(range(100), keys=1)
     with make_consumer(group=group, store="memory:") as consumer:
         for batch in consumer.batches(max_records=10):
@@ -358,7 +358,7 @@ def test_one_iteration_at_a_time(make_consumer, put, begin):
         with pytest.raises(UsageError, match="already being iterated"):
             iter(consumer)
         with pytest.raises(UsageError, match="another task or thread waits in this iterator"):
-            next(waiting)  # it hung once
+            next(waiting)  # regression: it hung
         put([1])
         thread.join()
         assert len(got) == 1

@@ -1,4 +1,6 @@
-"""With manual acknowledgements a shard pauses when too many records are not acknowledged, and goes on when some are."""
+"""With manual acknowledgements, a shard pauses when too many records are unacknowledged, and continues when some are
+acknowledged.
+"""
 
 import anyio
 import pytest
@@ -41,7 +43,7 @@ async def test_no_more_are_handed_out_until_some_are_acknowledged(
         tasks.start_soon(read)
         await eventually(lambda: sum(isinstance(event, TooManyUnacknowledged) for event in events) == 2)
         await anyio.sleep(0.5)
-        limit = 2 * 120 if way == "batches" else 2 * 100  # a batch may exceed it
+        limit = 2 * 120 if way == "batches" else 2 * 100  # a batch may exceed the limit
         assert len(ledger.records) <= limit
         assert max(shard.unacknowledged for shard in consumer.status().shards) >= 100
         acknowledged = 0

@@ -1,6 +1,6 @@
-"""Read slowly from a stream of aggregates of tiny records, and print by how much the process grew, in MiB.
+"""Reads slowly from a stream of aggregates of tiny records, and prints by how much the process grew, in MiB.
 
-Run by ``test_memory.py``, in a process of its own: ``python tiny_records_reader.py endpoint shards``.
+``test_memory.py`` runs it in a separate process: ``python tiny_records_reader.py endpoint shards``.
 """
 
 import resource
@@ -27,7 +27,7 @@ def main():
         for _ in range(1_000):
             next(iterator)
         deadline = time.monotonic() + 30.0
-        while time.monotonic() < deadline:  # all that may be read ahead is read ahead
+        while time.monotonic() < deadline:  # everything that may be read ahead has been
             prefetched = [shard.prefetched for shard in consumer.status().shards]
             if all(prefetched) and len(prefetched) == shards:
                 break

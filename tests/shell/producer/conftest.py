@@ -1,4 +1,4 @@
-"""Against which Kinesis, and on which event loops, do the tests of the producers run?"""
+"""Fixtures of the producers' tests: a Kinesis and event loops."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ def event_loop_kind(request):
 
 @pytest.fixture
 def kinesis():
-    """Four shards, no limits of rates."""
+    """A Kinesis with four shards and no rate limits."""
     with LocalKinesis(shards=4, limits=False, stream="s") as running:
         yield running
 
@@ -38,7 +38,7 @@ def connection(kinesis):
 
 
 def settings(kinesis, arguments):
-    """Arguments of a producer: those of ``ProducerConfig`` go there."""
+    """Return the arguments of a producer. Those of ``ProducerConfig`` are passed as its config."""
     knobs = {name: arguments.pop(name) for name in list(arguments) if name in ProducerConfig.__dataclass_fields__}
     config = ProducerConfig(**(QUICK | knobs))
     return ({} if "client" in arguments else connection(kinesis)) | {"config": config} | arguments
@@ -64,7 +64,7 @@ def make_sync_producer(kinesis):
 
 @pytest.fixture
 def stored(kinesis):
-    """The user records of a stream as a reader gets them: (key, data), shard by shard."""
+    """Return the user records of a stream as a reader gets them: (key, data), shard by shard."""
 
     def read(stream="s"):
         return [(record.key, record.data) for record in deaggregate(kinesis.streams[stream].records)]
@@ -74,7 +74,7 @@ def stored(kinesis):
 
 @pytest.fixture
 def all_in_range(kinesis):
-    """Whether a KCL reader keeps every record: each belongs to the shard that it lies in."""
+    """Whether a KCL reader keeps every record, because each belongs to its shard."""
     from shardline import hash_key_of
 
     def look(stream="s"):
@@ -91,16 +91,16 @@ def all_in_range(kinesis):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_open():
-    """What is unclosed warns when it is collected, and a warning is a failure here."""
+    """Fail if something is left open: unclosed objects warn when they are collected, and warnings are errors here."""
     yield
     gc.collect()
 
 
 @pytest.fixture
 def run_program(kinesis):
-    """Start a program in a process of its own.
+    """Start a program in a separate process.
 
-    It finds the connection to the local Kinesis in ``CONNECTION``, and how to run on each event loop in ``LOOPS``.
+    It has the connection to the local Kinesis in ``CONNECTION``, and a function for each event loop in ``LOOPS``.
     """
     started = []
     prelude = f"""
@@ -132,7 +132,7 @@ LOOPS = {{"asyncio": {{}}, "uvloop": {{"backend_options": {{"use_uvloop": True}}
 
 @pytest.fixture
 def run_to_end(run_program):
-    """Run a program to its end; give what it printed, what it complained of, and its exit code."""
+    """Run a program to its end. Return its output, its errors and its exit code."""
 
     def run(source, *arguments):
         process = run_program(source, *arguments)

@@ -1,4 +1,4 @@
-"""Does a delivery end once, for everyone who waits, whatever they do (P1)?"""
+"""Does a delivery end once, for every waiter, whatever the waiters do (P1)?"""
 
 import asyncio
 import gc
@@ -112,7 +112,7 @@ async def test_callbacks_are_called_once_in_order_also_when_it_has_ended(make_pr
 
 
 class Odd(BaseException):
-    """No exception, no exit: what a test framework raises, say."""
+    """An exception that is neither an Exception nor an exit, as test frameworks raise."""
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_a_callback_that_raises_affects_no_other_delivery(make_producer, c
             assert [type(await delivery) for delivery in deliveries] == [Receipt] * 10
         assert len(calls) == 10
         await (await producer.put(b"and on it goes", key="k"))
-        with suppress(type(error)):  # here it is the caller's own code
+        with suppress(type(error)):  # here the caller's own code raises
             deliveries[0].add_done_callback(broken)
     at_once = isinstance(error, Exception | asyncio.CancelledError)
     assert [text for _, text in complaints()] == ["a delivery's callback failed"] * (10 + at_once)
@@ -148,7 +148,7 @@ async def test_a_callback_may_put_again(make_producer, stored):
 
 
 async def test_nothing_of_a_delivery_with_callbacks_is_kept(make_producer):
-    """P11: records are invisible to the garbage collector, so no cycle may be left."""
+    """P11: the garbage collector does not track records, so no reference cycle may remain."""
 
     class Thing:
         pass
@@ -199,7 +199,7 @@ def test_result_raises_what_failed(make_sync_producer, kinesis):
 
 
 def test_any_number_of_threads_wait_and_none_is_forgotten(make_sync_producer):
-    """They enter while the network thread looks for them."""
+    """They enter while the network thread collects the waiters."""
     with make_sync_producer(linger=0.0) as producer:
         for _ in range(60):
             delivery = producer.put(b"x", key="k")
@@ -219,7 +219,7 @@ def test_any_number_of_threads_wait_and_none_is_forgotten(make_sync_producer):
 
 
 def test_waiters_enter_one_at_a_time(make_sync_producer):
-    """Two threads that both find no list of waiters must not each make one."""
+    """Two threads that both find no list of waiters must not create one each."""
     with make_sync_producer(linger=30.0, record_ttl=60.0) as producer:  # close sends it at once
         delivery = producer.put(b"x", key="k")
         threads = [threading.Thread(target=delivery.add_waiter, args=(lambda: None,)) for _ in range(50)]
@@ -257,7 +257,7 @@ def test_callbacks_run_in_the_network_thread_and_may_not_wait_there(make_sync_pr
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Odd()])
 def test_a_callback_in_the_network_thread_ends_nothing(make_sync_producer, complaints, error):
-    """A thread that ended by it would leave everyone waiting."""
+    """If the network thread ended, all callers would wait forever."""
     with make_sync_producer() as producer:
         deliveries = producer.put_many([("k", b"%d" % number) for number in range(10)])
 

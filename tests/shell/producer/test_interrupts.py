@@ -1,4 +1,4 @@
-"""Does Ctrl-C reach the program, and never a task of ours? And does a put that it ends lose nothing (P1)?"""
+"""Does Ctrl-C reach the program, and never one of our tasks? And does an interrupted put lose nothing (P1)?"""
 
 import contextlib
 import gc
@@ -23,7 +23,7 @@ async def press_ctrl_c():
 
 
 async def press_ctrl_c_deeper():
-    """In a task that the call started by itself, as the race of two connections does."""
+    """Press Ctrl-C in a task that the call has started, as the race of two connections does."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(press_ctrl_c)
 
@@ -52,11 +52,11 @@ def test_the_main_task_is_interrupted_and_the_host_lives_on(call):
 
 
 class Pressed(BaseException):
-    """What a signal handler raises, as that of Ctrl-C does."""
+    """The exception that a signal handler raises, like that of Ctrl-C."""
 
 
 class OutOfTimeError(Exception):
-    """What one raises that is no interrupt."""
+    """An ordinary exception that a signal handler raises."""
 
 
 @pytest.fixture(params=[Pressed, OutOfTimeError])
@@ -66,7 +66,7 @@ def raised(request):
 
 @pytest.fixture
 def alarm(raised):
-    """Raise it in the main thread after so many seconds, wherever it is then."""
+    """Raise it in the main thread after this many seconds, wherever it is then."""
 
     def press(*_):
         raise raised
@@ -87,7 +87,7 @@ def test_p1_a_signal_in_the_middle_of_blocking_puts_loses_no_record(make_sync_pr
 
         def put_until_it_rings():
             alarm(rng.uniform(0.0002, 0.004))
-            until = time.monotonic() + 0.1  # one that came in a finalizer of the library is lost
+            until = time.monotonic() + 0.1  # an exception in a finalizer of the library is lost
             while time.monotonic() < until:
                 number = len(deliveries)
                 if many:
@@ -123,17 +123,17 @@ async def test_p1_an_interrupt_in_the_middle_of_puts_in_an_event_loop_loses_no_r
             for number in range(100):
                 deliveries.append(producer.put_nowait(b"%d" % number, key=f"k{number}"))
         assert interruption.where is not None
-        with anyio.fail_after(5):  # nobody flushes
+        with anyio.fail_after(5):  # there is no flush
             for delivery in deliveries:
                 assert (await delivery.outcome()).delivered
     assert {delivery.key for delivery in deliveries} <= {key for key, _ in stored()}
 
 
-# ---- one that returns
+# ---- signal handlers that return
 
 
 class PutsWhenCollected:
-    """What a logging handler does that ships lines by a producer, when a finalizer logs."""
+    """A logging handler that ships lines with a producer, called when a finalizer logs."""
 
     def __init__(self, put):
         self.put = put
@@ -149,7 +149,7 @@ async def test_p1_a_finalizer_that_puts_in_the_middle_of_a_put_adds_a_record(mak
     async with make_producer(linger=0.01, request_max_entries=50) as producer:
 
         def put():
-            if threading.current_thread() is threading.main_thread():  # the server's thread collects as well
+            if threading.current_thread() is threading.main_thread():  # the server's thread collects garbage, too
                 deliveries.append(producer.put_nowait(b"collected", key=f"c{len(deliveries)}"))
 
         threshold = gc.get_threshold()
@@ -170,7 +170,7 @@ async def test_p1_a_finalizer_that_puts_in_the_middle_of_a_put_adds_a_record(mak
 
 @pytest.mark.anyio
 async def test_p1_a_record_that_a_signal_handler_puts_while_the_loop_waits_is_sent(make_producer):
-    """Known failure: the loop went on waiting, and the record with it, until something else happened."""
+    """Regression: the loop kept waiting, and the record with it, until something else happened."""
     deliveries = []
     async with make_producer(linger=0.01) as producer:
         await (await producer.put(b"first", key="k"))
@@ -211,7 +211,7 @@ def test_a_signal_handler_may_put_and_close_the_producer_that_it_interrupts(make
 
 
 def test_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_exits(make_sync_producer):
-    """Wherever in the put a handler may run."""
+    """This holds wherever a handler may run during the put."""
     for after in count():
         producer = make_sync_producer(linger=0.0)
         producer.start()
@@ -266,7 +266,7 @@ def test_a_signal_handler_may_flush_and_ask_in_the_middle_of_a_put_and_finds_a_f
 def test_p7_a_signal_handler_that_raises_while_a_thread_waits_for_room_stops_no_other(
     make_sync_producer, alarm, raised
 ):
-    """Known failure: the count of those that were woken was not taken back, and no thread was ever woken again."""
+    """Regression: the count of woken threads was not taken back, and no thread was ever woken again."""
     rng = random.Random(7)
     with make_sync_producer(buffer_max_records=3, linger=0.0) as producer:
         is_over = threading.Event()

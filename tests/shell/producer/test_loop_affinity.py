@@ -1,4 +1,4 @@
-"""Is a producer refused in another event loop than its own, and closed when that is gone?"""
+"""Is a producer refused in another event loop than its own, and closed when its loop is gone?"""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from shardline import Closed, Producer, UsageError
 
 @pytest.fixture
 def limited():
-    """No call here may wait for what cannot come."""
+    """Fail if a call waits for something that cannot happen."""
 
     async def limit(call):
         with anyio.fail_after(3):

@@ -1,6 +1,6 @@
-"""Does any defect of aiokpl appear here? One test for each that no other file shows, by its number.
+"""Does any defect of aiokpl occur here? One test for each that no other file covers, by its number.
 
-Other files here and tests/unit/core/producer/test_peer_defects.py name the same numbers.
+Other files here and tests/unit/core/producer/test_peer_defects.py use the same numbers.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ async def test_aiokpl_b18_flush_sends_everything_keeps_the_limits_and_waits(make
 
 
 async def test_metrics_of_the_stats_add_up(make_producer, kinesis):
-    """The peer's counters count over a sliding window, several times or not at all."""
+    """The peer's counters count over a sliding window: several times, or not at all."""
     kinesis.faults.fail_entries(share=0.5, count=2)
     totals = collections.Counter()
 

@@ -1,4 +1,4 @@
-"""Does the async producer put, flush, close and tell, on asyncio and trio?"""
+"""Does the async producer put, flush, close and report, on asyncio and trio?"""
 
 import asyncio
 import random
@@ -155,7 +155,7 @@ async def test_a_serializer_turns_what_is_put_into_bytes_once_per_record(make_pr
         return str(value).encode()
 
     async with make_producer(serializer=serialize, buffer_max_records=1) as producer:
-        await producer.put(1, key="a")  # the next two wait for room, and are serialized once all the same
+        await producer.put(1, key="a")  # the next two wait for room, and are still serialized only once
         await producer.put(2, key="a")
         await producer.put_many([("a", 3)])
         await producer.flush()
@@ -295,7 +295,7 @@ async def test_no_region_is_said_at_the_start_and_can_be_mended(kinesis, monkeyp
     assert stored() == [("k", b"x")]
 
 
-# ---- room, as P7 has it
+# ---- room in the buffer, as P7 promises it
 
 
 @EVERY_API
@@ -350,7 +350,7 @@ async def test_turns_come_in_the_order_of_waiting(make_producer):
 
 
 async def test_no_put_overtakes_the_first_waiter(make_producer):
-    """Room came, and the waiter has yet to wake up: a put that does not wait must not take it."""
+    """There is room, but the waiter has not woken up yet: a put that does not wait must not take the room."""
     async with make_producer(buffer_max_records=1, linger=0.0) as producer:
         first = await producer.put(b"first", key="k")
         accepted = []
@@ -415,7 +415,7 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(
         async def wait(number):
             with anyio.CancelScope() as scope:
                 task = asyncio.current_task() if anyio_backend_name == "asyncio" else None
-                # by asyncio's own means a task is cancelled whose future is already done; by a scope it is not
+                # asyncio can cancel a task whose future is already done; a cancel scope cannot
                 cancel.append(scope.cancel if task is None or how.startswith("cancelled") else task.cancel)
                 try:
                     await producer.put(b"%d" % number, key="k")
@@ -439,14 +439,15 @@ async def test_a_waiter_that_is_cancelled_as_its_turn_comes_passes_it_on(
             first.add_done_callback(meet)
             with anyio.fail_after(10):
                 await first
-        lucky = anyio_backend_name == "trio" and not how.startswith("cancelled")  # there the turn was faster
+        # Here the put was faster than the cancellation.
+        lucky = anyio_backend_name == "trio" and not how.startswith("cancelled")
         assert put == ([1, 2, 3] if lucky else [2, 3])
         assert not producer._intake.waiters
     assert [data for _, data in stored()] == [b"0", *(b"%d" % number for number in put)]
 
 
 async def test_puts_that_are_cancelled_anywhere_lose_no_other_record_and_no_room(make_producer, stored):
-    """aiokpl_b4. What was accepted arrives, and once all have ended the whole buffer is free again."""
+    """aiokpl_b4: accepted records arrive, and once all puts have ended, the whole buffer is free again."""
     rng = random.Random(4)
     accepted = []
     async with make_producer(buffer_max_records=5, linger=0.001) as producer:
@@ -489,7 +490,7 @@ async def test_put_many_that_is_cancelled_keeps_what_it_accepted(make_producer, 
 
 
 async def test_put_lets_other_tasks_run(make_producer):
-    """P7: however fast the puts, the loop goes on."""
+    """P7: however fast the puts are, the loop runs."""
     ticks = 0
     done = False
 
@@ -507,7 +508,7 @@ async def test_put_lets_other_tasks_run(make_producer):
     assert ticks >= 9
 
 
-# ---- the sharing of one asyncio loop
+# ---- fairness on one asyncio loop
 
 
 async def test_deliveries_go_with_the_tools_of_asyncio(make_producer, anyio_backend_name):

@@ -1,6 +1,6 @@
-"""What becomes of the records when the program ends, is interrupted, or forks (P1)?
+"""What happens to the records when the program ends, is interrupted, or forks (P1)?
 
-Each program runs in a process of its own, and gets the address of the local Kinesis.
+Each program runs in a separate process, and gets the address of the local Kinesis.
 """
 
 import signal
@@ -124,7 +124,7 @@ LEFT_AT_EXIT = {
     producer.start()
     producer.put(b"x", key="k")
     """,
-    # The interpreter stops daemon threads where they are, also in the middle of a line of the log.
+    # The interpreter stops daemon threads wherever they are, even in the middle of a log line.
     "a lock of a thread that is gone": """
     import atexit, logging, threading
     from shardline import ProducerConfig
@@ -154,7 +154,7 @@ def test_a_producer_that_is_left_open_at_exit_says_so(run_to_end, program):
 
 
 def test_one_that_is_closed_at_exit_delivers_also_where_it_must_connect_first(run_to_end, stored):
-    """By then asyncio's executor, which its own name look-up uses, takes no more work."""
+    """By then, asyncio's executor, which asyncio's own name look-up needs, accepts no more work."""
     done = run_to_end(
         """
         import atexit
@@ -238,7 +238,7 @@ print(producer.close())
 
 
 def test_p1_a_fork_at_any_moment_leaves_a_child_that_refuses_and_ends_its_copies(run_to_end):
-    """Other threads are in the middle of puts, and the network thread sorts, sends and settles."""
+    """Other threads are in the middle of puts, and the network thread packs, sends and handles responses."""
     done = run_to_end(
         FORK
         + """
@@ -283,7 +283,7 @@ print(producer.close(), all(one.delivered for mine in deliveries for one in mine
 
 
 def test_p1_a_signal_handler_that_forks_in_the_middle_of_a_put_leaves_a_child_that_refuses(run_to_end):
-    """Its thread has the producer's lock, and the lock under which waiters enter."""
+    """Its thread holds the producer's lock, and the lock for entering waiters."""
     done = run_to_end(
         FORK
         + """

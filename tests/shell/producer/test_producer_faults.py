@@ -1,4 +1,4 @@
-"""What does a producer do when the service, the network or the stream fail it?"""
+"""What does a producer do when the service, the network or the stream fails?"""
 
 import collections
 import time
@@ -17,7 +17,7 @@ def count_of(records):
     return collections.Counter(data for _, data in records)
 
 
-# ---- what fails for good: at once, with the reason, and nobody else (P5)
+# ---- permanent failures: reported at once, with the reason, without harm to other records (P5)
 
 
 async def test_a_missing_stream_fails_fast_and_harms_no_other_producer(make_producer, stored, kinesis):
@@ -75,7 +75,7 @@ async def test_a_wrong_key_fails_fast():
         assert "not the key" not in outcome.message
 
 
-# ---- what passes
+# ---- transient failures
 
 
 @EVERY_API
@@ -134,7 +134,7 @@ async def test_one_shard_that_is_throttled_holds_up_no_other(make_producer, kine
                 with anyio.fail_after(8):
                     assert (await delivery).attempt_count == 1
         assert not hot.done
-        with anyio.fail_after(8):  # P8: keyless records go where it is healthy
+        with anyio.fail_after(8):  # P8: keyless records go to a healthy shard
             for _ in range(30):
                 assert not (await (await producer.put(b"y"))).shard_id.endswith("00000")
 
@@ -235,7 +235,7 @@ async def test_a_stream_of_large_records(make_producer, kinesis):
 
 
 async def test_a_record_as_large_as_a_second_of_rate_goes_out(make_producer, kinesis):
-    """aiokpl_b12: with the rates that a shard has, and the server's limits on."""
+    """aiokpl_b12: with the rates of a shard, and the server's limits on."""
     with LocalKinesis(stream="s") as limited:
         config = ProducerConfig(linger=0.005, record_ttl=5)
         way = {"endpoint_url": limited.endpoint_url, "region": limited.region, "credentials": limited.credentials}
@@ -264,7 +264,7 @@ async def test_ordered_is_refused_on_an_auto_stream(kinesis, make_producer, comp
     await _make_auto(kinesis, "auto")
     async with make_producer("auto", ordered=True) as producer:
         outcome = await (await producer.put(b"x", key="k")).outcome()
-        if outcome.delivered:  # the summary came later than the map
+        if outcome.delivered:  # the summary arrived later than the map
             with anyio.fail_after(10):
                 while producer._intake.refusal is None:  # noqa: ASYNC110 - nothing tells
                     await anyio.sleep(0.005)
@@ -332,7 +332,7 @@ async def test_a_reshard_under_load_loses_nothing(make_producer, kinesis, stored
     assert kinesis.requests.count("ListShards") <= 6
     late = [one for receipt in receipts for one in receipt.attempts if one.started_at > predicted_at and one.code]
     assert late == [], "prediction is right again"
-    # reported success that a KCL reader would drop: the copy that the receipt names lies in its range
+    # No receipt is for an entry that a KCL reader would drop: each names a copy that lies in its shard's range.
     named = {(receipt.sequence_number, receipt.shard_id) for receipt in receipts}
     ranges = {shard.shard_id: shard.hash_range for shard in kinesis.streams["s"].shards}
     from shardline import hash_key_of
@@ -345,7 +345,7 @@ async def test_a_reshard_under_load_loses_nothing(make_producer, kinesis, stored
 
 @pytest.mark.parametrize("trouble", ["throttling", "split", "lost answers"])
 async def test_ordered_keeps_the_order_of_every_key(make_producer, kinesis, trouble):
-    """P9, of first deliveries: a copy that comes again does not count."""
+    """P9 is about first deliveries: repeated copies do not count."""
     async with kinesis.client() as client, make_producer(ordered=True, linger=0.002, aggregate_max_count=7) as producer:
         if trouble == "throttling":
             kinesis.faults.throttle(operation="PutRecords", chance=0.3, count=30)

@@ -1,4 +1,4 @@
-"""Is wrong input refused at ``put``, by both producers, with nothing else harmed (P6)?"""
+"""Is invalid input refused at ``put``, by both producers, without other harm (P6)?"""
 
 import array
 import enum
@@ -20,7 +20,7 @@ class OldColour(str, enum.Enum):  # noqa: UP042 - people have such
 
 
 class Loud(str):
-    """A str that shows itself in another way."""
+    """A str subclass with another ``__str__``."""
 
     __slots__ = ()
 
@@ -29,11 +29,11 @@ class Loud(str):
 
 
 class Bytes(bytes):
-    """Bytes with something to say."""
+    """A subclass of bytes."""
 
 
 class ArrayLike:
-    """As numpy's: it has a buffer and ``tobytes``, and is no bytes."""
+    """Like numpy's arrays: it has a buffer and ``tobytes``, but is not bytes."""
 
     def tobytes(self):
         return b"abc"
@@ -94,7 +94,7 @@ async def test_wrong_input_is_refused_and_harms_nothing(make_producer, stored, e
     """A defect of aiokpl (aiokpl_b11)."""
     async with make_producer() as producer:
         await (await producer.put(b"good", key="k"))
-        await eventually(lambda: producer._machine.intake.record_max_bytes == 1_048_576)  # the stream has said it
+        await eventually(lambda: producer._machine.intake.record_max_bytes == 1_048_576)  # the stream has reported it
         key, data, hash_key = (*records[0], None)[:3]
         with pytest.raises(UsageError, match=said):
             await producer.put(data, key=key, explicit_hash_key=hash_key)
@@ -168,7 +168,7 @@ async def test_what_a_generator_raises_is_not_taken_for_a_wrong_argument(make_pr
 
 @pytest.mark.parametrize("company", [0, 5])
 async def test_a_payload_that_is_an_aggregate_comes_back_unopened(make_producer, stored, company):
-    """P12."""
+    """P12: data that looks like an aggregate is not unpacked."""
     inner = aggregate([("a", b"1"), ("b", b"2")])
     async with make_producer() as producer:
         await producer.put(inner, key="k")
@@ -179,7 +179,7 @@ async def test_a_payload_that_is_an_aggregate_comes_back_unopened(make_producer,
 
 
 async def test_keyless_records_spread_over_the_shards(make_producer, kinesis, all_in_range):
-    """P8."""
+    """P8: keyless records are spread over the shards."""
     async with make_producer(aggregate_max_count=10) as producer:
         deliveries = await producer.put_many([(None, b"%d" % number) for number in range(400)])
         shards = {(await delivery).shard_id for delivery in deliveries}

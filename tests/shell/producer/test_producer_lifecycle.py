@@ -1,4 +1,4 @@
-"""Does a producer begin and end well, however it is begun and ended, and does every delivery end with it (P1, P10)?"""
+"""Does a producer start and end properly in every way, and does every delivery end with it (P1, P10)?"""
 
 import asyncio
 import gc
@@ -90,7 +90,7 @@ async def test_a_close_while_it_starts_wins(make_producer, monkeypatch):
 
 @EVERY_API
 async def test_start_and_close_come_from_different_tasks(make_producer, stored):
-    """As the hooks of web frameworks do (aiokpl_b6)."""
+    """The hooks of web frameworks do this (aiokpl_b6)."""
     producer = make_producer()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(producer.start)
@@ -158,7 +158,7 @@ async def test_close_hands_back_what_was_not_delivered_in_time(make_producer, ki
         assert outcome.code == "Closed"
         assert outcome.attempts[0].code == "ProvisionedThroughputExceededException"
         assert not outcome.attempts[0].maybe_stored
-        assert outcome.maybe_stored == (outcome.attempts[-1].code == "Cancelled")  # a request that was under way
+        assert outcome.maybe_stored == (outcome.attempts[-1].code == "Cancelled")  # a request that was in flight
     assert deliveries[3].data == b"3"
 
 
@@ -210,7 +210,7 @@ async def test_puts_that_wait_for_room_learn_of_the_close(make_producer, kinesis
 
 
 async def test_put_many_that_meets_the_close_loses_nothing_silently(make_producer, stored):
-    """What it accepted until then is delivered or handed back; the rest is not accepted."""
+    """Records that it accepted before are delivered or handed back; the rest is not accepted."""
     producer = make_producer()
     await producer.start()
     refused = []
@@ -293,7 +293,7 @@ async def test_a_task_that_is_cancelled_by_asyncio_drains_too_and_a_second_time_
 
     try:
         asyncio.get_running_loop()
-    except RuntimeError:  # trio has no second cancellation: a timeout inside of the shield is what ends it
+    except RuntimeError:  # trio has no second cancellation: a timeout inside the shield ends it
         with anyio.fail_after(8), anyio.CancelScope() as scope:
             async with make_producer(close_timeout=0.1) as producer:
                 deliveries.append(await producer.put(b"x", key="k"))
@@ -329,7 +329,7 @@ async def test_many_cancellations_end_every_delivery(make_producer):
     assert all(outcome.delivered for outcome in outcomes)
 
 
-# ---- what breaks the host
+# ---- failures of the host
 
 
 async def test_a_machine_that_breaks_ends_everything_and_refuses_more(make_producer, complaints, monkeypatch):
@@ -381,7 +381,7 @@ async def test_an_api_that_raises_is_a_failed_attempt(make_producer, complaints,
     assert ("ERROR", "internal error while sending a request") in complaints()
 
 
-# ---- what is forgotten
+# ---- producers that are not closed
 
 
 async def test_a_producer_that_is_dropped_says_so_and_delivers(make_producer, stored, complaints, eventually):
@@ -417,7 +417,7 @@ def run_on(backend, main):
 
 
 def test_an_event_loop_that_ends_before_the_close_ends_the_deliveries(make_producer, complaints, anyio_backend):
-    """P1: their outcome is known, and what is put later is refused."""
+    """P1: the outcome of the deliveries is known, and later puts are refused."""
     producer = make_producer(linger=1.0)
 
     async def main():
@@ -449,7 +449,7 @@ def test_one_event_loop_after_the_other(kinesis, make_producer, stored, anyio_ba
 
 
 async def test_nothing_is_left_behind(make_producer, anyio_backend_name):
-    """Tasks, threads, connections."""
+    """There are no tasks, threads or connections left."""
     threads = {thread.name for thread in threading.enumerate()} | {"Trio thread"}
     async with make_producer() as producer:
         await (await producer.put(b"x", key="k"))

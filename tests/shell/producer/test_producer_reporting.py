@@ -36,7 +36,7 @@ async def test_every_record_that_was_given_up_is_handed_over(make_producer, kine
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 async def test_what_the_close_gives_up_is_handed_over_too(make_producer, kinesis, complaints, kind):
-    """The end is when it matters most."""
+    """The records that are left at the end matter most."""
     kinesis.faults.throttle(operation="PutRecords")
     handed = []
 
@@ -51,7 +51,7 @@ async def test_what_the_close_gives_up_is_handed_over_too(make_producer, kinesis
 
 
 class Odd(BaseException):
-    """No exception, no exit: what a test framework raises, say."""
+    """An exception that is neither an Exception nor an exit, as test frameworks raise."""
 
 
 ERRORS = [ValueError("mine"), asyncio.CancelledError(), SystemExit(3), GeneratorExit(), Odd()]
@@ -73,7 +73,7 @@ async def test_a_hook_that_raises_harms_nothing_and_is_reported_once(make_produc
         broken(delivery)
 
     if kind == "async" and isinstance(error, GeneratorExit):
-        error = RuntimeError("mine")  # a coroutine that says it was closed, was
+        error = RuntimeError("mine")  # the coroutine was closed
     async with make_producer(on_failure=broken if kind == "sync" else broken_later) as producer:
         deliveries = await producer.put_many([("k", b"%d" % number) for number in range(10)])
         await producer.flush()

@@ -1,4 +1,6 @@
-"""Does ``put_many`` take lists as a whole and generators record by record, and what becomes of invalid records (P6, P7)?"""
+"""Does ``put_many`` accept lists as a whole and generators record by record, and what happens to invalid records (P6,
+P7)?
+"""
 
 import anyio
 import pytest
@@ -12,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Source:
-    """A generator that counts what is taken from it, and notes that it was closed."""
+    """A generator that counts the records taken from it, and notes that it was closed."""
 
     def __init__(self, records):
         self.records = records
@@ -43,7 +45,7 @@ def numbered(count):
 
 @pytest.fixture(params=["plain", "asynchronous"])
 def begin(request):
-    """Start a source as a generator, or as an async one."""
+    """Start a source as a generator, or as an async generator."""
     return lambda source: getattr(source, request.param)()
 
 
@@ -61,7 +63,7 @@ async def test_a_generator_is_put_in_order_and_closed(make_producer, stored, beg
 
 
 async def test_no_more_is_taken_than_there_is_room_for(make_producer, begin):
-    """P7: one record ahead, however long the generator is."""
+    """P7: at most one record ahead, however long the generator is."""
     source = Source(numbered(1000))
     async with make_producer(buffer_max_records=10, linger=30.0, record_ttl=60.0, close_timeout=0) as producer:
         with anyio.move_on_after(0.1) as scope:

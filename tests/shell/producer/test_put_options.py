@@ -1,4 +1,4 @@
-"""Do the options of a put work: ``ttl``, ``on_delivery`` and ``timeout``? And does a blocking delivery make a future?"""
+"""Do the options of a put work: ``ttl``, ``on_delivery`` and ``timeout``? And does a blocking delivery create a future?"""
 
 import gc
 import threading
@@ -235,7 +235,7 @@ def test_a_future_of_a_pending_delivery_can_neither_be_cancelled_nor_harm_it(mak
 
 
 def test_a_delivery_whose_future_is_not_requested_costs_no_waiter(make_sync_producer):
-    """P11."""
+    """P11: an unused future costs nothing."""
     with make_sync_producer(linger=0.2) as producer:
         delivery = producer.put(b"x", key="k")
         assert delivery.waiters is None

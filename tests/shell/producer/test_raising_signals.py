@@ -1,7 +1,7 @@
-"""A signal handler that raises while the event loop's thread is in the host: every delivery ends, and nothing hangs.
+"""A signal handler raises while the event loop's thread is in the host: every delivery ends, and nothing hangs.
 
-Real signals at random moments, many times, in processes of their own. ``test_asyncio_hosts.py`` has each loss of asyncio
-by itself.
+Real signals come at random times, many times, in separate processes. ``test_asyncio_hosts.py`` tests each loss of
+asyncio by itself.
 """
 
 import json

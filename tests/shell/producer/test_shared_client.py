@@ -1,4 +1,4 @@
-"""What becomes of producers whose shared ``Client`` is closed under them?"""
+"""What happens to producers whose shared ``Client`` is closed while they use it?"""
 
 import time
 
@@ -18,7 +18,7 @@ def make_shared(kinesis):
 
 
 async def test_all_of_them_fail_at_once_with_closed(make_producer, make_shared, complaints, kinesis):
-    """Records that linger, that are on their way, and that wait for room."""
+    """This includes records that linger, that are in flight, and that wait for room."""
     kinesis.faults.latency(30, operation="PutRecords")
     client, given_up = make_shared(), []
     await client.start()

@@ -19,7 +19,7 @@ from shardline.sync.blocking_backpressure import ThreadWaitQueue
 
 
 def in_threads(number_of_threads, work):
-    """Run ``work(number)`` in so many threads, and pass on what one of them raised."""
+    """Run ``work(number)`` in this many threads, and raise what one of them raised."""
     errors = []
 
     def run(number):
@@ -155,7 +155,7 @@ def test_a_blocked_put_and_a_running_flush_delay_no_other_thread(make_sync_produ
     assert first.outcome(0).code == "Closed", "it can be asked after the close"
 
 
-# ---- beginning and end
+# ---- start and end
 
 
 @pytest.mark.parametrize("drain", [True, False])
@@ -221,7 +221,7 @@ def test_a_producer_that_is_dropped_says_so_and_delivers(make_sync_producer, com
 
 
 def test_it_works_where_an_event_loop_runs(make_sync_producer, stored):
-    """In a notebook, say: the network thread has a loop of its own, whatever runs here."""
+    """For example, in a notebook: the network thread has its own loop, whatever runs here."""
     import anyio
 
     async def main():
@@ -234,7 +234,7 @@ def test_it_works_where_an_event_loop_runs(make_sync_producer, stored):
 
 
 def test_p7_a_thread_that_is_interrupted_in_its_turn_passes_it_on(make_sync_producer, kinesis, monkeypatch):
-    """At each point at which a signal may end the wait, and in the very moment in which there is room."""
+    """At each point where a signal may end the wait, at the very moment when there is room."""
     found = []  # where the interrupts came
     with make_sync_producer(buffer_max_records=1, linger=0.0) as producer:
         for after in count():
@@ -269,7 +269,7 @@ def test_p7_a_thread_that_is_interrupted_in_its_turn_passes_it_on(make_sync_prod
 
 
 def test_p9_records_are_dated_in_the_order_in_which_they_are_accepted(make_sync_producer, monkeypatch, stored):
-    """A thread that took its time between the clock and the lock would overtake what was put before."""
+    """A thread that was delayed between reading the clock and taking the lock would otherwise overtake earlier puts."""
     with make_sync_producer(ordered=True, linger=0.2) as producer:
         producer.put(b"0", key="k")
         clock = time.monotonic

@@ -1,4 +1,4 @@
-"""When does a producer say that it can reach its stream, and what does it say if it cannot?"""
+"""When does a producer report that it can reach its stream, and what does it report if it cannot?"""
 
 import anyio
 import pytest
