@@ -49,7 +49,6 @@ from shardline.core.consumer.lambda_invocation import (
 )
 from shardline.core.setting_checks import check_number
 from shardline.errors import HandlerFailed, ShardlineError, UsageError, WaitTimeout
-from shardline.events import EventSource, check_sinks
 from shardline.model.record import Origin, Record, hand_out
 from shardline.model.stream import parse_stream
 
@@ -165,7 +164,7 @@ class KinesisEventSource:
             unstarted=[each for each in (producer, dead_letter) if _is_producer(each)],
             report_failures=report_failures,
             margin=margin,
-            sinks=check_sinks(sinks),
+            sinks=() if sinks == () else _check_sinks(sinks),
             clock=clock,
         )
 
@@ -529,6 +528,7 @@ class _Run:
         if events:
             if self._reporter is None:
                 from shardline.aio.reporting import ConsumerReporter  # noqa: PLC0415 - only events need it
+                from shardline.events import EventSource  # noqa: PLC0415 - likewise
 
                 source = EventSource("consumer", self._name)
                 self._reporter = ConsumerReporter(self._name, source, self._settings.sinks, self._clock.now)
@@ -584,6 +584,12 @@ def _acknowledge_nothing(batch: Batch) -> bool:  # noqa: ARG001 - the form of an
 
 
 # ---- producers
+
+
+def _check_sinks(sinks: "Iterable[Sink | EventSink[ConsumerEvent]]") -> tuple[Any, ...]:
+    from shardline.events import check_sinks  # noqa: PLC0415 - a function without sinks starts faster without it
+
+    return check_sinks(sinks)
 
 
 def _is_producer(value: object) -> bool:
