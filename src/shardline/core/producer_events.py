@@ -45,9 +45,9 @@ class RecordsDelivered(NamedTuple):
 
     records: int
     payload_bytes: int
-    shard_id: str = ""
+    shard_id: str
     """The shard that stores them."""
-    latency: float = 0.0
+    latency: float
     """The time from the put of the oldest of these records to the answer, in seconds."""
 
 
@@ -116,7 +116,7 @@ class ChannelsFound(NamedTuple):
 
 @final
 class ProducerMeasured(NamedTuple):
-    """The state of the producer, measured every 5 seconds."""
+    """The state of the producer. Emitted every 5 seconds."""
 
     outstanding: int
     """Records that were put and are neither delivered nor failed."""

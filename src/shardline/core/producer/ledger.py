@@ -9,9 +9,10 @@ Invariants:
 """
 
 from collections import deque
-from typing import final
+from typing import NamedTuple, final
 
 from shardline.codec.shapes import PutRecordsResult
+from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import (
@@ -27,6 +28,16 @@ from shardline.core.producer_events import Event, RecordsFailed
 
 
 @final
+class Landed(NamedTuple):
+    """The records that one shard stored since they were last reported."""
+
+    records: int
+    payload_bytes: int
+    expires_at: Instant
+    """When the oldest of them would have expired: the time of its put plus ``record_ttl``."""
+
+
+@final
 class Ledger:
     """Sets the ending of each record, and counts the records."""
 
@@ -36,6 +47,13 @@ class Ledger:
         self.delivered_bytes = 0
         self.failed_records = 0
         self.retried_records = 0
+        self.failed_requests = 0
+        self.retries_by_code: dict[str, int] = {}
+        """How many records were sent again, by the code of the error."""
+        self.failures_by_code: dict[str, int] = {}
+        """How many records failed, by the code of the error."""
+        self._is_observed = False  # whether a sink wants to know which shards stored the records
+        self._landed: dict[str, Landed] = {}
         self.wall_offset = 0.0
         """Added to an instant, this gives seconds since 1970. Written by the shell."""
         self.events: list[Event] = []
@@ -61,6 +79,8 @@ class Ledger:
         self._intake.release(place, aggregate.payload_bytes)
         self.delivered_records += place
         self.delivered_bytes += aggregate.payload_bytes
+        if self._is_observed:
+            self._note_landed(landing.shard_id, place, aggregate.payload_bytes, aggregate.records[0])
 
     def deliver_alone(
         self, bundle: Aggregate, results: list[PutRecordsResult], shard_id: str | None, sent: Sent
@@ -70,6 +90,9 @@ class Ledger:
         Returns the indexes of the other records.
         """
         finished = self.finished
+        # Where the service chooses the shards, each record may have another one. Delivery drops the data, so the sizes
+        # are taken before it.
+        sizes = [payload_bytes(record) for record in bundle.records] if shard_id is None and self._is_observed else []
         home, all_landed = Landing(shard_id or "", "", sent), True  # one Landing for all records of the shard
         for record, result in zip(bundle.records, results, strict=True):
             landed_in, number = result.shard_id, result.sequence_number
@@ -91,7 +114,26 @@ class Ledger:
         self._intake.release(landed, size)
         self.delivered_records += landed
         self.delivered_bytes += size
+        if self._is_observed and shard_id is not None and landed:
+            self._note_landed(shard_id, landed, size, bundle.records[0])
+        for record, record_bytes in zip(bundle.records, sizes, strict=False):
+            if isinstance(record.ending, Landing):
+                self._note_landed(record.ending.shard_id, 1, record_bytes, record)
         return others
+
+    def observe(self) -> None:
+        """Keep the delivered records by shard, because a sink wants to know them."""
+        self._is_observed = True
+
+    def take_landed(self) -> dict[str, Landed]:
+        """Return the records that were delivered since the last call, by shard."""
+        landed, self._landed = self._landed, {}
+        return landed
+
+    def note_retried(self, records: int, code: str) -> None:
+        """Count records that are sent again."""
+        self.retried_records += records
+        self.retries_by_code[code] = self.retries_by_code.get(code, 0) + records
 
     def fail(self, records: list[BufferedRecord], code: str, message: str, last: Attempt | None = None) -> None:
         """End records as failed. ``last`` is appended to their attempts, if it is given."""
@@ -103,8 +145,7 @@ class Ledger:
             if record.waiters is not None:
                 self.finished.append(record)
         self._intake.release(len(records), sum([payload_bytes(record) for record in records]))
-        self.failed_records += len(records)
-        self.failed += records
+        self._note_failed(records, code)
         self.events.append(RecordsFailed(len(records), code, message))
 
     def note_invalid(self, records: list[BufferedRecord]) -> None:
@@ -112,6 +153,16 @@ class Ledger:
 
         The event has no details, because those may quote a key.
         """
-        self.failed_records += len(records)
-        self.failed += records
+        self._note_failed(records, INVALID)
         self.events.append(RecordsFailed(len(records), INVALID, "put_many was passed an invalid record"))
+
+    def _note_failed(self, records: list[BufferedRecord], code: str) -> None:
+        self.failed_records += len(records)
+        self.failures_by_code[code] = self.failures_by_code.get(code, 0) + len(records)
+        self.failed += records
+
+    def _note_landed(self, shard_id: str, records: int, size_bytes: int, first: BufferedRecord) -> None:
+        """Add records to those that the shard stored. ``first`` is the oldest: an aggregate is filled in order."""
+        known = self._landed.get(shard_id) or Landed(0, 0, NEVER)
+        oldest = min(known.expires_at, first.expires_at)
+        self._landed[shard_id] = Landed(known.records + records, known.payload_bytes + size_bytes, oldest)

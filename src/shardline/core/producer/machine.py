@@ -40,7 +40,8 @@ from shardline.core.producer.retries import Retries, ids_of
 from shardline.core.producer.router import Router
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
-from shardline.core.producer_events import Event, ShardMapFailed, ShardsChanged
+from shardline.core.producer_events import Event, ProducerMeasured, ShardMapFailed, ShardsChanged
+from shardline.core.rates import MEASURE_INTERVAL, Rate
 from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
@@ -91,8 +92,19 @@ class ProducerMachine:
         self._taken_bytes = 0  # the intake's ``reserved_bytes`` when the intake was last empty
         self._entries_sent = 0
         self._map_requests = 0
+        self._request_bytes = 0
+        self._put_rate = Rate(now)
+        self._delivery_rate = Rate(now)
+        self._byte_rate = Rate(now)
+        self._request_rate = Rate(now)
+        self._measure_at: Instant = NEVER  # when to emit the next ``ProducerMeasured``
 
     # ---- commands
+
+    def observe(self, now: Instant) -> None:
+        """Also emit the events that only sinks need: ``RecordsDelivered``, and ``ProducerMeasured`` every 5 seconds."""
+        self.ledger.observe()
+        self._measure_at = now + MEASURE_INTERVAL
 
     def flush(self) -> None:
         """Make all records that were put due now (P10)."""
@@ -131,6 +143,8 @@ class ProducerMachine:
         size = sum([aggregate.cost_bytes for aggregate in aggregates])
         self._flight_count += 1
         self._entries_sent += len(entries)
+        self._request_bytes += size
+        self._note_rates(now)
         self._router.judge_cache(self.intake.reserved_records)
         self._flights[self._flight_count] = Flight(group, now, now + self.ledger.wall_offset, size)
         return self._flight_count, PutRecords(self._stream, entries)
@@ -160,13 +174,14 @@ class ProducerMachine:
         lingering = min(
             self._due_at, blind_at, self._expires_at, self._round_ends_at(), self._responses.next_deadline()
         )
-        return min(lingering, collecting, self._map.next_deadline(), self._facts.next_deadline())
+        return min(lingering, collecting, self._map.next_deadline(), self._facts.next_deadline(), self._measure_at)
 
     # ---- inputs
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
         """Settle the records of a PutRecords by its answer."""
         is_unchanged = self._responses.settle(self._flights.pop(number), answer, now)
+        self._note_rates(now)
         # The second condition: while it settled the request, the response handler dropped the map.
         if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
             self._forget_stream(now)
@@ -239,9 +254,40 @@ class ProducerMachine:
             map_requests=self._map_requests,
             oldest_waiting=0.0 if oldest == NEVER else max(0.0, now - oldest),
             lanes=tuple(lane.stats() for lane in self._router.all_lanes() if lane.shard_id is not None),
+            put_records=self.intake.reserved_records,
+            put_bytes=self.intake.reserved_bytes,
+            failed_requests=ledger.failed_requests,
+            request_bytes=self._request_bytes,
+            retries_by_code=dict(ledger.retries_by_code),
+            failures_by_code=dict(ledger.failures_by_code),
+            put_records_per_second=self._put_rate.per_second(self.intake.reserved_records, now),
+            delivered_records_per_second=self._delivery_rate.per_second(ledger.delivered_records, now),
+            delivered_bytes_per_second=self._byte_rate.per_second(ledger.delivered_bytes, now),
+            requests_per_second=self._request_rate.per_second(self._flight_count, now),
         )
 
     # ---- inside
+
+    def _note_rates(self, now: Instant) -> None:
+        self._put_rate.note(self.intake.reserved_records, now)
+        self._delivery_rate.note(self.ledger.delivered_records, now)
+        self._byte_rate.note(self.ledger.delivered_bytes, now)
+        self._request_rate.note(self._flight_count, now)
+
+    def _measure(self, now: Instant) -> None:
+        """Emit the state of the producer."""
+        self._measure_at = now + MEASURE_INTERVAL
+        stats = self.stats(now)
+        self.ledger.events.append(
+            ProducerMeasured(
+                outstanding=stats.outstanding,
+                buffered_bytes=stats.buffered_bytes,
+                buffer_max_bytes=self._config.buffer_max_bytes,
+                oldest_waiting=stats.oldest_waiting,
+                requests_in_flight=stats.requests_in_flight,
+                lanes=stats.lanes,
+            )
+        )
 
     def _round_ends_at(self) -> Instant:
         """Return when the first record of the intake is due."""
@@ -311,6 +357,8 @@ class ProducerMachine:
         """Bring the machine up to ``now``: sort new records, fail expired ones, and release lanes that are due."""
         if self.intake.invalid:
             self._report_invalid()
+        if now >= self._measure_at:
+            self._measure(now)
         if not self._backlog and self._check_intake(now):
             self._backlog = len(self.intake.records)
         if self._backlog:

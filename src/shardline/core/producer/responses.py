@@ -132,6 +132,7 @@ class ResponseHandler:
                 self._isolation.handle_stored(part)
             refused = self._settle_entries(flight, answer.records, now)
         code = answer.code if isinstance(answer, Failure) else None
+        self._ledger.failed_requests += code is not None
         duration = now - flight.started_at
         self._ledger.events.append(RequestAnswered(entries, records, flight.size_bytes, duration, refused, code))
         if self._config.ordered:
@@ -146,12 +147,11 @@ class ResponseHandler:
     def reconsider_parked(self, now: Instant) -> None:
         """Judge the parked aggregates again, because the map or the summary is new or a parking time is over."""
         parked, self._parked = self._parked, []
-        before = self._ledger.delivered_records, self._ledger.delivered_bytes
         for landed in parked:
             self._judge_landed(landed, now)
             landed.shipment.lane.handle_ended(landed.shipment.aggregate.records)
             self._collector.note_returned(landed.shipment.lane, now)
-        self._emit_delivered(*before)
+        self._emit_delivered(now)
         self._retries.release_held(now)
 
     def expire_parked(self, now: Instant) -> None:
@@ -186,7 +186,6 @@ class ResponseHandler:
     def _settle_entries(self, flight: Flight, results: list[PutRecordsResult], now: Instant) -> int:
         """Settle each entry by its result. Returns how many were refused."""
         ledger = self._ledger
-        before = ledger.delivered_records, ledger.delivered_bytes
         refused = 0
         sent = Sent(flight.wall_started_at, now - flight.started_at)
         at = 0
@@ -209,15 +208,14 @@ class ResponseHandler:
             else:
                 refused += not number
                 self._settle_entry(shipment, flight, result, now)
-        self._emit_delivered(*before)
+        self._emit_delivered(now)
         return refused
 
-    def _emit_delivered(self, records: int, payload_bytes: int) -> None:
-        """Emit one event for all records that were delivered since the counts were these."""
-        ledger = self._ledger
-        if ledger.delivered_records > records:
-            delivered = RecordsDelivered(ledger.delivered_records - records, ledger.delivered_bytes - payload_bytes)
-            ledger.events.append(delivered)
+    def _emit_delivered(self, now: Instant) -> None:
+        """Emit one event per shard for the records that were delivered since the last call."""
+        for shard_id, (records, payload_bytes, expires_at) in self._ledger.take_landed().items():
+            latency = max(0.0, now - (expires_at - self._config.record_ttl))
+            self._ledger.events.append(RecordsDelivered(records, payload_bytes, shard_id, latency))
 
     def _settle_separate(
         self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
@@ -283,7 +281,7 @@ class ResponseHandler:
             self._parked.append(landed._replace(asked=asked))
         else:
             message = f"stored in {landing.shard_id}, not in {lane.shard_id}"
-            self._ledger.events.append(RecordsRetried(count, lane.shard_id, WRONG_SHARD, message))
+            self._ledger.events.append(RecordsRetried(len(aggregate.records), lane.shard_id, WRONG_SHARD, message))
             self._send_again(landed, now)
 
     def _note_recreated_shard(self, landed: _Parked, now: Instant) -> None:

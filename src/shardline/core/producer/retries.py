@@ -70,7 +70,7 @@ class Retries:
         alive = self._give_up_some(aggregate.records, now, code, message)
         if not alive:
             return
-        self._ledger.retried_records += len(alive)
+        self._ledger.note_retried(len(alive), code)
         self._ledger.events.append(RecordsRetried(len(alive), lane.shard_id, code, message))
         if lane.vanished or lane is self._router.catch_all or _is_split_up(aggregate, lane):
             self._route(alive, now)
@@ -87,7 +87,7 @@ class Retries:
     def send_again(self, records: list[BufferedRecord], now: Instant, code: str, message: str) -> None:
         """Route each record by the newest map, and send it again."""
         alive = self._give_up_some(records, now, code, message)
-        self._ledger.retried_records += len(alive)
+        self._ledger.note_retried(len(alive), code)
         self._route(alive, now)
 
     def _give_up_some(

@@ -24,6 +24,7 @@ class Rig(ProducerShell):
 
     def __init__(self, *, facts=True, auto=False, shards=None, **settings):
         super().__init__(ProducerConfig(**settings), 100.0, Random(1))
+        self.machine.ledger.observe()
         self.numbers = iter(range(1, 10**6))
         if facts:
             assert self.machine.poll_summary(self.now) is not None

@@ -8,6 +8,7 @@ from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
 from shardline.core.producer.machine import BLIND_TIMEOUT, SLICE_RECORDS
 from shardline.core.producer.producer_record import BufferedRecord, Receipt, Undelivered
 from shardline.core.producer_events import (
+    ProducerMeasured,
     RecordsDelivered,
     RecordsFailed,
     RequestAnswered,
@@ -661,3 +662,64 @@ def test_p1_a_host_that_broke_ends_every_record_that_has_no_ending(rig):
         assert record.ending == Undelivered("Internal", "a signal handler raised")
     assert [*one.machine.ledger.failed] == [under_way, waiting]
     assert [*one.machine.ledger.finished] == [delivered, under_way, waiting]
+
+
+# ---- measurements
+
+
+def test_the_state_is_emitted_every_five_seconds_to_those_who_listen(rig):
+    one = rig(linger=3.0, buffer_max_bytes=1_000_000)
+    one.machine.take_events()
+    one.machine.observe(one.now)
+    assert one.machine.next_deadline() <= one.now + 5.0
+    one.wait(4.0)
+    one.put(b"data", "k", 1)
+    one.wait(0.5)
+    one.machine.poll_put(one.now)
+    assert one.machine.take_events() == []
+    one.wait(0.5)
+    one.machine.poll_put(one.now)
+    (measured,) = one.machine.take_events()
+    assert measured._replace(lanes=()) == ProducerMeasured(1, 5, 1_000_000, 1.0, 0, ())
+    assert [lane.shard_id for lane in measured.lanes] == ["a", "b"]
+    one.wait(1.0)
+    one.machine.poll_put(one.now)
+    assert one.machine.take_events() == []
+
+
+def test_nothing_is_measured_unless_somebody_listens(rig):
+    one = rig()
+    one.machine.take_events()
+    one.wait(60.0)
+    one.machine.poll_put(one.now)
+    assert ProducerMeasured not in [type(event) for event in one.machine.take_events()]
+
+
+def test_stats_count_since_the_start_and_give_rates(rig):
+    one = rig()
+    for _ in range(10):
+        one.puts(1, 2)
+        one.flush()
+        one.stored()
+        one.wait(1.0)
+    one.puts(1)
+    one.flush()
+    one.results("ProvisionedThroughputExceededException")
+    one.wait(1.0)
+    one.machine.flush()
+    one.send()
+    one.failed()
+    stats = one.machine.stats(one.now)
+    assert (stats.put_records, stats.delivered_records, stats.outstanding) == (21, 20, 1)
+    assert stats.put_bytes == stats.delivered_bytes + stats.buffered_bytes
+    assert stats.requests == 12
+    assert stats.failed_requests == 1
+    assert stats.request_bytes > stats.delivered_bytes
+    assert stats.retries_by_code["ProvisionedThroughputExceededException"] == 1
+    assert sum(stats.retries_by_code.values()) == stats.retried_records
+    assert stats.delivered_records_per_second == pytest.approx(2, rel=0.3)
+    assert stats.delivered_bytes_per_second == pytest.approx(12, rel=0.3)
+    assert stats.put_records_per_second == pytest.approx(2, rel=0.3)
+    assert stats.requests_per_second == pytest.approx(1.1, rel=0.3)
+    one.machine.abandon("Closed", "closed")
+    assert one.machine.stats(one.now).failures_by_code == {"Closed": 1}

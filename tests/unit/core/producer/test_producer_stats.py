@@ -24,6 +24,7 @@ STATS = ProducerStats(
     map_requests=1,
     oldest_waiting=0.25,
     lanes=(LANE,),
+    retries_by_code={"InternalFailure": 5},
 )
 
 
@@ -37,6 +38,8 @@ def test_stats_are_a_moment_that_does_not_change():
 def test_stats_are_plain_numbers_that_can_be_sent_anywhere():
     flat = asdict(STATS)
     lanes = flat.pop("lanes")
+    assert flat.pop("retries_by_code") == {"InternalFailure": 5}
+    assert flat.pop("failures_by_code") == {}
     assert all(type(value) in {int, float, str} for value in flat.values())
     assert lanes == (
         {

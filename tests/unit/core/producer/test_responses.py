@@ -1,9 +1,11 @@
 """An answer came: how does each aggregate go on?"""
 
 import pytest
+from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
-from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
+from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.producer.lane import TRUST
+from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import Receipt
 from shardline.core.producer.responses import PARKING_TIMEOUT
 from shardline.core.producer_events import (
@@ -35,7 +37,10 @@ def test_every_record_of_an_entry_has_its_place_in_it(rig):
     assert places == [("a", 0), ("a", 1), ("b", 0)]
     assert records[0].data is None
     events = one.machine.take_events()
-    assert RecordsDelivered(3, 15 + 3) in events
+    assert [event for event in events if type(event) is RecordsDelivered] == [
+        RecordsDelivered(2, 2 * (5 + 1), "a", 0.0),
+        RecordsDelivered(1, 5 + 1, "b", 0.0),
+    ]
     assert [
         (event.entries, event.records, event.refused_entries) for event in events if type(event) is RequestAnswered
     ] == [(2, 3, 0)]
@@ -110,7 +115,7 @@ def test_p4_an_aggregate_in_an_unknown_shard_is_parked_until_the_map_is_read(rig
     one.listed(**SPLIT)
     assert {record.conclusion.shard_id for record in records} == {"c"}
     assert [event for event in one.machine.take_events() if type(event) is RecordsDelivered] == [
-        RecordsDelivered(2, 12)
+        RecordsDelivered(2, 12, "c", 0.0)
     ]
     assert one.is_empty
 
@@ -620,3 +625,62 @@ def test_also_for_a_lane_that_has_vanished(rig):
     one.stored("a")
     assert [record.conclusion for record in records] == [None, None]
     assert one.send() == [[b"0"], [b"1"]]
+
+
+# ---- events about deliveries
+
+
+def delivered(one):
+    return [event for event in one.machine.take_events() if type(event) is RecordsDelivered]
+
+
+def test_the_latency_counts_from_the_put_of_the_oldest_record(rig):
+    one = rig(linger=1.0)
+    one.put(b"old", "x", 1)
+    one.wait(0.5)
+    one.put(b"young", "y", 1)
+    one.flush()
+    one.wait(0.25)
+    one.stored()
+    assert delivered(one) == [RecordsDelivered(2, 10, "a", 0.75)]
+
+
+def test_records_of_a_bundle_are_reported_by_the_shard_that_stored_them(rig):
+    one = rig(auto=True)
+    for data in (b"1", b"22", b"333"):
+        one.put(data, "k")
+    one.flush()
+    results = [
+        PutRecordsResult("1", "p"),
+        PutRecordsResult(None, None, "InternalFailure", "why"),
+        PutRecordsResult("2", "q"),
+    ]
+    one.machine.handle_put(one.number, PutRecordsResponse(results, 1), one.now)
+    assert delivered(one) == [RecordsDelivered(1, 2, "p", 0.0), RecordsDelivered(1, 4, "q", 0.0)]
+
+
+def test_a_bundle_of_a_known_shard_is_one_event(rig):
+    one = rig(aggregation=False)
+    one.puts(1, 1)
+    one.flush()
+    one.stored()
+    assert delivered(one) == [RecordsDelivered(2, 12, "a", 0.0)]
+    one.puts(1, 1)
+    one.flush()
+    one.results("InternalFailure", "InternalFailure")
+    assert delivered(one) == []
+
+
+def test_deliveries_are_not_kept_if_nobody_listens():
+    one = ProducerShell(ProducerConfig(), 100.0)
+    one.machine.poll_summary(one.now)
+    one.machine.handle_summary(stream_summary(), one.now)
+    one.machine.poll_list_shards(one.now)
+    one.machine.handle_list_shards(ListShardsResponse([shard("a")]), one.now)
+    one.accept(one.record())
+    one.machine.flush()
+    number, _ = one.machine.poll_put(one.now)
+    one.machine.handle_put(number, PutRecordsResponse([PutRecordsResult("1", "a")], 0), one.now)
+    assert one.machine.ledger.delivered_records == 1
+    assert not delivered(one)
+    assert one.machine.ledger.take_landed() == {}

@@ -1,0 +1,44 @@
+"""How fast does a total grow?
+
+Invariants:
+
+- A rate is a moving average: an increase counts less the longer ago it was noted, with a time constant of ``SPAN``. So
+  a rate shows roughly the last 10 seconds.
+- From the first second on, the average is over the time that was observed, so a rate does not begin too low.
+- A total is noted when it changes, per request or page. This costs nothing per record.
+"""
+
+from math import exp
+from typing import Final, final
+
+from shardline.core.clock import Instant
+
+SPAN: Final = 10.0
+"""The time constant of the average, in seconds."""
+MEASURE_INTERVAL: Final = 5.0
+"""How often the state of a producer or consumer is emitted to sinks, in seconds."""
+_FIRST_SPAN: Final = 1.0  # seconds: the shortest time to average over
+
+
+@final
+class Rate:
+    """The rate at which one total grows. ``now`` is when the total is 0."""
+
+    __slots__ = ("_began_at", "_noted_at", "_total", "_weighted")
+
+    def __init__(self, now: Instant) -> None:
+        self._began_at: Instant = now
+        self._noted_at: Instant = now
+        self._total: float = 0.0
+        self._weighted: float = 0.0  # the increases, each weighted by its age
+
+    def note(self, total: float, now: Instant) -> None:
+        """Note the current total."""
+        self._weighted = self._weighted * exp((self._noted_at - now) / SPAN) + total - self._total
+        self._total, self._noted_at = total, now
+
+    def per_second(self, total: float, now: Instant) -> float:
+        """Return the rate, given the current total."""
+        self.note(total, now)
+        observed = max(now - self._began_at, _FIRST_SPAN)
+        return self._weighted / (SPAN * (1.0 - exp(-observed / SPAN)))
