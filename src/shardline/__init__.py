@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from shardline.codec.raw_records import aggregate as aggregate
     from shardline.codec.raw_records import deaggregate as deaggregate
     from shardline.core.consumer.consumer_config import ConsumerConfig as ConsumerConfig
+    from shardline.core.consumer.consumer_totals import ConsumerRates as ConsumerRates
+    from shardline.core.consumer.consumer_totals import ConsumerTotals as ConsumerTotals
     from shardline.core.consumer.failure_policy import DeadLetter as DeadLetter
     from shardline.core.consumer.failure_policy import FailurePolicy as FailurePolicy
+    from shardline.core.consumer.lifecycle import AssignedShard as AssignedShard
+    from shardline.core.consumer.lifecycle import RevokedShard as RevokedShard
     from shardline.core.producer.producer_config import ProducerConfig as ProducerConfig
     from shardline.core.producer.producer_record import Attempt as Attempt
     from shardline.core.producer.producer_record import Receipt as Receipt
@@ -70,6 +74,7 @@ else:  # hidden from type checkers, which would accept every misspelt name if th
 __all__ = [
     "LATEST",
     "TRIM_HORIZON",
+    "AssignedShard",
     "Attempt",
     "Batch",
     "BufferFull",
@@ -78,7 +83,9 @@ __all__ = [
     "ConnectionArguments",
     "Consumer",
     "ConsumerConfig",
+    "ConsumerRates",
     "ConsumerStatus",
+    "ConsumerTotals",
     "Credentials",
     "CredentialsError",
     "DeadLetter",
@@ -97,6 +104,7 @@ __all__ = [
     "Receipt",
     "Record",
     "RequestError",
+    "RevokedShard",
     "ServiceError",
     "Shard",
     "ShardFilter",
@@ -119,6 +127,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AssignedShard": "core.consumer.lifecycle",
     "Attempt": "core.producer.producer_record",
     "Batch": "aio.consumer.batches",
     "BufferFull": "errors",
@@ -127,7 +136,9 @@ _HOMES = {
     "ConnectionArguments": "aio.client",
     "Consumer": "aio.consumer.async_consumer",
     "ConsumerConfig": "core.consumer.consumer_config",
+    "ConsumerRates": "core.consumer.consumer_totals",
     "ConsumerStatus": "aio.consumer.consumer_status",
+    "ConsumerTotals": "core.consumer.consumer_totals",
     "Credentials": "model.credentials",
     "CredentialsError": "errors",
     "DeadLetter": "core.consumer.failure_policy",
@@ -147,6 +158,7 @@ _HOMES = {
     "Receipt": "core.producer.producer_record",
     "Record": "model.record",
     "RequestError": "errors",
+    "RevokedShard": "core.consumer.lifecycle",
     "ServiceError": "errors",
     "Shard": "model.shard",
     "ShardFilter": "core.requests",

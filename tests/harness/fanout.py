@@ -22,7 +22,7 @@ SAME = "same"  # by default, the continuation number is that of the last record
 class FanOutShell:
     """One reader. The shell sends each request as soon as the reader makes it."""
 
-    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, rng=None, lease=None):
+    def __init__(self, start=TRIM_HORIZON, *, budget=None, done=None, rng=None, lease=None, counts=None):
         self.now = 100.0
         self.budget = budget or PrefetchBudget(MIB)
         self.trims = TrimWatch()
@@ -37,6 +37,7 @@ class FanOutShell:
             rng=rng or Random(0),
             now=self.now,
             lease=lease,
+            counts=counts,
         )
 
     def ask(self):

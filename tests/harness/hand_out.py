@@ -25,7 +25,11 @@ class FakeReader:
         self.failure = self.lag = None
         self.has_unopened = self.has_caught_up = self.is_stopped = False
         self.out_of_range = 0
+        self.age = None
         self._budget = budget
+
+    def unread_age(self, now):  # noqa: ARG002 - the form of a reader
+        return self.age
 
     def stop(self):
         self.is_stopped = True
@@ -60,13 +64,13 @@ class FakeGroup:
 class Desk:
     """The hand-out of a consumer of two streams, with a clock and a record of its outputs."""
 
-    def __init__(self, *, until_latest=False, idle_timeout=None, max_leases=None, **settings):
+    def __init__(self, *, until_latest=False, idle_timeout=None, max_leases=None, callbacks=(), **settings):
         self.now = 100.0
         self.config = ConsumerConfig(**settings)
         clock = lambda: self.now  # noqa: E731
         self.groups = {name: FakeGroup(name, self.config, clock) for name in ("s", "t")}
         bounds = RunBounds(until_latest=until_latest, idle_timeout=idle_timeout, max_leases=max_leases)
-        self.hand_out = HandOut(self.groups, self.config, bounds, report_interval=1.0)
+        self.hand_out = HandOut(self.groups, self.config, bounds, report_interval=1.0, callbacks=callbacks)
         self.shards = {}
         self.numbers = 0
         self.sequence = 0

@@ -28,10 +28,11 @@ from shardline.aio.client import ConnectionArguments
 from shardline.aio.consumer.async_consumer import ConsumerFacade
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
-from shardline.aio.consumer.consumer_session import ConsumerSession
+from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus
 from shardline.aio.consumer.fan_out import FanOut
-from shardline.aio.consumer.handler_runs import is_handler_of, run_handlers
+from shardline.aio.consumer.handler_runs import run_handlers
+from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig
@@ -92,6 +93,9 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_leases: int | None = None,
         fan_out: str | FanOut | None = None,
         sinks: Iterable[Sink | EventSink[ConsumerEvent]] = (),
+        on_assigned: OnAssigned | None = None,
+        on_revoked: OnRevoked | None = None,
+        on_shard_end: OnAssigned | None = None,
         close_timeout: float | None = 30.0,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
@@ -113,6 +117,9 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_leases=max_leases,
             fan_out=fan_out,
             sinks=sinks,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_shard_end=on_shard_end,
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )

@@ -18,11 +18,12 @@ from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.async_iteration import BatchIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
-from shardline.aio.consumer.consumer_session import ConsumerSession
+from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus
 from shardline.aio.consumer.dead_letters import DeadLetterTarget
 from shardline.aio.consumer.fan_out import FanOut
-from shardline.aio.consumer.handler_runs import is_handler_of, run_handlers
+from shardline.aio.consumer.handler_runs import run_handlers
+from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.loop.host_tasks import running_task
 from shardline.core.consumer.consumer_config import ConsumerConfig
@@ -100,6 +101,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
             is missing), its ARN, or a ``FanOut``.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
+        on_assigned: called with an ``AssignedShard`` before the first record of a shard is handed out. Like the other
+            callbacks, it is awaited if it is async, and called in a thread otherwise. An exception ends the consumer.
+        on_revoked: called with a ``RevokedShard`` before the lease of a shard is released, or after it was lost.
+        on_shard_end: called with an ``AssignedShard`` after the last record of a shard, before that is committed.
         close_timeout: how many seconds closing waits for handlers, and for the release of the leases. ``None`` means
             without limit.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
@@ -142,6 +147,9 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_leases: int | None = None,
         fan_out: str | FanOut | None = None,
         sinks: Iterable[Sink | EventSink[ConsumerEvent]] = (),
+        on_assigned: OnAssigned | None = None,
+        on_revoked: OnRevoked | None = None,
+        on_shard_end: OnAssigned | None = None,
         close_timeout: float | None = 30.0,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
@@ -160,6 +168,9 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_leases=max_leases,
             fan_out=fan_out,
             sinks=sinks,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_shard_end=on_shard_end,
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )

@@ -15,6 +15,7 @@ from shardline.adapters.leases.store_urls import lease_store
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.fan_out import FanOut
+from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.consumer.worker_identity import new_worker_id
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig
@@ -50,6 +51,9 @@ class ConsumerArguments(ConnectionArguments, total=False):
     max_leases: int | None
     fan_out: str | FanOut | None
     sinks: Iterable[Sink | EventSink[ConsumerEvent]]
+    on_assigned: OnAssigned | None
+    on_revoked: OnRevoked | None
+    on_shard_end: OnAssigned | None
     close_timeout: float | None
 
 

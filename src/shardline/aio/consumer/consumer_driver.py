@@ -2,7 +2,8 @@
 
 One task polls the coordinator, sends its operations to the lease store and its requests to Kinesis, carries out its
 events, and sleeps until the next deadline. A second task makes the calls that user code posts (``post``) from any
-thread. One further task per shard reads. All of them run in one event loop, and none of them runs user code.
+thread. One further task per shard reads. All of them run in one event loop, and none of them runs user code. The user's
+lifecycle callbacks run in tasks of their own.
 
 Invariants (L2 is defined in docs/guarantees.md):
 
@@ -20,16 +21,20 @@ Invariants (L2 is defined in docs/guarantees.md):
 import logging
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 import anyio
 import anyio.lowlevel
 
 from shardline.adapters.event_loop import call_soon_from_threads
+from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks
 from shardline.aio.consumer.shard_reading import FanOutReading, PollingReading, ShardReading
+from shardline.aio.loop.callbacks import Contained
 from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffinity, make_flag
 from shardline.aio.loop.notifier import Notifier
 from shardline.aio.loop.stall_watchdog import StallWatchdog
@@ -41,8 +46,11 @@ from shardline.core.consumer import consumer_events
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.fanout_reader import FanOutReader
+from shardline.core.consumer.handling_lag import service_now
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.lag_measurement import measure_lag
+from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.reader import Page, ReaderEvent
@@ -77,6 +85,7 @@ class ConsumerDriver:
         reporter: ConsumerReporter,
         deserializer: Callable[[bytes], Any] | None,
         service_time: Callable[[], float],
+        callbacks: LifecycleCallbacks,
         consumer_arn: str | None = None,
     ) -> None:
         self.hand_out = hand_out
@@ -85,6 +94,8 @@ class ConsumerDriver:
         self.changes = Notifier()
         """Notified when the state may have changed: ready, closing, ended, or records returned by user code."""
         self._scopes: dict[Taker, anyio.CancelScope] = {}  # the scopes in which the handlers run
+        self._callbacks = callbacks
+        self._calls: dict[CallBack, anyio.CancelScope] = {}  # the callbacks that can be cancelled
         self._call_soon = call_soon_from_threads()
         self._config = hand_out.config
         self._error: Exception | None = None
@@ -120,6 +131,8 @@ class ConsumerDriver:
         """Run the host until the coordinator is closed."""
         self._api = api
         self._wake = make_flag()
+        if self.sinks.sinks:
+            self.hand_out.observe(self.clock())
         self._watchdog.start()
         try:
             with CrashGuard(self._handle_crash):
@@ -249,22 +262,56 @@ class ConsumerDriver:
         """Carry out the hand-out's outputs. Must follow every call to the hand-out."""
         hand_out = self.hand_out
         for action in hand_out.take_actions():
-            match action:
-                case StopReading(shard):
-                    if shard in self._reading:
-                        self._reading[shard].stop()
-                case WakeReader(shard):
-                    if shard in self._reading:
-                        self._reading[shard].wake()
-                case CancelHandler(taker):
-                    if taker in self._scopes:
-                        self._scopes[taker].cancel()
+            if isinstance(action, CallBack):
+                self._begin_call_back(action)
+            else:
+                self._carry_out(action)
         for taker in hand_out.take_answered():
             taker.wake()
         self._report(hand_out.take_events())
         if hand_out.take_pump_due():
             self.wake()
         self.changes.notify()
+
+    def _carry_out(self, action: StopReading | WakeReader | CancelHandler | CancelCallBack) -> None:
+        match action:
+            case StopReading(shard):
+                if shard in self._reading:
+                    self._reading[shard].stop()
+            case WakeReader(shard):
+                if shard in self._reading:
+                    self._reading[shard].wake()
+            case CancelHandler(taker):
+                if taker in self._scopes:
+                    self._scopes[taker].cancel()
+            case CancelCallBack(call):
+                if call in self._calls:
+                    self._calls[call].cancel()
+
+    def _begin_call_back(self, call: CallBack) -> None:
+        scope = anyio.CancelScope()
+        if self._callbacks.can_cancel(call.kind):
+            self._calls[call] = scope
+        assert self._tasks is not None
+        self._tasks.start_soon(self._call_back, call, scope)
+
+    async def _call_back(self, call: CallBack, scope: anyio.CancelScope) -> None:
+        """Call a lifecycle callback of the user, and report its end to the hand-out."""
+        errors: list[BaseException] = []
+        has_returned = False
+        try:
+            with scope, Contained(errors.append, awaits=True):
+                await self._callbacks.call(call.kind, call.argument)
+                has_returned = True
+        finally:
+            self._calls.pop(call, None)
+            error = None
+            for raised in errors:
+                what = f"{call.kind.value} of {call.shard.shard_id}"
+                _log.error("%s: %s failed; the consumer stops", self._reporter.name, what, exc_info=raised)
+                # An iterator or a run must not raise SystemExit.
+                error = raised if isinstance(raised, Exception) else Closed(f"{what} raised {raised!r}")
+            self.post(partial(self.hand_out.handle_called_back, call, has_returned=has_returned, error=error))
 
     def wake(self) -> None:
         """Wake the host: there may be something to write or to request."""
@@ -304,6 +351,8 @@ class ConsumerDriver:
         self._take_mail()
         now, coordinator, hand_out = self.clock(), self.coordinator, self.hand_out
         hand_out.handle_time(now)
+        if hand_out.take_measure_due(now):
+            self._report([measure_lag(hand_out, now, service_now(self._service_time(), time.time()))])
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
             if isinstance(operation, ScanLeases):
@@ -402,12 +451,10 @@ class ConsumerDriver:
                 self._start_reading(event)
             case consumer_events.HandOverAsked(shard_id):
                 hand_out.handle_hand_over_asked(stream, shard_id, now)
-            case (
-                consumer_events.HandOverOverdue(shard_id)
-                | consumer_events.LeaseLost(shard_id)
-                | consumer_events.LeaseReleased(shard_id)
-            ):
+            case consumer_events.HandOverOverdue(shard_id) | consumer_events.LeaseLost(shard_id):
                 hand_out.handle_gone(stream, shard_id, now)
+            case consumer_events.LeaseReleased(shard_id, finished):
+                hand_out.handle_gone(stream, shard_id, now, finished=finished)
             case consumer_events.StreamReplaced(why):
                 if self.coordinator.topology.is_halted:
                     self._fail(StreamRecreated(f"the stream {self._stream} was deleted and re-created: {why}"))
@@ -451,6 +498,7 @@ class ConsumerDriver:
             trims=self.coordinator.trims,
             lease=event.grant,
             page_max_records=config.page_max_records,
+            counts=self.hand_out.reads,
         )
         shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
         return PollingReading(shard, reader, deaggregator, self.clock, self._deserializer)
@@ -468,6 +516,7 @@ class ConsumerDriver:
             rng=self._random,
             now=now,
             lease=event.grant,
+            counts=self.hand_out.reads,
         )
         shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
@@ -503,6 +552,7 @@ class ConsumerDriver:
 
     def _report(self, events: Sequence[consumer_events.Event]) -> None:
         if events:
+            self.hand_out.work.handle_events(events)
             self._reporter.report(events)
 
 

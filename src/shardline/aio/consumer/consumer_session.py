@@ -12,7 +12,9 @@ Invariants (C5 and L5 are defined in docs/guarantees.md):
 - C5: a clean close counts as asking for the next record. ``close`` waits for another task or thread that has records;
   they are done when it asks for the next record. If that task has ended, ``close`` does not wait: its records are done
   if it returned, and are delivered again if it failed.
-- L5: ``close`` releases the leases, within its timeout.
+- L5: ``close`` releases the leases, within its timeout. Before that, it waits for the lifecycle callbacks: within its
+  timeout, but at least ``_MIN_RELEASE_TIME`` seconds, so that ``on_revoked`` is also called if the block was left by an
+  exception.
 - One iteration at a time. With two, asking in one would acknowledge the records of the other. A new iteration is
   refused while a caller waits in the older one, or while ``run`` is active; otherwise it ends the older one.
 - User code only writes to its taker and posts to the host. An interrupted or cancelled wait has taken no record.
@@ -23,6 +25,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, final
 from weakref import ref
@@ -41,6 +44,7 @@ from shardline.aio.consumer.consumer_arguments import (
 from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, store_error
 from shardline.aio.consumer.consumer_status import ConsumerStatus, consumer_status, health
 from shardline.aio.consumer.fan_out import FanOut, check_fan_out, find_consumer
+from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks, OnAssigned, OnRevoked
 from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
@@ -76,6 +80,9 @@ _POLL_INTERVAL: Final = 0.05
 _MIN_RELEASE_TIME: Final = 2.0  # seconds to release the leases, even if the timeout is shorter
 
 _T = TypeVar("_T", bound=Taker)
+
+current_session: Final = ContextVar["ConsumerSession | None"]("shardline_current_session", default=None)
+"""The consumer whose handler or callback the current task or thread runs."""
 
 
 @final
@@ -118,6 +125,9 @@ class ConsumerSession:
         max_leases: int | None,
         fan_out: str | FanOut | None,
         sinks: Iterable[Sink | EventSink[ConsumerEvent]],
+        on_assigned: OnAssigned | None,
+        on_revoked: OnRevoked | None,
+        on_shard_end: OnAssigned | None,
         close_timeout: float | None,
         not_started: str,
     ) -> None:
@@ -129,6 +139,9 @@ class ConsumerSession:
         self._connection = connection
         self._deserializer = check_callable("deserializer", deserializer)
         self._sinks = check_sinks(sinks)
+        self._callbacks = LifecycleCallbacks(
+            on_assigned, on_revoked, on_shard_end, enter=partial(current_session.set, self)
+        )
         self._close_timeout = check_timeout("close_timeout", close_timeout)
         self._fan_out = check_fan_out(fan_out, self.stream)
         self._until_latest, self._idle_timeout = check_bounds(until, idle_timeout)
@@ -216,14 +229,22 @@ class ConsumerSession:
         )
         source = EventSource("consumer", self.stream.name, self.group, self.worker_id, self.client.server_address)
         interval = store.checkpoint_interval if config.checkpoint_interval is None else config.checkpoint_interval
+        hand_out = HandOut(
+            {self.stream.name: coordinator},
+            config,
+            bounds,
+            report_interval=interval,
+            callbacks=self._callbacks.kinds,
+        )
         return ConsumerDriver(
-            HandOut({self.stream.name: coordinator}, config, bounds, report_interval=interval),
+            hand_out,
             boot_time,
             stream=self.stream,
             store=store,
             reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", source, self._sinks, time.monotonic),
             deserializer=self._deserializer,
             service_time=service_time,
+            callbacks=self._callbacks,
             consumer_arn=consumer_arn,
         )
 
@@ -446,6 +467,7 @@ class ConsumerSession:
                 try:
                     await self.stop_handing_out()
                     await self._end_user_code(driver, caller, until, clean=clean)
+                    await _end_callbacks(driver, max(until, time.monotonic() + _MIN_RELEASE_TIME))
                     driver.post(driver.release)
                     with anyio.move_on_after(max(until - time.monotonic(), _MIN_RELEASE_TIME)):
                         await ended.wait()
@@ -495,6 +517,17 @@ class ConsumerSession:
             self.is_closed, self._closed_message = True, CONSUMER_FORKED
         elif self.config.worker_id is None:
             self.worker_id = new_worker_id()
+
+
+async def _end_callbacks(driver: ConsumerDriver, until: float) -> None:
+    """Wait for the lifecycle callbacks. The leases are released after them."""
+    while not (driver.hand_out.lifecycle.is_settled or driver.has_ended) and time.monotonic() < until:
+        await driver.changes.wait(_POLL_INTERVAL)
+
+
+def is_handler_of(session: ConsumerSession) -> bool:
+    """Whether the caller is a handler or callback of this consumer, so that it must not wait for the end of it."""
+    return current_session.get() is session
 
 
 def _ack_all(machine: HandOut, records: list[Record[Any]], now: float) -> None:

@@ -8,16 +8,17 @@ Invariants:
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, final
 
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.clock import Instant
+from shardline.core.consumer.consumer_totals import ConsumerRates, ConsumerTotals
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.fanout_reader import FanOutReader
-from shardline.core.consumer.handling_lag import HandlingState, handling_lag
 from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.lag_measurement import shard_lag
 from shardline.core.consumer.lease_phases import Holding, Phase
 from shardline.core.consumer.reader import ShardKey
 from shardline.model.lease import Lease
@@ -89,6 +90,10 @@ class ConsumerStatus:
     """How many records were written as dead letters."""
     failed_records: int = 0
     """How many records ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
+    totals: ConsumerTotals = field(default_factory=ConsumerTotals)
+    """What the consumer has done since it was started."""
+    rates: ConsumerRates = field(default_factory=ConsumerRates)
+    """How fast it does that now."""
 
     @property
     def handling_lag(self) -> float | None:
@@ -137,6 +142,8 @@ def consumer_status(
         retries=0 if hand_out is None else hand_out.counts.retries,
         dead_letters=0 if hand_out is None else hand_out.counts.dead_letters,
         failed_records=0 if hand_out is None else hand_out.counts.failed_records,
+        totals=ConsumerTotals() if hand_out is None else hand_out.work.totals(),
+        rates=ConsumerRates() if hand_out is None else hand_out.work.rates(boot_time()),
     )
 
 
@@ -193,33 +200,19 @@ def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: f
 def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
     """Add to the status of a held shard which of its records were read, prefetched and handed out."""
     state, tracker = hand_out.handling_state(shard), None if shard.holding is None else shard.holding.tracker
-    done, unreported = 0, 0
-    if shard.cursor is not None:
-        done = shard.cursor.done
-        # With manual acknowledgements, the tracker counts reported records; user code may have taken more since.
-        unreported = shard.cursor.place - shard.cursor.reported if shard.is_manual else 0
+    lag = shard_lag(hand_out, shard, boot_time(), service_now)
     since = hand_out.watch.since(shard.key) or state.since if shard.is_manual else state.since
     return replace(
         known,
-        reading_lag=shard.reader.lag,
+        reading_lag=lag.reading_lag,
         read_by="fan-out" if isinstance(shard.reader, FanOutReader) else "polling",
-        prefetched=state.waiting if shard.is_stopping else shard.records - state.records - done,
+        prefetched=lag.prefetched,
         out_of_range=shard.reader.out_of_range,
-        unacknowledged=0 if tracker is None else tracker.remembered + unreported,
-        handling_lag=_handling_lag(shard, state, service_now),
-        in_hand=tracker.unacknowledged + unreported if tracker is not None and shard.is_manual else state.records,
+        unacknowledged=0 if tracker is None else tracker.remembered + shard.unreported,
+        handling_lag=lag.handling_lag,
+        in_hand=lag.in_hand,
         handler_started_at=known.handler_started_at if since is None else _since_1970(since),
     )
-
-
-def _handling_lag(shard: HeldShard, state: HandlingState, service_now: float) -> float | None:
-    """Return the age of the oldest record that is not done: handed out, prefetched or unread."""
-    holding = shard.holding
-    unacknowledged = None if holding is None else holding.tracker.oldest_unacknowledged
-    arrivals = [record.arrived_at for record in (state.oldest, shard.next_record) if record is not None]
-    if unacknowledged is not None:
-        arrivals.append(unacknowledged[1])
-    return handling_lag(arrivals, shard.reader.unread_age(boot_time()), shard.reader.lag, service_now)
 
 
 def _since_1970(at: Instant | None) -> float | None:

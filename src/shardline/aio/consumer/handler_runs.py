@@ -13,7 +13,6 @@ Invariants (C5 and L2 are defined in docs/guarantees.md):
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, TypeAlias, cast, final
 
@@ -23,7 +22,7 @@ import anyio.to_thread
 
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import check_batch
-from shardline.aio.consumer.consumer_session import ConsumerSession
+from shardline.aio.consumer.consumer_session import ConsumerSession, current_session
 from shardline.aio.consumer.dead_letters import DeadLetterTarget, DeadLetterWriter, dead_letter_writer
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.callbacks import MAY_FAIL, is_cancelled
@@ -40,12 +39,6 @@ Handler: TypeAlias = Callable[[Any], object]
 
 _MAX_THREADS: Final = 64
 _DONE: Final = Outcome()
-_current_session: Final = ContextVar[ConsumerSession | None]("shardline_current_session", default=None)
-
-
-def is_handler_of(session: ConsumerSession) -> bool:
-    """Whether the caller is a handler of this consumer, so that it must not wait for the end of the run."""
-    return _current_session.get() is session
 
 
 async def run_handlers(
@@ -138,7 +131,7 @@ class ShardHandler:
 
     async def run(self) -> None:
         session, task, driver = self._session, self._task, self._run.driver
-        _current_session.set(session)
+        current_session.set(session)
         try:
             with anyio.CancelScope() as scope:
                 driver.enter(task, scope)

@@ -95,6 +95,8 @@ class ShardReading:
             host.handle_pages(self.shard, pages)
             if self._pages.has_unopened:
                 await anyio.lowlevel.checkpoint()  # unpacking aggregates takes CPU time: let other tasks run
+        if events := self._pages.take_events():  # about a page that was opened in several slices
+            host.handle_read(events)
 
 
 @final

@@ -166,6 +166,8 @@ class Driver:
     async def run(self, api: KinesisApi) -> None:
         """Run the host until the producer is closed."""
         self.loop_affinity = self.loop_affinity or LoopAffinity("Producer")
+        if self.sinks.sinks:
+            self.machine.observe(time.monotonic())
         async with HostTasks() as self._hooks:
             try:
                 with CrashGuard(self._handle_crash):

@@ -91,8 +91,6 @@ class ProducerFacade(ABC, Generic[_Q]):
         self._ttl = self._config.record_ttl
         self._left: list[Any] = []
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
-        if sink is not None:
-            self._machine.observe(_clock())
         self._intake = self._machine.intake
         self._intake.refuse(f"this Producer is not started: use {self._with_statement!r}, or start()")
         self._room = room(self._intake)

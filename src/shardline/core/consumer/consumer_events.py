@@ -303,8 +303,9 @@ class PageRead(NamedTuple):
     records: int
     """User records. An aggregate counts as the records in it."""
     payload_bytes: int
+    """The bytes of data, as they are stored in the stream."""
     duration: float
-    """How long the request took, in seconds. With fan-out, the time since the page before it, or since subscribing."""
+    """How long the request took, in seconds. With fan-out, how long the reader waited for the page."""
     reading_lag: float | None
     """How far this page is behind the end of the shard, in seconds. ``None`` if the service did not say."""
     read_by: Literal["polling", "fan-out"]
@@ -320,7 +321,11 @@ class RecordsHandedOut(NamedTuple):
 
 @final
 class RecordsHandled(NamedTuple):
-    """Your code is done with a page, a part of it, or a batch."""
+    """Your code is done with a page, a part of it, or a batch.
+
+    An iterator is done with a record when your code asks for the next one, a handler when it has returned. A page that
+    takes long is reported in parts, about every second.
+    """
 
     shard_id: str
     records: int

@@ -47,6 +47,8 @@ class Cursor:
     """
 
     __slots__ = (
+        "counted",
+        "counted_at",
         "end",
         "finished",
         "given",
@@ -82,6 +84,10 @@ class Cursor:
         self.reported: int = 0
         """How many records were reported to the coordinator: as acknowledged, or as delivered (manual
         acknowledgements)."""
+        self.counted: int = 0
+        """How many records were counted as handled. The hand-out writes it."""
+        self.counted_at: Instant = -NEVER
+        """When user code got the records that are not counted yet. The hand-out writes it."""
         self.given: int = self.step
         """How many records user code has at a time: fewer than ``step`` while a failing batch is bisected."""
 

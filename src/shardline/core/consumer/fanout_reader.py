@@ -23,12 +23,13 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, final
+from typing import ClassVar, Final, Literal, NamedTuple, final
 
 from shardline.codec.shapes import RawRecord, SubscribeToShardEvent
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import ReadFailed, Subscribed, SubscriptionEnded
+from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.page_reader import PageReader
 from shardline.core.consumer.prefetch import PrefetchBudget
@@ -65,6 +66,8 @@ class NextEvent(NamedTuple):
 class FanOutReader(PageReader):
     """Reads one shard. ``start`` is the first position; ``consumer_arn`` names the registered consumer."""
 
+    read_by: ClassVar[Literal["polling", "fan-out"]] = "fan-out"
+
     def __init__(
         self,
         stream: StreamRef,
@@ -78,8 +81,11 @@ class FanOutReader(PageReader):
         rng: Chance,
         now: Instant,
         lease: LeaseInForce | None = None,
+        counts: ReadCounts | None = None,
     ) -> None:
-        super().__init__(stream, shard_id, start, budget=budget, deaggregator=deaggregator, trims=trims, lease=lease)
+        super().__init__(
+            stream, shard_id, start, budget=budget, deaggregator=deaggregator, trims=trims, lease=lease, counts=counts
+        )
         self._consumer_arn: str = consumer_arn
         self._rng: Chance = rng
         self._backoff: Backoff = Backoff(*_BACKOFF, rng)
@@ -150,7 +156,7 @@ class FanOutReader(PageReader):
             self._read_until = now - self.lag
         behind = bool(raws) if self.lag is None else self.lag > 0
         self._has_reached_tip = self._has_reached_tip or not behind
-        self._unopened, self._unopened_bytes = raws, sum([len(raw.data) for raw in raws])
+        self._begin_page(raws, now - self._waiting_since)
         self._children = () if continuation is not None else event.child_shards
         self._is_last = bool(self._children)
         if continuation is None and not self._is_last:

@@ -98,6 +98,7 @@ class HandlerTask(Taker):
     def serve(self, now: Instant) -> Instant | None:
         if self.is_at_work:
             self.cursor.taken_at = None
+            self._count_handled(now)
             self._handle_outcome(now)
             self._hand_out.handle_work_ended(self, now)
         found = self._next(now)
@@ -105,7 +106,20 @@ class HandlerTask(Taker):
             return found
         self.step = found
         self.is_over, self.is_at_work = found is None, found is not None
+        self.cursor.counted_at = now
         return None
+
+    def _count_handled(self, now: Instant) -> None:
+        """Count the records that the last step has finished."""
+        step, cursor, shard = self.step, self.cursor, self.shard
+        has_failed = self.outcome.error is not None
+        assert shard is not None, "a handler works on one shard"
+        if isinstance(step, Handle):
+            self._hand_out.count_handled(self, shard, cursor.place - has_failed, now)
+        elif isinstance(step, Attempt) and not has_failed and self.outcome is not NOT_CALLED:
+            self._hand_out.count_handled(self, shard, cursor.counted + len(step.records), now)
+        elif isinstance(step, WriteDeadLetter) and not has_failed:
+            self._hand_out.count_handled(self, shard, cursor.counted + len(step.letter.records), now, skip=True)
 
     def _handle_outcome(self, now: Instant) -> None:
         step, (error, summary) = self.step, self.outcome

@@ -18,28 +18,34 @@ Invariants (docs/guarantees.md defines the C and L invariants):
   reads them again.
 - A page counts against the prefetch budget until the user is done with it.
 - The end of a shard is reported once, when the user is done with its last record (C3).
+- The user's callbacks (``lifecycle``) are called before the first record of a lease is handed out, before SHARD_END is
+  committed, and before the lease is released.
 - There is one iteration at a time. A new one ends the older one, and the record that the older one had in hand is done.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_config import ConsumerConfig
-from shardline.core.consumer.consumer_events import HandlingEvent, LeaseGained
+from shardline.core.consumer.consumer_events import HandlingEvent, LeaseGained, RecordsHandedOut, RecordsHandled
+from shardline.core.consumer.consumer_totals import ReadCounts, WorkCounts
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import HandlingCounts, HandlingState
 from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.lifecycle import CallBack, CallbackKind, CancelCallBack, Lifecycle, Reason
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import Page, Reader, ReaderState, ShardKey
 from shardline.core.consumer.run_bounds import RunBounds, group_facts
 from shardline.core.consumer.stuck_handlers import HandlerWatch, WatchEvent, Work
 from shardline.core.consumer.taker import Questions, Taker
 from shardline.core.failures import Failure
+from shardline.core.rates import MEASURE_INTERVAL
 from shardline.model.record import Record
 
 _REPORT_INTERVAL_MIN: Final = 0.05  # the shortest report interval, in seconds
+_COUNT_INTERVAL: Final = 1.0  # seconds after which the handled part of a page is counted before the rest
 
 
 @final
@@ -85,7 +91,8 @@ class ReadingFailed(NamedTuple):
     failure: Failure
 
 
-Action: TypeAlias = StopReading | WakeReader | CancelHandler
+Action: TypeAlias = StopReading | WakeReader | CancelHandler | CallBack | CancelCallBack
+OutEvent: TypeAlias = HandlingEvent | WatchEvent | RecordsHandedOut | RecordsHandled
 
 
 @final
@@ -98,6 +105,7 @@ class HandOut:
         bounds: decides when the run is over.
         report_interval: how often to report to the coordinators how far user code has come, in seconds. It is the
             interval between two commits.
+        callbacks: the callbacks that the user passed.
     """
 
     def __init__(
@@ -107,6 +115,7 @@ class HandOut:
         bounds: RunBounds,
         *,
         report_interval: float,
+        callbacks: Collection[CallbackKind] = (),
     ) -> None:
         self.coordinators: Mapping[str, Coordinator] = coordinators
         self.config: ConsumerConfig = config
@@ -114,6 +123,9 @@ class HandOut:
         self.budget: PrefetchBudget = PrefetchBudget(config.prefetch_max_bytes)
         self.watch: HandlerWatch = HandlerWatch(config.stuck_after)
         self.counts: HandlingCounts = HandlingCounts()
+        self.reads: ReadCounts = ReadCounts()
+        self.work: WorkCounts = WorkCounts(self.reads, self.counts)
+        self.lifecycle: Lifecycle = Lifecycle(callbacks)
         self.is_manual: bool = config.ack == "manual"
         self.shards: dict[ShardKey, HeldShard] = {}
         self.current: Taker | None = None
@@ -129,7 +141,8 @@ class HandOut:
         self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of each shard, until they end
         self._questions: Questions = Questions()
         self._actions: list[Action] = []
-        self._events: list[HandlingEvent | WatchEvent] = []
+        self._events: list[OutEvent] = []
+        self._measure_at: Instant = NEVER  # when the lag is to be measured
         self._is_pump_due: bool = False
 
     # ---- queries
@@ -147,7 +160,12 @@ class HandOut:
         """Return which records of the shard user code has."""
         return HandlingState() if shard.cursor is None else shard.cursor.handling_state(is_manual=self.is_manual)
 
-    # ---- commands: takers
+    # ---- commands: takers and sinks
+
+    def observe(self, now: Instant) -> None:
+        """Also emit the events that only sinks need: about each page, and about the lag (``take_measure_due``)."""
+        self.reads.is_observed = True
+        self._measure_at = now + MEASURE_INTERVAL
 
     def begin(self, taker: Taker, now: Instant) -> None:
         """Begin an iteration or a run. It ends the older one, whose records in hand are done (C5)."""
@@ -197,6 +215,7 @@ class HandOut:
         self._questions.withdraw(taker)
         taker.is_over, taker.is_at_work = True, is_at_work
         self._unbind(taker)
+        self._note_user_code_ended(taker)
         self._questions.serve(now)
 
     def ack(self, record: Record, now: Instant, *, through: bool = False) -> None:
@@ -223,6 +242,9 @@ class HandOut:
         """Stop handing out records, because the consumer is closed. The user may finish the records in hand."""
         self.is_closing = True
         self._stop_all(now)
+        if self.lifecycle.is_wanted:
+            for shard in self.shards.values():
+                self._leave_if_done(shard)
 
     def fail(self, reason: object, now: Instant) -> None:
         """Stop handing out records for this reason. If called again, the first reason stays."""
@@ -269,6 +291,7 @@ class HandOut:
             self.bounds.handle_activity(now)
             taker.cursor = shard.open(taker.limit, whole=taker.whole, room=self.config.max_unacknowledged)
             if taker.cursor.records:
+                self._note_handed_out(shard, taker.cursor, now)
                 return taker.cursor
             self.give_back(taker, 0, now)  # the last page of the shard was empty
         return None
@@ -288,8 +311,12 @@ class HandOut:
             return
         taker.cursor.end = 0  # first: user code must not take a record that goes back to the line
         self._want_pump(shard.report(done, now))
-        for page in shard.close(done, now):
+        self.count_handled(taker, shard, done, now)
+        had_ended = shard.has_ended
+        for page in shard.close(done):
             self.budget.release(shard.key, page.held_bytes)
+        if shard.has_ended and not had_ended and self.lifecycle.end(shard):
+            shard.report_end(now)
         self.bounds.handle_activity(now)
         if shard.pages:
             self._line[shard.key] = shard
@@ -298,7 +325,23 @@ class HandOut:
         # may be over.
         self._want_pump(shard.has_ended or shard.check_if_gone(now) or self.bounds.is_awaited)
         self._leave_if_done(shard)
+        self.lifecycle.revoke_lost(self._has_user_code)
         self._mark_due(shard.key)
+
+    def count_handled(self, taker: Taker, shard: HeldShard, done: int, now: Instant, *, skip: bool = False) -> None:
+        """Count the records of the taker's cursor that user code is done with, and that were not counted before.
+
+        ``skip``: they were dead-lettered, so they do not count.
+        """
+        cursor = taker.cursor
+        count = done - cursor.counted
+        if count > 0 and not skip:
+            duration = max(0.0, now - cursor.counted_at)
+            self.work.records_handled += count
+            self.work.handling_time += duration
+            if self.reads.is_observed:
+                self._events.append(RecordsHandled(shard.shard_id, count, duration))
+        cursor.counted, cursor.counted_at = max(done, cursor.counted), now
 
     # ---- inputs
 
@@ -309,6 +352,8 @@ class HandOut:
         self.shards[shard.key] = shard
         if self.is_over:
             self._stop(shard)
+        else:
+            self.lifecycle.begin(shard)
         if self.current is not None:
             self.current.handle_gained(shard)
             self._mark_due(shard.key)
@@ -318,16 +363,33 @@ class HandOut:
     def handle_hand_over_asked(self, stream: str, shard_id: str, now: Instant) -> None:
         """Stop the shard, because another worker asked for its lease."""
         shard = self.shards[(stream, shard_id)]
+        shard.is_asked = True
         self._stop(shard)
         self._leave_if_done(shard)
         self._questions.serve(now)
 
-    def handle_gone(self, stream: str, shard_id: str, now: Instant) -> None:
-        """Drop a lease that was lost or released, or whose hand-over is overdue."""
+    def handle_gone(self, stream: str, shard_id: str, now: Instant, *, finished: bool = False) -> None:
+        """Drop a lease that was lost or released, or whose hand-over is overdue. ``finished``: SHARD_END is written."""
         shard = self.shards.get((stream, shard_id))
         if shard is not None:
-            self._drop(shard)
+            self._drop(shard, finished=finished)
             self._questions.serve(now)
+
+    def handle_called_back(
+        self, call: CallBack, now: Instant, *, has_returned: bool = True, error: object = None
+    ) -> None:
+        """Handle the end of a callback. If it raised ``error``, the consumer fails with it."""
+        shard = call.shard
+        self._is_pump_due = True  # something may be written now: SHARD_END, or the release of the lease
+        self.lifecycle.handle_called(call, has_returned=has_returned)
+        if has_returned and call.kind is CallbackKind.SHARD_END:
+            shard.report_end(now)
+        self._leave_if_done(shard)  # before the failure: an exception of on_revoked does not keep the lease
+        self.lifecycle.revoke_lost(self._has_user_code)
+        self._mark_due(shard.key)
+        if error is not None:
+            self.fail(error, now)
+        self._questions.serve(now)
 
     def handle_pages(self, shard: HeldShard, pages: Iterable[Page], now: Instant) -> None:
         """Queue pages from the reader, in the order of the shard."""
@@ -355,6 +417,7 @@ class HandOut:
         if taker.is_at_work:
             taker.is_at_work = False
             self._unbind(taker)
+            self._note_user_code_ended(taker)
             self._questions.serve(now)
 
     def handle_failures(self, events: Sequence[HandlingEvent]) -> None:
@@ -364,9 +427,12 @@ class HandOut:
 
     def handle_time(self, now: Instant) -> None:
         """Check the progress of user code and the bounds of the run. Call it before polling the coordinators."""
-        for taker in [*self._in_hand]:
+        for taker, shard in [*self._in_hand.items()]:
             self.report(taker, now)
+            if now >= taker.cursor.counted_at + _COUNT_INTERVAL and taker.cursor.done > taker.cursor.counted:
+                self.count_handled(taker, shard, taker.cursor.done, now)
         self._reported_at = now
+        self.work.handle_time(now)
         self.watch.handle_work(self._find_work(), now)
         self._events += self.watch.take_events()
         self._admit()
@@ -388,10 +454,11 @@ class HandOut:
     def take_actions(self) -> list[Action]:
         """Return the actions that the shell has to carry out."""
         actions, self._actions = self._actions, []
-        return actions
+        # After the end, no callback is called any more.
+        return actions if self.has_ended else [*actions, *self.lifecycle.take_actions()]
 
-    def take_events(self) -> list[HandlingEvent | WatchEvent]:
-        """Return the events about failed and stuck handlers."""
+    def take_events(self) -> list[OutEvent]:
+        """Return the events about the work of user code."""
         events, self._events = self._events, []
         return events
 
@@ -401,11 +468,18 @@ class HandOut:
         self._is_pump_due = self._questions.is_sooner = False
         return is_due
 
+    def take_measure_due(self, now: Instant) -> bool:
+        """Whether the lag is to be measured now (``measure_lag``)."""
+        is_due = now >= self._measure_at
+        if is_due:
+            self._measure_at = now + MEASURE_INTERVAL
+        return is_due
+
     def next_deadline(self) -> Instant:
         """When to call ``handle_time``, if nothing happens before."""
         report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
-        return min(report_at, *waits)
+        return min(report_at, self._measure_at, *waits)
 
     # ---- internal: handing out
 
@@ -439,7 +513,7 @@ class HandOut:
         """When to hand out the next records of the shard. NEVER: not before an acknowledgement, or a handler's
         return.
         """
-        if shard.is_full or self.is_busy(shard.key, taker):
+        if shard.is_full or self.is_busy(shard.key, taker) or not self.lifecycle.may_hand_out(shard):
             return NEVER
         # A batch that is full, or that cannot grow because the shard has ended, does not wait for ``max_wait``.
         if taker.limit is None or shard.records >= taker.limit or shard.has_last_page:
@@ -453,8 +527,38 @@ class HandOut:
         self._is_pump_due = self._is_pump_due or is_due
 
     def _leave_if_done(self, shard: HeldShard) -> None:
-        if self.failure is None:
+        """Release a stopped shard once user code is done with it, and its last callback has returned."""
+        # After a failure, the leases are released when the consumer is closed.
+        if self.failure is not None and not self.is_closing:
+            return
+        is_called = not (self.lifecycle.is_wanted and shard.is_stopping and not shard.is_over) or (
+            not self._has_user_code(shard) and self.lifecycle.release(shard, self._reason(shard))
+        )
+        if is_called and self.failure is None:
             self._want_pump(shard.leave_if_done())
+
+    def _reason(self, shard: HeldShard) -> Reason:
+        """Why this worker releases the lease, or does not have it any more."""
+        if shard.is_asked:
+            return "hand-over"
+        return "close" if self.is_closing else "lost"
+
+    def _has_user_code(self, shard: HeldShard) -> bool:
+        """Whether user code has records of the shard, or a handler is still at work on one."""
+        tasks = self._tasks.get(shard.key, ())
+        return shard.cursor is not None or any(task.is_at_work and task.shard is shard for task in tasks)
+
+    def _note_user_code_ended(self, taker: Taker) -> None:
+        """Make the calls that wait until the taker's handler is done."""
+        if taker.shard is not None and self.lifecycle.is_wanted:
+            self._leave_if_done(taker.shard)
+            self.lifecycle.revoke_lost(self._has_user_code)
+
+    def _note_handed_out(self, shard: HeldShard, cursor: Cursor, now: Instant) -> None:
+        cursor.counted_at = now
+        self.work.records_handed_out += len(cursor.records)
+        if self.reads.is_observed:
+            self._events.append(RecordsHandedOut(shard.shard_id, len(cursor.records)))
 
     def _unbind(self, taker: Taker) -> None:
         """Forget the taker once it is over and its handler has returned."""
@@ -486,11 +590,13 @@ class HandOut:
         self._admit()  # the other shards have a larger share of the budget now
         self._mark_due(shard.key)
 
-    def _drop(self, shard: HeldShard) -> None:
+    def _drop(self, shard: HeldShard, *, finished: bool = False) -> None:
         """Stop reading the shard and cancel its handlers, because the lease was lost."""
         del self.shards[shard.key]
         shard.is_over = True
         self._stop(shard)
+        self.lifecycle.drop(shard, self._reason(shard), finished=finished and shard.has_ended)
+        self.lifecycle.revoke_lost(self._has_user_code)
         # A new task of the same shard, under a later grant, may exist already. Only the tasks of this grant are
         # cancelled.
         self._actions += [CancelHandler(taker) for taker in self._tasks.get(shard.key, ()) if taker.shard is shard]

@@ -21,9 +21,11 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.consumer_events import (
+    Committed,
     HandOverAsked,
     HandOverOverdue,
     LeaseGained,
+    LeaseHandedOver,
     LeaseLost,
     LeaseReleased,
     TooManyUnacknowledged,
@@ -39,7 +41,16 @@ from shardline.model.lease import Lease
 from shardline.model.position import LATEST, at_timestamp
 from shardline.model.record import Record
 
-HeldEvent: TypeAlias = LeaseGained | HandOverAsked | HandOverOverdue | LeaseLost | LeaseReleased | TooManyUnacknowledged
+HeldEvent: TypeAlias = (
+    LeaseGained
+    | HandOverAsked
+    | HandOverOverdue
+    | LeaseLost
+    | LeaseReleased
+    | TooManyUnacknowledged
+    | Committed
+    | LeaseHandedOver
+)
 
 
 @final
@@ -241,6 +252,11 @@ class HeldLeases:
     def handle_applied(self, holding: Holding, result: Lease | Refused | None, now: Instant) -> None:
         """Handle the store's response to an operation."""
         holding.handle_applied(result)
+        if (written := holding.take_committed()) is not None:
+            self._events.append(Committed(holding.shard_id, written.position, now - written.sent_at))
+        if holding.handed_to is not None:
+            asked_at = now if holding.asked_at is None else holding.asked_at
+            self._events.append(LeaseHandedOver(holding.shard_id, holding.handed_to, now - asked_at))
         self._settle_current(holding, now)
 
     def handle_failure(self, holding: Holding, retry_at: Instant, now: Instant, *, maybe_received: bool) -> None:
@@ -311,6 +327,8 @@ class HeldLeases:
         if holding.is_over:
             self._remove(holding)
             return
+        if holding.next_owner is not None and holding.asked_at is None:
+            holding.asked_at = now
         if holding.next_owner is not None and holding.phase is Phase.ACTIVE:
             until = now + self._config.hand_over_timeout
             holding.drain(until)

@@ -54,6 +54,8 @@ class HeldShard:
         self.children: Children = ()
         self.is_stopping: bool = False
         """Whether the hand-out has stopped the shard: another worker asked for the lease, or the consumer ends."""
+        self.is_asked: bool = False
+        """Whether another worker asked for the lease."""
         self.is_over: bool = False
         """Whether the lease is gone."""
         self.has_ended: bool = False
@@ -79,6 +81,11 @@ class HeldShard:
     def oldest_at(self) -> Instant:
         """When the page with the first unfinished record came."""
         return self.pages[0].came_at
+
+    @property
+    def unreported(self) -> int:
+        """With manual acknowledgements: how many records user code has taken that the tracker does not know yet."""
+        return self.cursor.place - self.cursor.reported if self.cursor is not None and self.is_manual else 0
 
     @property
     def next_record(self) -> Record | None:
@@ -136,11 +143,8 @@ class HeldShard:
             self.coordinator.held.deliver(self.shard_id, records)
         return self.cursor
 
-    def close(self, done: int, now: Instant) -> list[Page]:
-        """Close the cursor. The user is done with its first ``done`` records. Return the pages that are finished.
-
-        The end of the shard is reported when the user is done with its last record (C3).
-        """
+    def close(self, done: int) -> list[Page]:
+        """Close the cursor. The user is done with its first ``done`` records. Return the pages that are finished."""
         cursor, self.cursor = self.cursor, None
         assert cursor is not None, "there is a cursor in hand"
         # The lease is gone, and the pages with it. The next owner reads these records again.
@@ -154,11 +158,13 @@ class HeldShard:
         else:
             through = self._advance(done)
             has_ended = bool(through) and through[-1].is_last
-        if has_ended:
-            self.has_ended = True
-            if self.holding is not None:
-                self.coordinator.end(self.shard_id, self.children, now)
+        self.has_ended = self.has_ended or has_ended
         return through
+
+    def report_end(self, now: Instant) -> None:
+        """Report that the user is done with the last record of the shard (C3)."""
+        if self.holding is not None:
+            self.coordinator.end(self.shard_id, self.children, now)
 
     def _first(self, limit: int | None) -> Sequence[Record]:
         first = self.pages[0].page.records

@@ -18,7 +18,7 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.checkpoint import CheckpointTracker
@@ -33,6 +33,7 @@ from shardline.core.leases import (
     landed,
 )
 from shardline.model.lease import Incarnation, Lease
+from shardline.model.position import Position
 
 HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
 
@@ -61,6 +62,15 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 }
 """Every phase change that a held lease may make. docs/pictures draws the phases from this table."""
 OVER: Final = frozenset(phase for phase, following in TRANSITIONS.items() if not following)
+
+
+@final
+class WrittenCheckpoint(NamedTuple):
+    """A checkpoint that the store has confirmed."""
+
+    position: Position
+    sent_at: Instant
+    """When the write was sent."""
 
 
 @final
@@ -97,6 +107,11 @@ class Holding:
         """Whether the commit of the acknowledged records is scheduled. ``HeldLeases`` writes it."""
         self.why: str = ""
         """Why the lease was lost."""
+        self.asked_at: Instant | None = None
+        """When another worker's request for the lease was noticed. ``HeldLeases`` writes it."""
+        self.handed_to: str | None = None
+        """The worker that the lease was handed to."""
+        self._committed: WrittenCheckpoint | None = None  # until it is reported
         self.is_contested: bool = False
         """Whether another process moved the row's counter under our worker_id."""
 
@@ -144,6 +159,11 @@ class Holding:
         """Return True once if the user did not finish in time."""
         overdue, self._is_overdue = self._is_overdue, False
         return overdue
+
+    def take_committed(self) -> WrittenCheckpoint | None:
+        """Return the checkpoint that the store has confirmed since the last call."""
+        committed, self._committed = self._committed, None
+        return committed
 
     # ---- outputs, time
 
@@ -260,9 +280,12 @@ class Holding:
         self._renew_at = sent_at + self._duration / _RENEWALS
         if isinstance(operation, CommitCheckpoint):
             self.tracker.handle_committed()
+            self._committed = WrittenCheckpoint(operation.checkpoint.position, sent_at)
             if self.tracker.is_finished:
                 self._end(Phase.FINISHED)
         elif isinstance(operation, FinishHandOver | ReleaseLease):
+            if isinstance(operation, FinishHandOver):
+                self.handed_to = row.owner
             self._end(Phase.RELEASED)
 
     def _handle_refused(self, operation: HoldingOperation, row: Lease | None) -> None:

@@ -16,10 +16,12 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 from shardline.codec.shapes import RawRecord
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.consumer_events import PositionLost, RecordsTrimmed
+from shardline.core.consumer.consumer_events import PageRead, PositionLost, RecordsTrimmed
+from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.reader import OVER, TRANSITIONS, Children, Page, ReaderEvent, ReaderState, ShardKey
@@ -36,6 +38,9 @@ SLICE_RECORDS: int = 10_000
 class PageReader:
     """Opens the pages of one shard. The subclasses request them."""
 
+    read_by: ClassVar[Literal["polling", "fan-out"]]
+    """How the reader reads."""
+
     def __init__(
         self,
         stream: StreamRef,
@@ -46,6 +51,7 @@ class PageReader:
         deaggregator: Deaggregator,
         trims: TrimWatch,
         lease: LeaseInForce | None,
+        counts: ReadCounts | None,
     ) -> None:
         assert start.can_start, "a finished shard is not read"
         assert start != LATEST, "LATEST is pinned to a time before it is read"
@@ -58,6 +64,10 @@ class PageReader:
         self._deaggregator: Deaggregator = deaggregator
         self._lease: LeaseInForce | None = lease
         self._trims: TrimWatch = trims
+        self._counts: ReadCounts = ReadCounts() if counts is None else counts
+        self._page_records: int = 0  # records of the page that were opened
+        self._page_bytes: int = 0
+        self._page_duration: float = 0.0
         # The record at the checkpoint is read again, and first. If another record comes first, retention has removed
         # the expected one, and perhaps unread records after it.
         self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
@@ -140,6 +150,21 @@ class PageReader:
         pages = len(self._pages)
         while self.has_unopened and len(self._pages) == pages:
             self._open_some()
+        if not self.has_unopened:
+            self._note_read()
+
+    def _note_read(self) -> None:
+        """Count and report a page, all of whose records are opened."""
+        counts = self._counts
+        counts.pages += 1
+        counts.records += self._page_records
+        counts.size_bytes += self._page_bytes
+        if counts.is_observed:
+            self._events.append(
+                PageRead(
+                    self.shard_id, self._page_records, self._page_bytes, self._page_duration, self.lag, self.read_by
+                )
+            )
 
     def _open_some(self) -> None:
         raws = self._unopened
@@ -147,6 +172,7 @@ class PageReader:
         size_bytes = sum([len(raw.data) for raw in raws[:opened]])
         self._unopened = raws[opened:]
         self._unopened_bytes -= size_bytes
+        self._page_records += len(records)
         self._budget.keep(self.key, self._unopened_bytes)
         is_last = self._is_last and not self._unopened
         if is_last:
@@ -163,6 +189,11 @@ class PageReader:
         return events
 
     # ---- shared by the subclasses
+
+    def _begin_page(self, raws: list[RawRecord], duration: float) -> None:
+        """Keep the entries of a page until they are opened."""
+        self._unopened, self._unopened_bytes = raws, sum([len(raw.data) for raw in raws])
+        self._page_records, self._page_bytes, self._page_duration = 0, self._unopened_bytes, duration
 
     def _enter(self, state: ReaderState) -> None:
         assert state in TRANSITIONS[self.state], f"a reader does not go from {self.state} to {state}"

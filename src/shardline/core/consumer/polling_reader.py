@@ -13,11 +13,12 @@ Invariants:
 - A stopped reader sends no requests. It drops the response to a request in flight.
 """
 
-from typing import Final, final
+from typing import ClassVar, Final, Literal, final
 
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import ReadFailed
+from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.page_reader import PageReader
 from shardline.core.consumer.prefetch import PrefetchBudget
@@ -37,6 +38,8 @@ _BAD_ITERATORS_MAX: Final = 3  # fresh iterators that the service may refuse in 
 class PollingReader(PageReader):
     """Reads one shard."""
 
+    read_by: ClassVar[Literal["polling", "fan-out"]] = "polling"
+
     def __init__(
         self,
         stream: StreamRef,
@@ -49,8 +52,11 @@ class PollingReader(PageReader):
         trims: TrimWatch,
         lease: LeaseInForce | None = None,
         page_max_records: int | None = None,
+        counts: ReadCounts | None = None,
     ) -> None:
-        super().__init__(stream, shard_id, start, budget=budget, deaggregator=deaggregator, trims=trims, lease=lease)
+        super().__init__(
+            stream, shard_id, start, budget=budget, deaggregator=deaggregator, trims=trims, lease=lease, counts=counts
+        )
         self._pace: ReadPace = pace
         self._page_max_records: int | None = page_max_records
         self._iterator: str = ""
@@ -106,7 +112,7 @@ class PollingReader(PageReader):
         self.lag = None if millis is None else millis / 1000
         self._is_failing = False
         self._bad_iterators = 0
-        size_bytes = sum([len(raw.data) for raw in raws])
+        self._begin_page(raws, now - self._asked_at)
         self._notice_trimmed(raws, now)
         if raws:
             self.position = after_sequence_number(raws[-1].sequence_number)
@@ -118,8 +124,7 @@ class PollingReader(PageReader):
         is_last = response.next_iterator is None
         behind = bool(raws) if self.lag is None else self.lag > 0
         self._has_reached_tip = self._has_reached_tip or not behind
-        self._pace.handle_page(size_bytes, empty=not raws, behind=behind, now=now)
-        self._unopened, self._unopened_bytes = raws, size_bytes
+        self._pace.handle_page(self._unopened_bytes, empty=not raws, behind=behind, now=now)
         self._is_last, self._children = is_last, response.child_shards if is_last else ()
         self._iterator = response.next_iterator or ""
         self._enter(ReaderState.READY)

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, final
 
 from shardline.core.clock import Instant
 from shardline.core.consumer.consumer_events import (
+    PageRead,
     PositionLost,
     ReadFailed,
     RecordsTrimmed,
@@ -28,7 +29,7 @@ from shardline.core.failures import Failure
 from shardline.model.record import Record
 from shardline.model.shard import ChildShard
 
-ReaderEvent: TypeAlias = PositionLost | RecordsTrimmed | ReadFailed | Subscribed | SubscriptionEnded
+ReaderEvent: TypeAlias = PageRead | PositionLost | RecordsTrimmed | ReadFailed | Subscribed | SubscriptionEnded
 
 Children: TypeAlias = tuple[ChildShard, ...]
 ShardKey: TypeAlias = tuple[str, str]

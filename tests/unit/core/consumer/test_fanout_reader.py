@@ -8,12 +8,14 @@ from shardline.codec.shapes import RawRecord, SubscribeToShardEvent
 from shardline.core.clock import NEVER
 from shardline.core.consumer import page_reader
 from shardline.core.consumer.consumer_events import (
+    PageRead,
     PositionLost,
     ReadFailed,
     RecordsTrimmed,
     Subscribed,
     SubscriptionEnded,
 )
+from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.fanout_reader import SILENCE, NextEvent
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
@@ -480,3 +482,15 @@ def test_records_that_retention_removed_between_two_subscriptions_are_reported()
     shell.trims.handle_summary(24, shell.now)
     (event,) = shell.trims.take_events()
     assert event.shard_id == "a"
+
+
+def test_a_page_is_reported_with_how_long_the_reader_waited_for_it():
+    counts = ReadCounts()
+    counts.is_observed = True
+    shell = FanOutShell(counts=counts)
+    shell.subscribe()
+    shell.reader.take_events()
+    request = shell.reader.poll_request(shell.now)
+    assert isinstance(request, NextEvent)
+    shell.reader.handle_event(SubscribeToShardEvent([], "5", 1_000), shell.now + 0.5)
+    assert shell.reader.take_events() == [PageRead("a", 0, 0, 0.5, 1.0, "fan-out")]

@@ -3,7 +3,7 @@
 import pytest
 from tests.harness.hand_out import Desk
 
-from shardline.core.consumer.consumer_events import HandlerStuck
+from shardline.core.consumer.consumer_events import HandlerStuck, RecordsHandled
 from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Outcome, Stop
 from shardline.core.consumer.handout import CancelHandler
@@ -178,3 +178,55 @@ def test_l2_a_handler_that_was_not_called_gives_its_batch_back_when_the_lease_is
     shell.desk.lose()
     assert (shell.task.is_over, shell.task.step) == (True, None)
     assert CancelHandler(shell.task) in shell.hand_out.take_actions()
+
+
+# ---- which records are handled
+
+
+def handled(shell):
+    return [event for event in shell.hand_out.take_events() if isinstance(event, RecordsHandled)]
+
+
+def test_a_page_is_handled_when_its_handler_has_returned():
+    shell = Shell()
+    shell.hand_out.observe(shell.desk.now)
+    shell.desk.bring(3)
+    shell.step()
+    shell.handle(3)
+    shell.desk.now += 2.0
+    assert shell.step() is None
+    assert handled(shell) == [RecordsHandled("a", 3, 2.0)]
+
+
+def test_a_record_that_failed_is_handled_when_an_attempt_succeeds():
+    shell = Shell()
+    shell.hand_out.observe(shell.desk.now)
+    shell.desk.bring(2)
+    shell.step()
+    shell.handle(2)
+    shell.desk.now += 2.0
+    assert shell.step(FAILED) is None
+    assert handled(shell) == [RecordsHandled("a", 1, 2.0)]
+    shell.desk.poll(1.0)
+    assert isinstance(shell.task.step, Attempt)
+    shell.desk.now += 0.5
+    assert shell.step() is None
+    assert handled(shell) == [RecordsHandled("a", 1, 0.5)]
+
+
+def test_dead_letters_are_not_handled():
+    shell = Shell(FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0, finally_="dead-letter"))
+    shell.hand_out.observe(shell.desk.now)
+    shell.desk.bring(1)
+    shell.step()
+    shell.handle()
+    assert shell.step(FAILED) is None
+    shell.desk.poll(1.0)
+    assert isinstance(shell.step(FAILED), WriteDeadLetter)
+    assert shell.step(FAILED) is None  # the dead letter cannot be written at first
+    shell.desk.poll(1.0)
+    assert isinstance(shell.task.step, WriteDeadLetter)
+    shell.step()
+    assert shell.hand_out.counts.dead_letters == 1
+    assert handled(shell) == []
+    assert shell.hand_out.work.totals().records_handled == 0

@@ -4,6 +4,7 @@ import pytest
 from tests.harness.hand_out import Desk
 
 from shardline.core.clock import NEVER
+from shardline.core.consumer.consumer_events import RecordsHandedOut, RecordsHandled
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import CancelHandler, ReadingFailed
 from shardline.core.consumer.reader import ReaderState
@@ -282,3 +283,66 @@ def test_a_user_who_still_has_a_record_of_a_lost_lease_is_not_idle():
     assert not desk.ask(taker)
     assert desk.poll(0.5) == []
     assert desk.poll(1.0) == [taker], "idleness counts from the moment when the user was done"
+
+
+# ---- events and totals
+
+
+def emitted(desk):
+    return [event for event in desk.hand_out.take_events() if isinstance(event, RecordsHandedOut | RecordsHandled)]
+
+
+def test_a_page_that_was_handed_out_is_handled_when_the_user_asks_for_more():
+    desk = Desk()
+    desk.hand_out.observe(desk.now)
+    desk.gain()
+    desk.bring(3)
+    taker = desk.iterate()
+    desk.take(taker)
+    assert emitted(desk) == [RecordsHandedOut("a", 3)]
+    desk.now += 2.0
+    assert not desk.ask(taker)
+    assert emitted(desk) == [RecordsHandled("a", 3, 2.0)]
+    totals = desk.hand_out.work.totals()
+    assert (totals.records_handed_out, totals.records_handled, totals.handling_time) == (3, 3, 2.0)
+
+
+def test_a_page_that_takes_long_is_reported_in_parts():
+    desk = Desk()
+    desk.hand_out.observe(desk.now)
+    desk.gain()
+    desk.bring(4)
+    taker = desk.iterate()
+    desk.take(taker, 2)
+    emitted(desk)
+    desk.poll(0.9)
+    assert emitted(desk) == []
+    desk.poll(0.1)
+    assert emitted(desk) == [RecordsHandled("a", 1, 1.0)]
+    desk.poll(1.0)
+    assert emitted(desk) == []  # the second record is not done
+    desk.hand_out.settle(taker, desk.now, done=True)
+    assert emitted(desk) == [RecordsHandled("a", 1, 1.0)]
+
+
+def test_records_that_were_given_back_are_not_handled():
+    desk = Desk()
+    desk.hand_out.observe(desk.now)
+    desk.gain()
+    desk.bring(1)
+    taker = desk.iterate()
+    desk.take(taker)
+    desk.hand_out.settle(taker, desk.now, done=False)
+    assert emitted(desk) == [RecordsHandedOut("a", 1)]
+
+
+def test_without_sinks_the_work_is_counted_and_no_event_is_made():
+    desk = Desk()
+    desk.gain()
+    desk.bring(2)
+    taker = desk.iterate()
+    desk.take(taker)
+    assert not desk.ask(taker)
+    assert emitted(desk) == []
+    totals = desk.hand_out.work.totals()
+    assert (totals.records_handed_out, totals.records_handled) == (2, 2)

@@ -9,8 +9,10 @@ from tests.sim.interrupting import interrupted
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.consumer_events import (
+    Committed,
     HandOverOverdue,
     LeaseGained,
+    LeaseHandedOver,
     LeaseLost,
     LeaseReleased,
     WorkerIdShared,
@@ -266,3 +268,45 @@ def test_an_interrupt_leaves_the_old_deadline_or_the_new():
         heap.schedule("a", 0.5)
         assert [heap.pop_due(9.0), heap.pop_due(9.0)] == ["a", None]
         after += 1
+
+
+# ---- events about commits and hand-overs
+
+
+def test_a_confirmed_commit_is_reported_with_its_duration(stream):
+    world = World(stream)
+    shard_id = world.gain(4)
+    world.held.take_events()
+    done = record(5)
+    world.held.deliver(shard_id, [done])
+    world.held.ack_through(shard_id, done)
+    found = world.poll(101.0)
+    assert isinstance(found.operation, CommitCheckpoint)
+    world.now = 101.25
+    world.held.handle_applied(found.holding, world.apply(found.operation), world.now)
+    position = at_sequence_number(SequenceNumber(5))
+    assert world.held.take_events() == [Committed(shard_id, position, 0.25)]
+
+
+def test_a_lease_that_was_handed_over_is_reported_with_its_duration(stream):
+    world = World(stream)
+    shard_id = world.gain(4)
+    world.ask(shard_id)
+    world.held.take_events()
+    world.now = 102.0
+    world.held.handle_rows(world.rows, (), world.now)
+    world.held.leave(shard_id)
+    world.step(103.0)
+    assert world.held.take_events() == [
+        LeaseHandedOver(shard_id, "other", 3.0),
+        LeaseReleased(shard_id, finished=False),
+    ]
+
+
+def test_a_lease_that_is_released_to_nobody_is_not_handed_over(stream):
+    world = World(stream)
+    shard_id = world.gain(4)
+    world.held.take_events()
+    world.held.leave(shard_id)
+    world.step(103.0)
+    assert world.held.take_events() == [LeaseReleased(shard_id, finished=False)]

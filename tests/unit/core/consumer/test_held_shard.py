@@ -28,7 +28,7 @@ def test_a_limit_reaches_over_pages(desk, limit, expected):
     shard = desk.gain()
     records = desk.bring(3) + desk.bring(1) + desk.bring(2)
     assert open_all(shard, limit) == records[:expected]
-    through = shard.close(expected, desk.now)
+    through = shard.close(expected)
     assert shard.records == 6 - expected
     assert sum(len(page.records) for page in through) + shard.offset == expected
 
@@ -39,10 +39,12 @@ def test_the_shard_ends_when_the_user_is_done_with_its_last_record(desk):
     assert shard.has_last_page
     cursor = shard.open(None, whole=False, room=10)
     assert cursor.is_last
-    shard.close(1, desk.now)
+    shard.close(1)
     assert (shard.has_ended, desk.groups["s"].ended) == (False, [])
     shard.open(None, whole=False, room=10)
-    shard.close(1, desk.now)
+    shard.close(1)
+    assert (shard.has_ended, desk.groups["s"].ended) == (True, [])
+    shard.report_end(desk.now)
     assert (shard.has_ended, desk.groups["s"].ended) == (True, [("a", ("c",))])
     assert (shard.next_record, shard.has_last_page) == (None, False)
 
@@ -52,8 +54,8 @@ def test_the_shard_ends_with_a_page_that_came_later_and_is_empty(desk):
     desk.bring(2)
     assert not shard.open(None, whole=False, room=10).is_last
     desk.bring(0, last=True)
-    assert len(shard.close(2, desk.now)) == 2
-    assert desk.groups["s"].ended == [("a", ())]
+    assert len(shard.close(2)) == 2
+    assert shard.has_ended
 
 
 def test_the_end_of_a_shard_that_is_not_ours_any_more_is_ignored(desk):
@@ -61,5 +63,15 @@ def test_the_end_of_a_shard_that_is_not_ours_any_more_is_ignored(desk):
     desk.bring(1, last=True)
     shard.open(None, whole=False, room=10)
     desk.groups["s"].held.lose("a", "test")
-    shard.close(1, desk.now)
+    shard.close(1)
     assert (shard.holding, desk.groups["s"].ended) == (None, [])
+
+
+def test_the_end_of_a_lost_lease_is_not_reported(desk):
+    shard = desk.gain()
+    desk.bring(1, last=True)
+    shard.open(None, whole=False, room=10)
+    desk.groups["s"].held.lose("a", "test")
+    shard.close(1)
+    shard.report_end(desk.now)
+    assert (shard.has_ended, desk.groups["s"].ended) == (True, [])

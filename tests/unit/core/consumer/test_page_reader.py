@@ -7,7 +7,8 @@ from tests.harness.reader import ReaderShell
 from shardline.codec.raw_records import aggregate
 from shardline.codec.shapes import RawRecord
 from shardline.core.consumer import page_reader
-from shardline.core.consumer.consumer_events import PositionLost
+from shardline.core.consumer.consumer_events import PageRead, PositionLost
+from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.failures import Failure, FailureKind
@@ -98,3 +99,34 @@ def test_a_reader_makes_no_change_of_state_that_the_table_does_not_list(shell_of
     reader = shell_of().reader
     with pytest.raises(AssertionError, match="does not go from"):
         reader._enter(ReaderState.READING)
+
+
+# ---- events about pages
+
+
+def test_each_page_is_counted_and_reported_once(shell_of, monkeypatch):
+    monkeypatch.setattr(page_reader, "SLICE_RECORDS", 2)
+    counts = ReadCounts()
+    shell = shell_of(counts=counts)
+    shell.begin()
+    shell.reader.take_events()
+    counts.is_observed = True
+    shell.last(*(RawRecord(PAIR, str(number), "k", 99.0) for number in (1, 2)))
+    shell.reader.take_pages()
+    assert shell.reader.take_events() == []  # a half of it waits to be opened
+    assert counts.pages == 0
+    shell.reader.take_pages()
+    (read,) = shell.reader.take_events()
+    kind = "polling" if shell_of is Polling else "fan-out"
+    assert read == PageRead("a", 4, 2 * len(PAIR), read.duration, 0.0, kind)
+    assert (counts.pages, counts.records, counts.size_bytes) == (1, 4, 2 * len(PAIR))
+
+
+def test_pages_are_counted_without_events_if_nobody_listens(shell_of):
+    counts = ReadCounts()
+    shell = shell_of(counts=counts)
+    shell.begin()
+    shell.reader.take_events()
+    shell.last(RawRecord(b"data", "1", "k", 99.0))
+    assert shell.reader.take_events() == []
+    assert (counts.pages, counts.records, counts.size_bytes) == (1, 1, 4)

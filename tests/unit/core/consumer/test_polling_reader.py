@@ -14,7 +14,8 @@ from shardline.codec.shapes import (
     RawRecord,
 )
 from shardline.core.clock import NEVER
-from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.consumer_events import PageRead, PositionLost, ReadFailed, RecordsTrimmed
+from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
@@ -288,3 +289,11 @@ def test_it_has_caught_up_once_it_was_read_to_the_newest_record_and_all_of_that_
     setting.page(2, behind=5000)
     assert setting.reader.has_caught_up, "once is enough"
     assert setting.reader.out_of_range == 0
+
+
+def test_an_empty_page_is_reported_with_the_duration_of_its_request():
+    counts = ReadCounts()
+    counts.is_observed = True
+    shell = ReaderShell(counts=counts).start()
+    shell.page(latency=0.25, behind=2_000)
+    assert shell.reader.take_events() == [PageRead("a", 0, 0, 0.25, 2.0, "polling")]

@@ -1,0 +1,159 @@
+"""Counts the work of a consumer since it was started, and how fast it goes.
+
+Invariants:
+
+- Everything is counted per page, batch, commit or event, never per record.
+- Totals never decrease. Rates are moving averages (``core.rates``).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import final
+
+from shardline.core.clock import Instant
+from shardline.core.consumer.consumer_events import (
+    Committed,
+    Event,
+    LeaseGained,
+    LeaseHandedOver,
+    LeaseLost,
+    LeaseReleased,
+    ReadFailed,
+    StoreFailed,
+)
+from shardline.core.consumer.handling_lag import HandlingCounts
+from shardline.core.rates import Rate
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConsumerTotals:
+    """What a consumer has done since it was started."""
+
+    pages: int = 0
+    """Pages that were read, including empty ones."""
+    records_read: int = 0
+    bytes_read: int = 0
+    """The bytes of data that were read, as they are stored in the stream."""
+    records_handed_out: int = 0
+    """Records that were handed to your code. A record that was given back counts again."""
+    records_handled: int = 0
+    """Records that your code was done with."""
+    handling_time: float = 0.0
+    """How long your code had these records, in seconds. Shards count in parallel."""
+    handler_retries: int = 0
+    """Failed calls of a handler that were repeated."""
+    dead_letters: int = 0
+    failed_records: int = 0
+    """Records that ended a ``run`` with ``HandlerFailed``."""
+    commits: int = 0
+    commit_time: float = 0.0
+    """How long the commits took, in seconds."""
+    leases_gained: int = 0
+    leases_lost: int = 0
+    leases_released: int = 0
+    """Leases that were released in good order. It includes those of finished shards and those that were handed over."""
+    hand_overs: int = 0
+    """Leases that were handed to another worker that asked for them."""
+    read_failures: dict[str, int] = field(default_factory=dict[str, int])
+    """Failed calls to shards by the code of the error. ``ProvisionedThroughputExceededException`` is a throttle."""
+    store_failures: int = 0
+    """Failed calls to the lease store."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConsumerRates:
+    """How fast a consumer works: moving averages of about the last 10 seconds, per second."""
+
+    records_read: float = 0.0
+    bytes_read: float = 0.0
+    records_handled: float = 0.0
+
+
+@final
+class ReadCounts:
+    """Counts the pages that all readers of a consumer have read. The readers write it."""
+
+    def __init__(self) -> None:
+        self.pages: int = 0
+        self.records: int = 0
+        self.size_bytes: int = 0
+        self.is_observed: bool = False
+        """Whether the readers also emit an event for each page. The hand-out writes it."""
+
+
+@final
+class WorkCounts:
+    """Counts everything else."""
+
+    def __init__(self, reads: ReadCounts, handling: HandlingCounts) -> None:
+        self._reads: ReadCounts = reads
+        self._handling: HandlingCounts = handling
+        self.records_handed_out: int = 0
+        self.records_handled: int = 0
+        self.handling_time: float = 0.0
+        self._commits: int = 0
+        self._commit_time: float = 0.0
+        self._gained: int = 0
+        self._lost: int = 0
+        self._released: int = 0
+        self._hand_overs: int = 0
+        self._read_failures: dict[str, int] = {}
+        self._store_failures: int = 0
+        self._rates: tuple[Rate, Rate, Rate] | None = None  # records read, bytes read, records handled
+
+    def handle_events(self, events: Iterable[Event]) -> None:
+        """Count the events that leave the machines of the consumer."""
+        for event in events:
+            match event:
+                case Committed():
+                    self._commits += 1
+                    self._commit_time += event.duration
+                case ReadFailed():
+                    code = event.failure.code
+                    self._read_failures[code] = self._read_failures.get(code, 0) + 1
+                case LeaseGained():
+                    self._gained += 1
+                case LeaseLost():
+                    self._lost += 1
+                case LeaseReleased():
+                    self._released += 1
+                case LeaseHandedOver():
+                    self._hand_overs += 1
+                case StoreFailed():
+                    self._store_failures += 1
+                case _:
+                    continue
+
+    def handle_time(self, now: Instant) -> None:
+        """Update the rates. They begin with the first call."""
+        self.rates(now)
+
+    def totals(self) -> ConsumerTotals:
+        reads, handling = self._reads, self._handling
+        return ConsumerTotals(
+            pages=reads.pages,
+            records_read=reads.records,
+            bytes_read=reads.size_bytes,
+            records_handed_out=self.records_handed_out,
+            records_handled=self.records_handled,
+            handling_time=self.handling_time,
+            handler_retries=handling.retries,
+            dead_letters=handling.dead_letters,
+            failed_records=handling.failed_records,
+            commits=self._commits,
+            commit_time=self._commit_time,
+            leases_gained=self._gained,
+            leases_lost=self._lost,
+            leases_released=self._released,
+            hand_overs=self._hand_overs,
+            read_failures=dict(self._read_failures),
+            store_failures=self._store_failures,
+        )
+
+    def rates(self, now: Instant) -> ConsumerRates:
+        if self._rates is None:
+            self._rates = Rate(now), Rate(now), Rate(now)
+        totals = (self._reads.records, self._reads.size_bytes, self.records_handled)
+        return ConsumerRates(*(rate.per_second(total, now) for rate, total in zip(self._rates, totals, strict=True)))
