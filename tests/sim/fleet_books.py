@@ -68,6 +68,7 @@ class Books:
         assert lease.in_force(now - SLICE), f"L2: {shard_id} is handed out, and the lease has lapsed"
         if lease.held:
             world.watch.check_alone(worker, shard_id)
+        worker.callbacks.check_handed_out(lease, shard_id)
         self.see_told(self.handled.pop(taker, ()))
         for record in records:
             self._check_place(record)
@@ -189,6 +190,7 @@ class Books:
                 is_idle = shard.is_stopping and shard.cursor is None and not hand_out.is_over
                 if is_idle and holding.phase is Phase.DRAINING:
                     is_kept = self.worker.is_manual and not holding.tracker.is_settled
+                    is_kept = is_kept or self.worker.callbacks.is_busy(shard)
                     assert is_kept, f"{shard.shard_id} was asked for, its user is done, and it is not let go"
 
     def _check_reported(self, shard, holding):

@@ -102,6 +102,14 @@ STATES = frozenset({
     "acknowledged with all before it",
     "closed by an error with records in hand",
     "the time for closing was up before the user was done",
+    # callbacks
+    "on_revoked before a hand-over",
+    "on_revoked before a close",
+    "on_revoked after a loss",
+    "on_shard_end",
+    "a callback was cancelled",
+    "a callback failed",
+    "the time for closing was up before a callback was done",
     # lives
     "crash with records in hand",
     "crash with a commit under way",

@@ -126,6 +126,9 @@ class UserPlan:
     """The longest time that a question waits in the host's mailbox."""
     closing_time: float = 0.0
     """How long a close waits for the user to finish."""
+    callbacks: tuple[str, ...] = ()
+    """The lifecycle callbacks that the user has."""
+    callback_fail_chance: float = 0.0
 
 
 @dataclass
@@ -252,6 +255,7 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
     _draw_durations(Random(f"durations {seed}"), fleet, lease)
     _draw_set_back(Random(f"set back {seed}"), fleet)
     _draw_takers(Random(f"takers {seed}"), fleet)
+    _draw_callbacks(Random(f"callbacks {seed}"), fleet)
     if not polls_only:
         _draw_readers(Random(f"readers {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
@@ -331,6 +335,15 @@ def _draw_set_back(rng, fleet):
     fleet.set_back = SetBack(at, at + rng.uniform(1.5, 3.0), to)
     fleet.outages = [*fleet.outages, (at, fleet.set_back.until)]
     fleet.store_clocks = (rng.choice([0.0, -0.5]), rng.choice([0.0, -3_600.0]))
+
+
+def _draw_callbacks(rng, fleet):
+    """Draw which lifecycle callbacks the user has."""
+    if rng.random() < 0.4:
+        kinds = ("ASSIGNED", "SHARD_END", "REVOKED")
+        some = tuple(kind for kind in kinds if rng.random() < 0.6)
+        fleet.user.callbacks = rng.choice([kinds, some])
+        fleet.user.callback_fail_chance = rng.choice([0.0, 0.0, 0.02])
 
 
 def _draw_takers(rng, fleet):

@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 
 from fleet_books import Books
+from fleet_callbacks import Callbacks
 from fleet_process import Clock, Process
 from fleet_reading import FanOutReading, ShardReading
 from fleet_takers import Application
@@ -18,6 +19,7 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events as told
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
+from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
@@ -66,7 +68,9 @@ class Worker(Process, CoordinatorShell):
         )
         interval = config.checkpoint_interval
         interval = fleet.store.checkpoint_interval if interval is None else interval
-        self.hand_out = HandOut({STREAM: machine}, config, bounds, report_interval=interval)
+        self.callbacks = Callbacks(self, life)
+        wanted = self.callbacks.wanted
+        self.hand_out = HandOut({STREAM: machine}, config, bounds, report_interval=interval, callbacks=wanted)
         self.readings = {}  # by grant
         self.books = Books(self)
         self.users = Application(self)
@@ -128,7 +132,9 @@ class Worker(Process, CoordinatorShell):
         self.post(self.hand_out.close)
         if not is_clean or self.rng.random() < 0.3:
             self.users.leave(is_clean=is_clean)
-        self.at_local(self.now + self.world.fleet.user.closing_time, self._cancel_users)
+        closing_time = self.world.fleet.user.closing_time
+        self.at_local(self.now + closing_time, self._cancel_users)
+        self.callbacks.wait_until(self.now + max(closing_time, 2.0))
         self.close_if_idle()
 
     def fail(self, why):
@@ -151,6 +157,8 @@ class Worker(Process, CoordinatorShell):
         if self.users.is_idle and not self.machine._is_closing:
             if hand_out.current is not None:
                 hand_out.settle(hand_out.current, now, done=self.is_clean)
+            if not self.callbacks.is_settled:
+                return  # it is called again when a callback has ended, or the time is up
             self.world.watch.excuse(self.machine.trims)
             self.machine.close()
             self.wake()
@@ -165,6 +173,7 @@ class Worker(Process, CoordinatorShell):
             self.hand_out.end(self.now)
             self.drain()
             self.books.check_end()
+            self.callbacks.check_end()
             self.is_dead = True
             self.world.handle_ended(self)
 
@@ -231,12 +240,16 @@ class Worker(Process, CoordinatorShell):
                 self.readings[action.shard.grant].stop()
             elif isinstance(action, CancelHandler) and action.taker in self.users.handlers:
                 self.users.handlers[action.taker].cancel()
+            elif isinstance(action, CallBack):
+                self.callbacks.begin(action)
+            elif isinstance(action, CancelCallBack):
+                self.callbacks.cancel(action.call)
         for taker in hand_out.take_answered():
             taker.wake()
         if hand_out.take_pump_due():
             self.wake()
         self.books.check_hand_out()
-        if isinstance(hand_out.failure, ReadingFailed):
+        if isinstance(hand_out.failure, ReadingFailed) or hand_out.failure == "a callback failed":
             self.close(is_clean=False)
 
     def _arm(self, deadline):
@@ -257,6 +270,7 @@ class Worker(Process, CoordinatorShell):
         now = self.now
         if isinstance(operation, _HOLDERS):
             self._check_may_write(operation, now)
+            self.callbacks.check_write(operation)
         world = self.world
         if isinstance(operation, CommitCheckpoint) and self.rng.random() < world.fleet.commit_trouble_at(world.time):
             kind, length = self.rng.choice(["crash", "pause"]), 1.3 * self.config.lease_duration
@@ -333,6 +347,7 @@ class Worker(Process, CoordinatorShell):
                 assert self.hand_out.shards[STREAM, shard_id].is_stopping, "no more of it is handed out"
             case told.HandOverOverdue(shard_id):
                 reached.add("hand-over timed out")
+                self.callbacks.see_gone(shard_id)
                 self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.LeaseLost(shard_id, why):
                 if self.was_paused and "no renewal" in why:
@@ -343,11 +358,12 @@ class Worker(Process, CoordinatorShell):
                 shard = self.hand_out.shards.get((STREAM, shard_id))
                 if shard is not None and self.has_records(shard):
                     reached.add("lease lost while the user had records")
+                self.callbacks.see_gone(shard_id)
                 self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.LeaseReleased(shard_id, finished):
                 if self.is_closing and not finished:
                     reached.add("lease released on exit")
-                self.hand_out.handle_gone(STREAM, shard_id, self.now)
+                self.hand_out.handle_gone(STREAM, shard_id, self.now, finished=finished)
             case told.StreamReplaced(why):
                 assert self.world.truth.epoch, f"it is the same stream: {why}"
                 halted = self.machine.topology.is_halted
@@ -397,5 +413,6 @@ class Worker(Process, CoordinatorShell):
         world.watch.check_gained(self, shard_id, event.checkpoint)
         kind = FanOutReading if self.plan.fan_out else ShardReading
         reading = self.readings[event.grant] = kind(self, event)
+        self.callbacks.see_gained(event.grant)
         reading.shard = self.hand_out.handle_gained(STREAM, event, reading.reader, self.now)
         reading.go_on()

@@ -531,10 +531,14 @@ class HandOut:
         # After a failure, the leases are released when the consumer is closed.
         if self.failure is not None and not self.is_closing:
             return
-        is_called = not (self.lifecycle.is_wanted and shard.is_stopping and not shard.is_over) or (
-            not self._has_user_code(shard) and self.lifecycle.release(shard, self._reason(shard))
-        )
-        if is_called and self.failure is None:
+        if self.lifecycle.is_wanted and shard.is_stopping and not shard.is_over:
+            is_free = shard.is_held and not self._has_user_code(shard)
+            is_called = is_free and self.lifecycle.release(shard, self._reason(shard))
+            # The coordinator releases all leases after the last callback. If it got free leases before, it would take
+            # them again.
+            if not is_called or not shard.is_asked:
+                return
+        if self.failure is None:
             self._want_pump(shard.leave_if_done())
 
     def _reason(self, shard: HeldShard) -> Reason:

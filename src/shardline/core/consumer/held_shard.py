@@ -17,7 +17,7 @@ from shardline.core.clock import Instant
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.grant import Grant
-from shardline.core.consumer.lease_phases import Holding
+from shardline.core.consumer.lease_phases import Holding, Phase
 from shardline.core.consumer.reader import WITH_ITERATOR, Children, Page, Reader, ReaderState, ShardKey
 from shardline.core.consumer.run_bounds import ShardFacts
 from shardline.model.record import Record
@@ -66,6 +66,12 @@ class HeldShard:
         """The coordinator's record of the lease, if the lease is still held under our grant."""
         holding = self.coordinator.held.holdings.get(self.shard_id)
         return holding if holding is not None and holding.grant is self.grant else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lease is held, and its release has not begun."""
+        holding = self.holding
+        return holding is not None and holding.phase is not Phase.LEAVING
 
     @property
     def is_full(self) -> bool:

@@ -172,6 +172,12 @@ class Lifecycle:
         stage = self._stages.get(shard, _Stage.CLOSED)
         if stage in {_Stage.ASSIGNING, _Stage.ENDING}:
             self._cancel(shard)
+        if stage is _Stage.REVOKING:
+            calls = self._calls[shard.key]
+            # One that waits for the callbacks of an older lease is called after the loss.
+            for place in range(1, len(calls)):
+                if calls[place].shard is shard:
+                    calls[place] = calls[place]._replace(lost=True)
         is_over = finished or stage in {_Stage.CLOSED, _Stage.REVOKING} or CallbackKind.REVOKED not in self._wanted
         if self._stages.get(shard, _Stage.CLOSED) is _Stage.CLOSED or (is_over and stage in _WAITING):
             self._stages.pop(shard, None)

@@ -166,12 +166,11 @@ def test_closing_calls_on_revoked_for_each_shard(desk):
     call = desk.call()
     assert (call.shard.shard_id, call.argument.reason, call.argument.lost) == ("a", "close", False)
     desk.end_call(call)
-    assert desk.phase("a") == "LEAVING"
     assert not desk.hand_out.lifecycle.is_settled
     desk.hand_out.settle(taker, desk.now, done=True)
     desk.end_call(desk.call())
-    assert desk.phase("b") == "LEAVING"
     assert desk.hand_out.lifecycle.is_settled
+    assert (desk.phase("a"), desk.phase("b")) == ("ACTIVE", "ACTIVE")  # the coordinator releases all at once
 
 
 def test_closing_after_a_failure_calls_on_revoked_and_leaves_the_release_to_the_coordinator(desk):
@@ -274,6 +273,35 @@ def test_an_overdue_hand_over_calls_on_revoked_after_the_loss(desk):
     assert not desk.ask(taker)
     call = desk.call()
     assert (call.argument.reason, call.argument.lost) == ("hand-over", True)
+
+
+def test_if_the_release_has_begun_on_revoked_is_called_as_after_a_loss(desk):
+    """A hand-over whose time is up at once: the coordinator gives the lease away before the host hears of it."""
+    desk.assign()
+    desk.groups["s"].held.leave("a")
+    desk.ask_for()
+    assert desk.calls() == []
+    desk.hand_out.handle_gone("s", "a", desk.now)
+    assert desk.call().argument.lost
+
+
+def test_an_on_revoked_that_waits_for_an_older_lease_is_called_as_after_a_loss():
+    desk = Caller(REVOKED)
+    desk.gain()
+    desk.lose()
+    older = desk.call()
+    second = desk.gain()
+    desk.ask_for()
+    assert desk.calls() == []
+    desk.lose()
+    desk.gain()
+    desk.lose()
+    desk.end_call(older)
+    call = desk.call()
+    assert call.argument == RevokedShard("s", "a", second.grant.token, "hand-over", lost=True)
+    desk.end_call(call)
+    desk.end_call(desk.call())
+    assert desk.hand_out.lifecycle.is_settled
 
 
 def test_on_revoked_goes_on_if_the_lease_is_lost_meanwhile(desk):
