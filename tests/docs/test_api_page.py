@@ -6,7 +6,7 @@ import re
 from tests.docs import pages
 
 import shardline
-from shardline import awslambda, deserializers, events, stores, sync, testing
+from shardline import awslambda, deserializers, events, sinks, stores, sync, testing
 
 FOLDER = "docs/reference/api"
 INDEX = pages.text_of(f"{FOLDER}/index.md")
@@ -16,6 +16,7 @@ PUBLIC = {
     *(f"shardline.{name}" for name in shardline.__all__ if name != "__version__"),
     *(f"shardline.sync.{name}" for name in sync.__all__),
     *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
+    *(f"shardline.sinks.{name}" for name in sinks.__all__),
     *(f"shardline.testing.{name}" for name in testing.__all__),
     *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings", "length_prefixed")),
     "shardline.errors",
@@ -54,6 +55,7 @@ def test_the_index_names_every_public_module():
         "shardline.testing",
         "shardline.deserializers",
         "shardline.awslambda",
+        "shardline.sinks",
         *MODULES,
     }
     policy = pages.text_of("CONTRIBUTING.md")
