@@ -1,7 +1,7 @@
-"""Can a web page drive the embedded server? A real browser tries (``make test-browser``).
+"""Can a web page control the embedded server? A real browser tries it (``make test-browser``).
 
-Chromium opens a page of another origin, which does what any page may do (``attacks.js``), and reports what it learnt.
-The first test sends the same attacks to a server that defends nothing: there they arrive, so they are real.
+Chromium opens a page of another origin, which does what any page may do (``attacks.js``), and reports what it learned.
+The first test sends the same attacks to an undefended server: there they arrive, so they are real.
 """
 
 import json
@@ -32,12 +32,12 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"),
     *("--host-resolver-rules=MAP evil.example 127.0.0.1", "--ignore-certificate-errors"),
 ]
-WITHIN = 120  # seconds: a machine that is busy takes half a minute to start a browser
+WITHIN = 120  # seconds: on a busy machine, a browser takes half a minute to start
 OPAQUE = {"opaque", "blocked"}
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves the page at ``/``; keeps what it is sent."""
+    """Serves the page at ``/``, and keeps the requests that it gets."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = do_OPTIONS = _answer  # noqa: N815 - as http.server looks them up
 
     def log_message(self, *_):
-        """Say nothing."""
+        """Print nothing."""
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def serving(port=0):
 
 @contextmanager
 def browsing(url, *flags):
-    """Chromium with this page open, and a profile of its own."""
+    """Chromium with this page open, and with its own profile."""
     assert Path(CHROMIUM).exists(), f"{CHROMIUM} is not here: apt-get install chromium, or set CHROMIUM"
     with tempfile.TemporaryDirectory(prefix="shardline-browser-", ignore_cleanup_errors=True) as profile:
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *flags, url]
@@ -104,7 +104,7 @@ def browsing(url, *flags):
 
 
 def wait_for(server, path):
-    """The body of the request for this path."""
+    """Return the body of the request for this path."""
     end = time.monotonic() + WITHIN
     while True:
         _, found, _, body = server.seen.get(timeout=max(0.1, end - time.monotonic()))
@@ -113,7 +113,7 @@ def wait_for(server, path):
 
 
 def attack(name, target):
-    """What a page at ``name`` learnt when it attacked this server."""
+    """Return what a page at ``name`` learned when it attacked this server."""
     with serving() as page, serving() as reports:
         report = f"http://127.0.0.1:{reports.port}"
         url = f"http://{name}:{page.port}/?target={target}&report={report}"
@@ -130,7 +130,7 @@ def drained(seen):
 
 @pytest.fixture(params=["http", "https"])
 def kinesis(request):
-    """A server with something to lose, whose clock stands still. With https, Chromium speaks HTTP/2."""
+    """A server with something to lose, and a frozen clock. With https, Chromium speaks HTTP/2."""
     with LocalKinesis(stream="orders", tls=request.param == "https") as one:
         boto3.client("kinesis", **one.boto3_arguments).put_record(StreamName="orders", Data=b"x", PartitionKey="k")
         one.clock.freeze()
@@ -175,16 +175,18 @@ def test_a_page_of_another_origin_changes_and_learns_nothing(kinesis, name, serv
     before = state_of(kinesis)
     results = attack(name, kinesis.endpoint_url.replace("127.0.0.1", server))
     after = state_of(kinesis)
-    # A request to the API that names no operation is answered with an error, as it would be from any program.
+    # A request to the API without an operation is answered with an error, as for any program.
     assert [error for _, error in after.pop("requests")[1:] if error is None] == []
     del before["requests"]
     assert after == before
-    assert results.pop("beacon") == "true"  # sent; what came back is unknown to a page
+    assert results.pop("beacon") == "true"  # sent, but the page cannot read the answer
     assert set(results.values()) <= OPAQUE, results
 
 
 def rebind(kinesis_settings):
-    """What a page learnt whose own name came to mean the embedded server, and that server's state before and after."""
+    """Return what a page learned after its own name was rebound to the embedded server, and the server's state before
+    and after.
+    """
     with ExitStack() as stack:
         reports = stack.enter_context(serving())
         with serving() as page:
@@ -218,7 +220,7 @@ def test_a_page_of_a_host_that_is_allowed_may_do_everything():
         "read": "200 ",
         "list streams": "200 ",
         "faults": "200 ",
-        "delete a stream": "400 ",  # throttled, by the fault that the page has set
+        "delete a stream": "400 ",  # throttled by the fault that the page has set
     }
     assert after["now"] == before["now"] + 3600
     assert [fault["kind"] for fault in after["faults"]] == ["throttle"]

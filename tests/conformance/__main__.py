@@ -36,12 +36,12 @@ from tests.conformance.wire import WireError
 STATE = Path("build") / "conformance" / "aws.json"
 JOBS = 4
 AWS_JOBS = 6
-OLD = 3600.0  # a run takes minutes: what is older belongs to one that was killed
+OLD = 3600.0  # a run takes minutes: older streams belong to a run that was killed
 OK, DIFFERENT, CANNOT_START, INCOMPLETE = 0, 1, 2, 3
 
 
 class CannotStart(Exception):  # noqa: N818 - it ends the program with this sentence
-    """Nothing was made."""
+    """The run cannot be started. Nothing was created."""
 
 
 class Interrupts:
@@ -59,7 +59,7 @@ class Interrupts:
             signal.signal(number, self._handle)
 
     def begin(self) -> threading.Event:
-        """From now on there may be something to clean up."""
+        """Note that from now on there may be something to clean up."""
         self.is_playing = True
         return self.stop
 
@@ -76,7 +76,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-# ---- what is to be played
+# ---- the scenarios to play
 
 
 def chosen(patterns: Sequence[str], table: dict[str, Scenario] = SCENARIOS) -> list[Scenario]:
@@ -94,7 +94,7 @@ def chosen(patterns: Sequence[str], table: dict[str, Scenario] = SCENARIOS) -> l
 def on_aws(
     scenarios: Sequence[Scenario], *, account_settings: bool
 ) -> tuple[list[Scenario], list[tuple[Scenario, str]]]:
-    """Those that are played on AWS, and the others with the reason."""
+    """Return the scenarios that are played on AWS, and the others with the reason."""
     played, others = [], []
     for scenario in scenarios:
         if scenario.not_on_aws:
@@ -107,7 +107,7 @@ def on_aws(
 
 
 def played_on(name: str, scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Without those that make no sense on this endpoint; they are named."""
+    """Return the scenarios without those that make no sense on this endpoint, which are printed."""
     played = []
     for scenario in scenarios:
         reasons = [why for pattern, why in NOT_PLAYED.get(name, {}).items() if fnmatchcase(scenario.name, pattern)]
@@ -118,7 +118,7 @@ def played_on(name: str, scenarios: Sequence[Scenario]) -> list[Scenario]:
     return played
 
 
-# ---- what came of it
+# ---- results
 
 
 def differences_of(results: Sequence[Result]) -> Iterator[Difference]:
@@ -134,7 +134,7 @@ class Report(NamedTuple):
 
 
 def report(name: str, scenarios: Sequence[Scenario], outcome: Outcome) -> Report:
-    """Print what was seen; the exit code."""
+    """Print the results. Return the exit code."""
     results = list(outcome.results.values())
     played = [result.scenario for result in results if not result.not_run]
     judgement = judge(differences_of(results), KNOWN.get(name, ()), played, SCENARIOS)
@@ -164,11 +164,11 @@ def tell(result: Result, seconds: float) -> None:
     say(f"{word:8} {result.scenario} ({counted(len(result.steps), 'step')}, {seconds:.1f} s)")
 
 
-# ---- where it is played
+# ---- endpoints
 
 
 def play_local(options: argparse.Namespace, scenarios: list[Scenario], interrupts: Interrupts) -> int:
-    """The embedded server, one a scenario, then kinesis-local."""
+    """Play on the embedded server, one server per scenario, then on kinesis-local."""
     codes = []
     for name in options.on:
         say(f"== {name}")
@@ -196,7 +196,7 @@ def play_and_report(name, options, scenarios, state, open_site, interrupts) -> i
 
 
 def play_again(runner: Runner, state: RunState, scenarios: list[Scenario], outcome: Outcome) -> None:
-    """Play what has unknown differences once more: kinesis-local stumbles now and then on a busy machine."""
+    """Play scenarios with unknown differences again: kinesis-local sometimes fails on a busy machine."""
     listed = KNOWN["kinesis-local"]
     odd = {one.scenario for one in judge(differences_of(list(outcome.results.values())), listed, (), ()).unknown}
     if odd:
@@ -206,7 +206,7 @@ def play_again(runner: Runner, state: RunState, scenarios: list[Scenario], outco
 
 
 def play_endpoint(options: argparse.Namespace, scenarios: list[Scenario], interrupts: Interrupts) -> int:
-    """Any endpoint; its streams are deleted, but nothing is remembered."""
+    """Play on any endpoint. Its streams are deleted, but no state is kept."""
     with sites.at_url(options.endpoint) as site:
         state = RunState(None, options.endpoint)
         try:
@@ -283,7 +283,7 @@ def carry_out(
 
 
 def clean_aws(site: Site, state: RunState, options: argparse.Namespace) -> int:
-    """Delete every stream of this program, of whatever run."""
+    """Delete every stream of this program, of any run."""
     names = sorted({*state.streams, *(one.name for one in leftovers(site))})
     if not names:
         say("no stream of this program is left")
@@ -309,7 +309,7 @@ def confirm(site: Site, scenarios: list[Scenario], options: argparse.Namespace) 
 
 
 def ask(question: str, options: argparse.Namespace) -> None:
-    """Raises CannotStart unless the answer is yes."""
+    """Ask for confirmation. Raise CannotStart unless the answer is yes."""
     if options.yes:
         return
     if not sys.stdin.isatty():
@@ -366,14 +366,14 @@ def main(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         for scenario in scenarios:
             say(f"{scenario.name:24} {scenario.title} ({counted(len(scenario.steps), 'step')})")
         return OK
-    logging.getLogger("shardline").setLevel(logging.ERROR)  # what our client meets on its way is no result
+    logging.getLogger("shardline").setLevel(logging.ERROR)  # log lines of our client are not results
     options.on = options.on or ["embedded", "kinesis-local"]
     play = play_aws if options.aws else play_endpoint if options.endpoint else play_local
     return play(options, scenarios, interrupts)
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of the whole."""
+    """Run the command, and return its exit code."""
     interrupts = Interrupts()
     interrupts.install()
     try:

@@ -1,15 +1,15 @@
-"""Does an answer look as the table says it must, and what of it may a recording keep?
+"""Compares an answer with the expectation in the table, and removes varying values for a recording.
 
-Answers and expectations are trees of dicts, lists and plain values. An expectation may hold, in place of a value, a
-``Shape``: a rule for values that differ from run to run. ``$name`` in an expected text stands for a value of the run: the
-name of a stream, the account, something that an earlier answer said.
+Answers and expectations are trees of dicts, lists and plain values. In place of a value, an expectation may have a
+``Shape``: a rule for values that differ from run to run. ``$name`` in an expected text stands for a value of the run:
+the name of a stream, the account, or a value of an earlier answer.
 
 Invariants:
 
 - A dict has exactly the expected keys, unless it is a ``Some``; a list has exactly the expected elements.
-- A number is never equal to a bool, and 1 is equal to 1.0: JSON does not tell those two apart.
-- ``masked`` hides what varies (ids, numbers, times, the account, the names of the run) and keeps everything else, so
-  that the same behaviour gives the same recording, whoever records it.
+- A number is never equal to a bool, and 1 is equal to 1.0, because JSON does not distinguish them.
+- ``masked`` hides varying values (ids, numbers, times, the account, the names of the run) and keeps everything else, so
+  that the same behaviour gives the same recording for every user.
 """
 
 import re
@@ -41,16 +41,16 @@ class Some:
 
     members: Mapping[str, Any]
     ignored: tuple[str, ...] = ()
-    """Members that may be there or not, whatever the service does: a recording does not have them."""
+    """Optional members, whatever the service does: a recording does not have them."""
 
 
 @dataclass(frozen=True)
 class Matching:
-    """A text that matches a regular expression, in which ``$name`` is replaced by what it stands for."""
+    """A text that matches a regular expression, in which ``$name`` is replaced by its value."""
 
     pattern: str
     source: str = field(default="", compare=False)
-    """The pattern as the table has it, if ``$name`` was replaced: a recording must not have what it stands for."""
+    """The pattern in the table, if ``$name`` was replaced: a recording must not have the value."""
 
     def __str__(self) -> str:
         return f"<text like {self.source or self.pattern}>"
@@ -58,7 +58,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One field of one answer that is not as expected."""
+    """One field of one answer that differs from the expectation."""
 
     field: str
     expected: str
@@ -94,12 +94,12 @@ EXTENDED_ID = Shape(
     "extended request id", lambda value: text(value) and re.fullmatch(r"[A-Za-z0-9+/]{60,}={0,2}", value) is not None
 )
 A_BOOL = Shape("true or false", lambda value: isinstance(value, bool))
-# AWS's value is not known: anything of the type passes, and a recording keeps it.
+# AWS's value is not known: any value of the type passes, and a recording keeps it.
 ANY_TEXT = Shape("any text", text, varies=False)
 ANYTHING = Shape("anything", lambda _: True, varies=False)
 
 
-# Members that vary, by their names, for answers of which the table says only a part.
+# The names of members that vary, for answers of which the table has only a part.
 VARYING = {
     "StreamCreationTimestamp": TIME,
     "ConsumerCreationTimestamp": TIME,
@@ -122,7 +122,7 @@ def one_of(*values: Any) -> Shape:
 
 
 def filled(expected: Any, names: Mapping[str, Any]) -> Any:
-    """``expected`` (or a request's members) with every ``$name`` replaced."""
+    """Return ``expected`` (or a request's members) with every ``$name`` replaced."""
     if isinstance(expected, str):
         whole = _PLACEHOLDER.fullmatch(expected)
         if whole and whole[1] in names:
@@ -142,7 +142,7 @@ def filled(expected: Any, names: Mapping[str, Any]) -> Any:
 
 
 def unfilled(expected: Any) -> set[str]:
-    """The names that are still to be replaced in what ``filled`` gave."""
+    """Return the names that are still to be replaced in the result of ``filled``."""
     if isinstance(expected, str):
         return set(_PLACEHOLDER.findall(expected))
     if isinstance(expected, dict):
@@ -153,7 +153,7 @@ def unfilled(expected: Any) -> set[str]:
 
 
 def compare(expected: Any, got: Any, where: str = "") -> list[Mismatch]:
-    """What of ``got`` is not as ``expected``, which has no ``$name`` left."""
+    """Return the mismatches between ``got`` and ``expected``, which has no ``$name`` left."""
     if isinstance(expected, (Shape, Matching)):
         return [] if fits(expected, got) else [_mismatch(where, expected, got)]
     if isinstance(expected, (dict, Some)):
@@ -192,7 +192,7 @@ def _mismatch(where: str, expected: Any, got: Any) -> Mismatch:
 
 
 def shown(value: Any) -> str:
-    """A value on one line, not endless."""
+    """Return a value on one line, shortened if it is long."""
     if isinstance(value, (Shape, Matching)):
         return str(value)
     if isinstance(value, Some):
@@ -210,7 +210,7 @@ def shown(value: Any) -> str:
 
 
 def masked(expected: Any, got: Any, names: Mapping[str, Any]) -> Any:
-    """``got`` as a recording has it. ``expected`` has no ``$name`` left; ``names`` says what they stood for."""
+    """Return ``got`` as a recording has it. ``expected`` has no ``$name`` left; ``names`` has their values."""
     if isinstance(expected, Shape) and expected.varies and fits(expected, got):
         return str(expected)
     members = expected.members if isinstance(expected, Some) else expected
@@ -226,7 +226,7 @@ def masked(expected: Any, got: Any, names: Mapping[str, Any]) -> Any:
         inner = expected if isinstance(expected, list) and len(expected) == len(got) else [None] * len(got)
         return [masked(one, value, names) for one, value in zip(inner, got, strict=True)]
     if isinstance(got, str):
-        # A text with parts that vary is kept as its pattern, once it was seen to fit.
+        # A text with varying parts is kept as its pattern, after it was seen to match.
         return str(expected) if isinstance(expected, Matching) and fits(expected, got) else _mask_text(got, names)
     return got
 

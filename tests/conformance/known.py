@@ -1,6 +1,7 @@
-"""Which differences are known, on which endpoint, and why?
+"""The known differences of each endpoint, with the reason.
 
-A difference that is not listed fails the run; so does one that is listed and no longer shows. Patterns are those of fnmatch.
+A difference that is not listed fails the run, and so does a listed one that no longer occurs. Patterns are those of
+fnmatch.
 """
 
 from collections.abc import Collection, Iterable
@@ -35,7 +36,7 @@ class Known:
     why: str
     got: str = "*"
     sometimes: bool = False
-    """It depends on timing: that it does not show says nothing."""
+    """Whether the difference depends on timing, so that its absence means nothing."""
 
     def explains(self, difference: Difference) -> bool:
         return (
@@ -54,7 +55,7 @@ class Judgement:
     unknown: tuple[Difference, ...]
     known: tuple[Difference, ...]
     vanished: tuple[Known, ...]
-    """Listed, and not seen, although every scenario that it is about was played."""
+    """Listed differences that did not occur, although all of their scenarios were played."""
 
 
 def judge(
@@ -73,7 +74,7 @@ def judge(
     return Judgement(tuple(unknown), tuple(known), tuple(vanished))
 
 
-# Scenarios that are not played on an endpoint at all, by pattern, and why.
+# Patterns of scenarios that are not played on an endpoint at all, with the reason.
 NOT_PLAYED = {
     "kinesis-local": {
         "iterator-expired": "its clock cannot be moved, and five minutes are too long",

@@ -28,7 +28,7 @@ def _where(one) -> str:
 
 
 def written(text: str) -> str:
-    """A page with the cost and the scenarios as the table has them now."""
+    """Return a page with the current cost and scenarios of the table."""
     for name, part in {"cost": cost(), "scenarios": scenarios()}.items():
         block = f"<!-- {name} -->\n{part}\n<!-- end of {name} -->"
         text = re.sub(

@@ -1,13 +1,13 @@
-"""Plays a scenario against an endpoint, and says what came back.
+"""Plays a scenario against an endpoint, and returns the answers.
 
 Invariants:
 
-- A refusal for speed (AWS's control plane allows five calls a second) is waited out and the request repeated, unless
-  the step expects that very refusal. So is a failure of the service itself.
-- Access that is denied, unless expected, and a stream that cannot be made, end the scenario as not run: it neither
-  passed nor failed.
-- Credentials that have expired are looked up again, once; if that does not help, the run ends.
-- A stream's name is reported before the stream is made, so that the user can delete it whatever happens next.
+- A throttled request (AWS's control plane allows five calls a second) is repeated after a wait, unless the step expects
+  that refusal. So is a request for which the service itself failed.
+- If access is denied unexpectedly, or a stream cannot be created, the scenario counts as not run: it neither passed nor
+  failed.
+- Expired credentials are looked up again, once. If that does not help, the run ends.
+- A stream's name is reported before the stream is created, so that the user can delete it whatever happens next.
 - A step that uses a name that no earlier answer gave is a difference, and is not sent.
 """
 
@@ -53,8 +53,8 @@ _EXPIRED = {
 _DENIED = {"AccessDeniedException", "AccessDenied"}
 _BUSY = re.compile("Rate exceeded|CREATING|simultaneously|too many|Too Many", re.IGNORECASE)
 _NAME_MAX = 128
-_ATTEMPTS_MAX = 30  # of one request that the service does not let through: two and a half minutes
-_FAILURES_MAX = 3  # of the service itself, for one request
+_ATTEMPTS_MAX = 30  # attempts of one throttled request: two and a half minutes
+_FAILURES_MAX = 3  # attempts of one request for which the service itself failed
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the run is to end
@@ -62,20 +62,20 @@ class Stopped(Exception):  # noqa: N818 - not an error: the run is to end
 
 
 class CannotPlay(Exception):  # noqa: N818 - it reads better without Error
-    """The credentials, or the limits of the account, do not allow it."""
+    """The credentials, or the limits of the account, do not allow the scenario."""
 
 
 class CredentialsExpired(Exception):  # noqa: N818 - it reads better without Error
-    """The credentials were good once."""
+    """The credentials have expired."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """One step, as it went."""
+    """The outcome of one step."""
 
     label: str
     outcome: Any
-    """Masked: what a recording has."""
+    """The masked outcome, as in a recording."""
     mismatches: tuple[Mismatch, ...] = ()
 
 
@@ -88,12 +88,12 @@ class Result:
 
 @dataclass
 class Run:
-    """What all scenarios of a run share."""
+    """The state that all scenarios of a run share."""
 
     run_id: str
     stop: threading.Event = field(default_factory=threading.Event)
     note_stream: Callable[[str, str], None] = lambda _name, _scenario: None
-    """Told the name of each stream, and its scenario, before it is made."""
+    """Called with the name and the scenario of each stream, before it is created."""
 
 
 class Player:
@@ -118,7 +118,7 @@ class Player:
                 self.names[key] = stream_name(run.run_id, SHARED, str(scenario.streams[key].shards))
             self.names[f"{key}_arn"] = site.arn_of(self.names[key])
 
-    # ---- the whole
+    # ---- playing
 
     def play(self) -> Result:
         """Play all steps.
@@ -149,7 +149,7 @@ class Player:
             gap = Mismatch("the request", f"${missing[0]}", "no earlier answer had it")
             return Played(step.label, None, (gap,))
         outcome = self._carry_out(step, expected)
-        expected = filled(step.expect, self.names)  # with what this very answer gave
+        expected = filled(step.expect, self.names)  # including the values of this very answer
         return Played(step.label, masked(expected, outcome, self.names), tuple(compare(expected, outcome)))
 
     def _carry_out(self, step: Step, expected: Any) -> Any:
@@ -171,7 +171,7 @@ class Player:
                 return asyncio.run(self._run_program(step))
 
     async def _run_program(self, step: Program) -> Any:
-        """What a program returns, or what it raised. It is cancelled when the run ends."""
+        """Return the result of a program, or its exception. It is cancelled when the run ends."""
         outcome = None
 
         async def watch() -> None:
@@ -206,7 +206,7 @@ class Player:
     # ---- requests
 
     def request(self, operation: str, members: Mapping[str, Any], expected: Any = None) -> dict[str, Any]:
-        """The outcome of a plain request."""
+        """Return the outcome of a plain request."""
         return self._outcome(wire.Request(operation, wire.encode(members, as_cbor=False)), expected)
 
     def _call(self, step: Call, expected: Any) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Player:
                 self.names[name] = value
 
     def _outcome(self, request: wire.Request, expected: Any, show: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Send until the answer is one of the service about this request."""
+        """Send until the service gives an answer about this request."""
         pause, refreshed, failures = 0.25, False, 0
         for attempt in range(_ATTEMPTS_MAX):
             self.check_stop()
@@ -268,7 +268,7 @@ class Player:
                 self.site.shared_streams.add(name)
 
     def make_stream(self, name: str, spec: Stream, owner: str) -> None:
-        """Make a stream for a scenario, or for many, and wait until it is there."""
+        """Create a stream for one or more scenarios, and wait until it exists."""
         self._run.note_stream(name, owner)
         mode = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}} if spec.on_demand else {"ShardCount": spec.shards}
         outcome = self.request("CreateStream", {"StreamName": name, **mode, "Tags": {TAG: self._run.run_id}})
@@ -277,7 +277,7 @@ class Player:
         self.wait(name, "ACTIVE")
 
     def wait(self, stream: str, state: str, consumer: str = "") -> str:
-        """The state that it has in the end: the one that was waited for, unless patience ran out."""
+        """Wait for a state. Return the last state: the wanted one, unless the time is over."""
         give_up_at = time.monotonic() + self.site.patience
         while True:
             found = self.state_of(stream, consumer)
@@ -322,7 +322,7 @@ class Player:
         return read if children is None else read | {"children": children}
 
     def _flood(self, step: Flood) -> Any:
-        """The first refusal, of a request or of an entry; the last answer if there was none."""
+        """Return the first refusal of a request or an entry, or the last answer if there was none."""
         members = filled(dict(step.members), self.names)
         request = wire.Request(step.operation, wire.encode(members, as_cbor=False))
 
@@ -390,19 +390,19 @@ def _raised(error: BaseException) -> dict[str, str]:
 
 
 def is_denied(code: str, message: str) -> bool:
-    """Whether the caller may not do this; an emulator that does not know an operation says AccessDenied too."""
+    """Whether the caller may not do this. An emulator that does not support an operation also answers AccessDenied."""
     return code in _DENIED and "not authorized" in message
 
 
 def _is_passing(status: int, code: str, message: str) -> bool:
-    """Whether a refusal has nothing to do with the request."""
+    """Whether a refusal has nothing to do with the request itself."""
     if status >= 500 or code in {"ThrottlingException", "ProvisionedThroughputExceededException"}:
         return True
     return code in LIMITED and _BUSY.search(message) is not None
 
 
 def _at(tree: Any, path: str) -> Any:
-    """``Records[0].SequenceNumber`` of an answer; ``None`` if there is no such thing."""
+    """Return ``Records[0].SequenceNumber`` of an answer, or ``None`` if it does not exist."""
     parts = [int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", path)]
 
     def step(value: Any, part: int | str) -> Any:

@@ -1,6 +1,6 @@
-"""What do programs see that use our client, producer and consumer? Each is an async function of a ``Player``.
+"""Programs that use our client, producer and consumer. Each is an async function of a ``Player``.
 
-They return facts, as a tree, which the table compares. All of them end by themselves, on any endpoint.
+They return facts as a tree, which the table compares. All of them end by themselves, on any endpoint.
 """
 
 import collections
@@ -31,7 +31,7 @@ async def reshard(player, client, stream, *, split):
 
 
 async def all_records(player, client, stream):
-    """Every stored record, shard by shard, with aggregates opened."""
+    """Return every stored record, shard by shard, with aggregates unpacked."""
     records = []
     for shard in await client.list_shards(stream):
         iterator = await client.get_shard_iterator(stream, shard.shard_id, "TRIM_HORIZON")
@@ -85,7 +85,7 @@ async def client_http2(player):
 
 
 async def client_by_arn(player):
-    """By ARN the SDKs' rules pick another host on AWS, one of the account."""
+    """With an ARN, the rules of the SDKs select another host on AWS, which belongs to the account."""
     stream = player.names["a_arn"]
     async with player.site.client() as client:
         with anyio.fail_after(LIMIT):
@@ -202,6 +202,6 @@ async def consumer_group_across_reshards(player):
 
 
 async def put_numbers(client, stream, numbers):
-    """Spread over the whole range of keys, so that each child of a split gets some."""
+    """Put numbers that are spread over all hash keys, so that each child of a split gets some."""
     entries = [Entry(str(number).encode(), "k", str(number % 2 * HALF)) for number in numbers]
     await client.put_records(stream, entries)

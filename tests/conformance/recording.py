@@ -1,7 +1,8 @@
-"""What was seen, as a file that can be committed and compared with.
+"""Writes the results as a file that can be committed and compared with.
 
-JSON, in the order of the table. It has no account, no credentials, no ids and no times: see ``expectation.masked``.
-``write`` refuses to write anything else. A recording is compared step by step with what another endpoint answers.
+The file is JSON, in the order of the table. It has no account, no credentials, no ids and no times: see
+``expectation.masked``. ``write`` refuses anything else. A recording is compared step by step with the answers of
+another endpoint.
 """
 
 import json
@@ -18,11 +19,11 @@ RECORDINGS = Path(__file__).parent / "recordings"
 
 
 class RecordingError(Exception):
-    """A recording cannot be written or read; the text says why."""
+    """A recording cannot be written or read. The message has the reason."""
 
 
 def recording_of(results: Iterable[Result], *, endpoint: str, date: str) -> dict[str, Any]:
-    """What a file has of these results; scenarios that were not run are not in it."""
+    """Return the recording of these results. Scenarios that were not run are not in it."""
     scenarios = {
         result.scenario: [{"step": step.label, "outcome": step.outcome} for step in result.steps]
         for result in results
@@ -60,7 +61,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def against(recording: Mapping[str, Any], scenario: Scenario, result: Result) -> list[tuple[int, str, Mismatch]]:
-    """Where ``result`` is not what was recorded of its scenario: step, label, mismatch."""
+    """Yield where ``result`` differs from the recording of its scenario: step, label, mismatch."""
     recorded = recording["scenarios"].get(scenario.name)
     if recorded is None:
         return []

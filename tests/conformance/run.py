@@ -1,12 +1,12 @@
-"""Plays many scenarios side by side, and leaves nothing behind.
+"""Plays many scenarios in parallel, and leaves nothing behind.
 
 Invariants:
 
-- Every stream that was noted is deleted when its scenario is over, and the run waits until it is gone; also after an
-  interrupt, and after a failure. Streams that could not be deleted stay in the state, and are named.
+- Every noted stream is deleted when its scenario is over, even after an interrupt or a failure, and the run waits until
+  it is gone. Streams that could not be deleted stay in the state, and are named.
 - A stream is deleted only if its name begins with the prefix of this program, and either this program's state has it or
-  it carries this program's tag.
-- An interrupt stops the scenarios between two requests. What was finished stays finished.
+  it has this program's tag.
+- An interrupt stops the scenarios between two requests. Finished scenarios stay finished.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ _SOON = 0.2
 
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """The outcome of a run."""
 
     results: dict[str, Result] = field(default_factory=dict)
     broken_off: str = ""
-    """Why it did not come to its end."""
+    """Why the run did not complete."""
     left: tuple[str, ...] = ()
     """Streams that could not be deleted."""
 
 
 class Runner:
-    """Plays scenarios against a site that all share, or each against one of its own."""
+    """Plays scenarios against a site that all share, or each against its own."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Runner:
         self._on_result = on_result
 
     def play(self, scenarios: Sequence[Scenario]) -> Outcome:
-        """Play what is not finished yet. Interrupt it by setting ``stop``."""
+        """Play the scenarios that are not finished yet. Set ``stop`` to interrupt."""
         outcome = Outcome()
         waiting = []
         for scenario in scenarios:
@@ -65,7 +65,7 @@ class Runner:
                 waiting.append(scenario)
             else:
                 outcome.results[scenario.name] = kept
-        waiting.sort(key=lambda scenario: -scenario.seconds)  # the longest first: the others fit beside them
+        waiting.sort(key=lambda scenario: -scenario.seconds)  # the longest first, so that the others fit beside them
         run = Run(self._state.run_id, self._stop, self._state.note_stream)
         with ThreadPoolExecutor(self._jobs) as pool:
             futures = {pool.submit(self._play_one, scenario, run) for scenario in waiting}
@@ -77,7 +77,7 @@ class Runner:
 
     @staticmethod
     def _as_they_end(futures: "set[Future[Result]]") -> "Iterator[Future[Result]]":
-        while futures:  # with a timeout: a signal is handled between two of them
+        while futures:  # with a timeout, so that signals are handled in between
             ended, futures = wait(futures, timeout=_SOON, return_when=FIRST_COMPLETED)
             yield from ended
 
@@ -92,7 +92,7 @@ class Runner:
                 "the credentials have expired" if isinstance(problem, CredentialsExpired) else "the connection is lost"
             )
             outcome.broken_off = f"{kind}: {problem}"
-        except BaseException:  # a mistake of this program, or a second signal: nothing more is begun
+        except BaseException:  # a bug of this program, or a second signal: nothing more is started
             self._stop.set()
             raise
         else:
@@ -109,14 +109,14 @@ class Runner:
                 self._state.finish(scenario, result)
             if not site.throw_away:
                 for name in [name for name, owner in dict(self._state.streams).items() if owner == scenario.name]:
-                    with contextlib.suppress(CannotPlay):  # it is tried again at the end
+                    with contextlib.suppress(CannotPlay):  # the deletion is tried again at the end
                         delete(player, name)
         self._on_result(result, time.monotonic() - began_at)
         return result
 
 
 def delete(player: Player, name: str) -> bool:
-    """Ask for a stream's deletion, once; whether it is on its way out."""
+    """Request a stream's deletion, once. Return whether it is being deleted."""
     if not name.startswith(PREFIX):
         raise AssertionError(f"{name} is no stream of this program")
     outcome = player.request("DeleteStream", {"StreamName": name, "EnforceConsumerDeletion": True})
@@ -126,7 +126,7 @@ def delete(player: Player, name: str) -> bool:
 def clean(
     site: Site, state: RunState, names: Sequence[str], say: Callable[[str], None] = lambda _line: None
 ) -> tuple[str, ...]:
-    """Delete streams, and wait until they are gone; those that are left."""
+    """Delete streams, and wait until they are gone. Return those that are left."""
     player = Player(site, Scenario("cleaning", "Streams are deleted", ()), Run(state.run_id))
     left, give_up_at = list(names), time.monotonic() + site.patience
     reason = ""
@@ -157,7 +157,7 @@ class Leftover:
 
 
 def leftovers(site: Site) -> list[Leftover]:
-    """The streams of this program, of whatever run, that the account has: found by name and tag."""
+    """Return the streams of this program, of any run, that the account has. They are found by name and tag."""
     player = Player(site, Scenario("looking", "Streams are looked for", ()), Run("looking"))
     found, last = [], PREFIX[:-1]
     while True:

@@ -29,16 +29,16 @@ class Call:
     """Names for parts of the answer, which later steps use as ``$name``: ``{"first": "Records[0].SequenceNumber"}``."""
     cbor: bool = False
     body: bytes | None = None
-    """Sent as it is, instead of the members."""
+    """The raw body, instead of the members."""
     headers: Mapping[str, str | None] = field(default_factory=dict)
-    """Sent as well, or, with ``None``, not sent."""
+    """Additional headers. ``None`` omits a header."""
     signing: str = "right"
     """How the request is signed: see ``wire.SIGNING``."""
     method: str = "POST"
     show_headers: tuple[str, ...] = ()
     """The headers of the answer that belong to the outcome."""
     eventually: float = 0.0
-    """Repeat for so many seconds, while the answer is not as expected: AWS's lists are consistent only in time."""
+    """Repeat the call for this many seconds until the answer is as expected: AWS's lists are eventually consistent."""
 
     @property
     def label(self) -> str:
@@ -73,10 +73,10 @@ class Pause:
 @dataclass(frozen=True)
 class Read:
     members: Mapping[str, Any]
-    """Of GetShardIterator."""
+    """The type of the shard iterator."""
     expect: Any
     records: int | None = None
-    """Stop after so many; ``None`` reads to the end of a closed shard."""
+    """Stop after this many records. ``None`` reads to the end of a closed shard."""
 
     @property
     def label(self) -> str:
@@ -101,7 +101,7 @@ class Subscribe:
     members: Mapping[str, Any]
     expect: Any
     records: int = 0
-    """Stop after so many records; with 0, after the first event."""
+    """Stop after this many records; with 0, after the first event."""
     cbor: bool = False
     keep: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,13 +125,13 @@ Step = Call | Wait | Pause | Read | Flood | Subscribe | Program
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream that is made before the first step. The cost of a run follows from it."""
+    """A stream that is created before the first step. The cost of a run depends on it."""
 
     shards: int = 1
     on_demand: bool = False
     shared: bool = False
-    """One stream for all scenarios of a run that ask for as many shards: for those that change nothing of it, and do not
-    mind records of others. That is what keeps a run on AWS cheap.
+    """Whether all scenarios of a run that need the same number of shards share one stream. This is for scenarios that
+    do not change the stream and can live with records of others. It keeps a run on AWS cheap.
     """
 
 
@@ -141,28 +141,28 @@ class Scenario:
     title: str
     steps: Sequence[Step]
     streams: Mapping[str, Stream] = field(default_factory=dict)
-    """Made beforehand, named ``$key``, with ARN ``$key_arn``."""
+    """The streams to create, each named ``$key``, with the ARN ``$key_arn``."""
     makes: Mapping[str, Stream] = field(default_factory=dict)
-    """Streams that the steps make themselves: named, tagged, remembered and deleted like the others."""
+    """Streams that the steps create themselves. They are named, tagged, remembered and deleted like the others."""
     shards_at_most: int = 0
-    """With resharding: how many shards the streams have at one time, if more than they are made with."""
+    """With resharding: the largest number of shards at one time, if that is more than at the creation."""
     consumer_shards: int = 0
     """Registered consumers times shards."""
     put_units: int = 0
-    """Records of up to 25 KB that are put, where that is more than a few."""
+    """The number of records of up to 25 KB that are put, if there are many."""
     extended_retention_shards: int = 0
     seconds: float = 30.0
-    """How long it takes on AWS, about."""
+    """The approximate duration on AWS."""
     slow: str = ""
-    """Why it takes minutes on AWS."""
+    """Why the scenario takes minutes on AWS."""
     not_on_aws: str = ""
-    """Why it is not played on AWS."""
+    """Why the scenario is not played on AWS."""
     account_wide: bool = False
-    """It changes settings of the account: played on AWS only if asked for."""
+    """Whether the scenario changes settings of the account: then it is played on AWS only on request."""
 
 
 def ok(body: Any = None) -> dict[str, Any]:
-    """Status 200; many operations answer with no body at all."""
+    """Status 200. Many operations answer without a body."""
     return {"status": 200} if body is None else {"status": 200, "body": body}
 
 
@@ -190,6 +190,6 @@ def violation(*errors: str) -> dict[str, Any]:
 
 
 def broken(value: str, member: str, constraint: str) -> str:
-    """One member that breaks one constraint."""
+    """One member that violates one constraint."""
     shown = "null" if value == "null" else f"'{value}'"
     return f"Value {shown} at '{member}' failed to satisfy constraint: Member must {constraint}"

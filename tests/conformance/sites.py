@@ -1,7 +1,7 @@
-"""Where can the table be played? The embedded server, kinesis-local, any endpoint, and AWS.
+"""The endpoints on which the table can be played: the embedded server, kinesis-local, any endpoint, and AWS.
 
-A ``Site`` knows how to reach its endpoint, which account and region it plays, how fast it may be asked, and whether its clock
-can be moved.
+A ``Site`` knows how to reach its endpoint, its account and region, how fast it may be called, and whether its clock can
+be moved.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from tests.conformance.wire import Request, Wire, encode, error_of, outcome_of
 from shardline import Client, Credentials
 from shardline.testing import Delays, LocalKinesis
 
-# AWS's times, about. They pass on the server's own clock.
+# Approximately AWS's times. They pass on the server's own clock.
 DELAYS = Delays(create=15.0, delete=20.0, update=15.0, register=5.0, deregister=5.0)
 INTEROP = Path(__file__).parents[1] / "interop" / "conftest.py"
 _ACCOUNT = re.compile(r"\b(\d{12})\b")
-# Calls per second, for the account as a whole: the developer guide's limits, with room for others.
+# Calls per second for the whole account: the developer guide's limits, with room for others.
 _CONTROL_RATES = {
     "DescribeLimits": 0.5,
     "DescribeStreamSummary": 10.0,
@@ -38,11 +38,11 @@ _DATA = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator", "Subscribe
 
 
 class SiteError(Exception):
-    """The endpoint cannot be used; the text says why, and what to do."""
+    """The endpoint cannot be used. The message has the reason and the remedy."""
 
 
 class Pacer:
-    """Keeps requests of the control plane apart, over all threads."""
+    """Spaces out requests to the control plane, over all threads."""
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic) -> None:
         self._sleep = sleep
@@ -68,22 +68,22 @@ class Site:
     account: str
     partition: str = "aws"
     client: Callable[..., Client] = field(default=Client, repr=False)
-    """Our own client for this endpoint; takes further arguments of ``Client``."""
+    """Makes our own client for this endpoint, with further arguments of ``Client``."""
     advance: Callable[[float], None] | None = None
     """Moves the server's own clock."""
     pace: Callable[[str], None] = lambda _operation: None
     refresh: Callable[[ReadOnlyCredentials], bool] = lambda _used: False
-    """Look the credentials up again; whether there are others by now than those that were used."""
+    """Look up the credentials again. Return whether they differ from those that were used."""
     patience: float = 30.0
     """How long a change of state may take."""
     poll_pause: float = 0.05
     is_eventual: bool = False
-    """A change is seen everywhere only after a while, as on AWS."""
+    """Whether a change is visible everywhere only after a while, as on AWS."""
     making: threading.Lock = field(default_factory=threading.Lock, repr=False)
     shared_streams: set[str] = field(default_factory=set, repr=False)
-    """Those that have been made, while ``making`` was held."""
+    """The shared streams that exist. ``making`` guards them."""
     throw_away: bool = False
-    """The server ends with the run: its streams need not be deleted."""
+    """Whether the server ends with the run, so that its streams need not be deleted."""
 
     def arn_of(self, stream: str) -> str:
         return f"arn:{self.partition}:kinesis:{self.region}:{self.account}:stream/{stream}"
@@ -91,7 +91,7 @@ class Site:
 
 @contextlib.contextmanager
 def embedded() -> Iterator[Site]:
-    """A server of its own, with AWS's limits, that checks signatures, over TLS: that is how HTTP/2 is agreed upon."""
+    """A separate embedded server, with AWS's limits and signature checks, over TLS, so that HTTP/2 is negotiated."""
     with LocalKinesis(tls=True, delays=DELAYS, verify_signatures=True) as kinesis, contextlib.ExitStack() as stack:
         keys = ReadOnlyCredentials(kinesis.credentials.access_key, kinesis.credentials.secret_key, None)
         wire = Wire(kinesis.endpoint_url, kinesis.region, lambda: keys, ca_path=kinesis.ca_path, now=kinesis.clock.now)

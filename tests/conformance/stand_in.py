@@ -50,7 +50,7 @@ class StandIn:
         return sorted(self.server.call(lambda: list(self.server.service.state.streams)))
 
     def write_profile(self, token: str = SESSION_TOKEN) -> None:
-        """The credentials file of the user."""
+        """Write the credentials file of the user."""
         folder = self.home / ".aws"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "credentials").write_text(
@@ -59,7 +59,7 @@ class StandIn:
         )
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What a user of another partition has set, and nothing of whoever runs the tests."""
+        """The environment of a user of another partition, without the settings of the person who runs the tests."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return ours | {
             "HOME": str(self.home),
@@ -75,7 +75,7 @@ class StandIn:
 
 
 class ExpiringSignatures:
-    """Signatures of which a session token can expire."""
+    """Signature checks with a session token that can expire."""
 
     def __init__(self, credentials: dict[str, tuple[str, str | None]], region: str) -> None:
         self._signatures = Signatures(credentials, region)
@@ -115,7 +115,7 @@ def stand_in(directory: Path, delay: float = 0.2) -> Iterator[StandIn]:
 
 
 class Proxy:
-    """An HTTPS proxy that leads every name to one place, and is the TLS endpoint there."""
+    """An HTTPS proxy that connects every name to one address, and terminates TLS there."""
 
     def __init__(self, context: ssl.SSLContext, port: int) -> None:
         self._context = context
@@ -124,8 +124,8 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.names: set[str] = set()
         self.protocols: set[str | None] = set()
-        """What was agreed upon inside of TLS: HTTP/2 or HTTP/1.1, or nothing."""
-        """The hosts that were asked for."""
+        """The protocols that were negotiated inside TLS: HTTP/2, HTTP/1.1, or none."""
+        """The requested hosts."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -166,13 +166,13 @@ class Proxy:
                 _copy(inside, behind)
                 back.join(timeout=5)
         except OSError:
-            return  # the client has gone, as it may
+            return  # the client has disconnected, which is allowed
         finally:
             client.close()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Until one of them is gone."""
+    """Copy bytes until one of the two is closed."""
     with contextlib.suppress(OSError):
         while data := source.recv(_BUFFER):
             target.sendall(data)

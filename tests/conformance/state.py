@@ -1,13 +1,13 @@
-"""What does a run have to remember, should it be killed? Its streams, and the scenarios that are finished.
+"""The state of a run that survives a kill: its streams, and the finished scenarios.
 
-One JSON file, replaced as a whole and flushed to the disk with every change.
+It is one JSON file, which is replaced as a whole and flushed to the disk with every change.
 
 Invariants:
 
-- A stream is in the file before it is made, and until it was seen to be gone.
-- A finished scenario is in the file with its result, and with a digest of what was played: if the table has changed
-  since, it is played again.
-- A file of another region or endpoint, or one that cannot be read, is refused: its streams would be forgotten.
+- A stream is in the file before it is created, and until it was seen to be gone.
+- A finished scenario is in the file with its result, and with a digest of the scenario: if the table has changed since,
+  it is played again.
+- A file of another region or endpoint, or an unreadable one, is refused: its streams would be forgotten.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ VERSION = 1
 
 
 class StateError(Exception):
-    """The state file cannot be used; the text says why."""
+    """The state file cannot be used. The message has the reason."""
 
 
 class RunState:
-    """The state of one run. ``path=None`` keeps nothing."""
+    """The state of one run. With ``path=None``, nothing is stored."""
 
     def __init__(self, path: Path | None, endpoint: str, run_id: str | None = None) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class RunState:
 
     @classmethod
     def load(cls, path: Path, endpoint: str) -> "RunState | None":
-        """The state of a run that did not come to its end, if there is one.
+        """Return the state of a run that did not complete, if there is one.
 
         Raises:
             StateError: the file is not the state of a run.
@@ -96,7 +96,7 @@ class RunState:
             self._save()
 
     def begin(self, scenario: str) -> str:
-        """A suffix for the names of a scenario's streams: those of an earlier attempt may be on their way out still."""
+        """Return a suffix for the names of a scenario's streams: those of an earlier attempt may still be in deletion."""
         with self._lock:
             self._attempts[scenario] = attempt = self._attempts.get(scenario, 0) + 1
             self._save()
@@ -112,7 +112,7 @@ class RunState:
         return from_tree(kept["result"]) if kept is not None and kept["digest"] == digest_of(scenario) else None
 
     def forget_results(self, scenarios: Collection[str]) -> None:
-        """These are to be played once more."""
+        """Remove the results of these scenarios, so that they are played again."""
         with self._lock:
             for name in scenarios:
                 self._finished.pop(name, None)
@@ -123,14 +123,14 @@ class RunState:
         return tuple(self._finished)
 
     def end(self) -> None:
-        """The run is over, and nothing is left of it."""
+        """Remove the state, because the run is over and nothing is left of it."""
         with self._lock:
             if self._path is not None:
                 self._path.unlink(missing_ok=True)
 
 
 def digest_of(scenario: Scenario) -> str:
-    """Changes whenever what is played, or what is expected, does."""
+    """Return a digest that changes whenever the scenario or its expectations change."""
     parts = [
         (type(step).__name__, step.label, repr(getattr(step, "members", "")), repr(step.expect))
         for step in scenario.steps

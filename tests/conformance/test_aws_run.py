@@ -1,7 +1,7 @@
-"""Does a run on AWS leave nothing behind, whatever happens to it, and go on where it was broken off?
+"""Does a run on AWS leave nothing behind, whatever happens to it, and resume where it was interrupted?
 
-There is no account for these tests: AWS is a stand-in (``stand_in.py``) under a name of its own, with TLS, an HTTPS proxy,
-signatures that are checked, and credentials from a profile. The program is the real one, in a process of its own.
+There is no account for these tests: AWS is a stand-in (``stand_in.py``) under its own name, with TLS, an HTTPS proxy,
+signature checks, and credentials from a profile. The program is the real one, in a separate process.
 """
 
 import json
@@ -109,7 +109,7 @@ def test_a_run_from_beginning_to_end(aws, state, tmp_path):
     ended = run(aws, state, *FAST, "--only", "client-json", "--record", str(recorded))
     assert ended.returncode == 0, ended.stdout
     assert played(ended.stdout) == {"put-record", "stream-by-arn", "stream-missing", "client-json"}
-    # What it makes and what it costs is said first, then that nothing is left.
+    # The output first states what is created and what it costs, and in the end that nothing is left.
     assert re.search(rf"Endpoint https://{NAME}, region {REGION}, account {ACCOUNT}", ended.stdout)
     assert re.search(r"3 streams with 4 shards.*at most 0\.0\d US dollars", ended.stdout), ended.stdout
     assert "no stream is left" in ended.stdout
@@ -118,7 +118,7 @@ def test_a_run_from_beginning_to_end(aws, state, tmp_path):
     made = requests(aws, "CreateStream")
     assert len(made) == 3
     assert all(one.stream.startswith(PREFIX) for one in made)
-    # The recording is what CI compares with: it has no account, no key, and the embedded server agrees with it.
+    # CI compares with the recording: it has no account and no key, and the embedded server agrees with it.
     text = recorded.read_text()
     assert not [secret for secret in (ACCOUNT, ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, NAME) if secret in text]
     kept = load(recorded)
@@ -141,7 +141,7 @@ def test_the_endpoint_comes_from_the_region_if_nothing_else_is_set(aws, state):
     assert f"https://kinesis.{REGION}.amazonaws.com" in ended.stdout
     assert ended.returncode == 0, ended.stdout
     assert aws.streams == []
-    # By ARN, the rules of the SDKs lead to an endpoint of the account.
+    # With an ARN, the rules of the SDKs select an endpoint of the account.
     assert {f"kinesis.{REGION}.amazonaws.com", f"{ACCOUNT}.data-kinesis.{REGION}.amazonaws.com"} <= aws.proxy.names
     assert "h2" in aws.proxy.protocols
 
@@ -201,7 +201,7 @@ def test_an_interrupted_run_deletes_its_streams_and_can_be_resumed(aws, state, n
     assert aws.streams == []
     resumed = run(aws, state, "--only", "put-record", "--resume")
     assert resumed.returncode == 0, resumed.stdout
-    assert played(resumed.stdout) == set()  # it was finished
+    assert played(resumed.stdout) == set()  # the scenario was finished
     assert "1 scenario of 1 played" in resumed.stdout
 
 

@@ -1,4 +1,4 @@
-"""Is the cost that is stated an upper bound of what AWS bills?"""
+"""Is the stated cost an upper bound of AWS's bill?"""
 
 import pytest
 from tests.conformance import cost

@@ -1,6 +1,7 @@
-"""Does the embedded server answer as the table says AWS does, but for what is listed?
+"""Does the embedded server answer as AWS does according to the table, except for listed differences?
 
-One server a scenario, in a process of the test's own: minutes pass on its clock. ``make conformance`` plays the same.
+Each scenario has its own server, in the process of the test: minutes pass on its clock. ``make conformance`` plays the
+same.
 """
 
 import pytest

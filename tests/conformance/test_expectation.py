@@ -1,4 +1,4 @@
-"""Is a difference seen, and does a recording hide what it must?"""
+"""Is a difference found, and does a recording hide varying values?"""
 
 import pytest
 from tests.conformance.expectation import (

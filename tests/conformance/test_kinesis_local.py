@@ -1,6 +1,7 @@
-"""Does ``make conformance`` pass as it stands: is everything listed in which kinesis-local differs from the table?
+"""Does ``make conformance`` pass: are all differences between kinesis-local and the table listed?
 
-A part of the table, to see that the list is read and that the program's exit code means something; the command plays it all.
+These tests play a part of the table, to check that the list is used and that the exit code is right. The command plays
+it all.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Does a difference that is not listed fail, and one that is listed and vanished too?"""
+"""Does an unlisted difference fail, and a listed one that no longer occurs?"""
 
 from tests.conformance.expectation import Mismatch
 from tests.conformance.known import KNOWN, NOT_PLAYED, Difference, Known, judge

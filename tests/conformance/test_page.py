@@ -1,4 +1,4 @@
-"""Do the pages say what the table says?"""
+"""Do the pages match the table?"""
 
 from tests.conformance.__main__ import parser
 from tests.conformance.page import PAGES, written

@@ -1,4 +1,4 @@
-"""Does a player wait out what passes, stop where it must, and never send what it cannot fill in?"""
+"""Does a player wait out temporary failures, stop where it must, and never send an incomplete request?"""
 
 import json
 import threading
@@ -26,7 +26,7 @@ DENIED = ("AccessDeniedException", "User: arn:aws:iam::1:user/u is not authorize
 
 
 class FakeWire:
-    """Answers from a script; the last answer is repeated."""
+    """Answers from a script, and repeats the last answer."""
 
     def __init__(self, *answers):
         self.answers = list(answers)

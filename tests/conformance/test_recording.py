@@ -1,6 +1,6 @@
-"""Is a recording free of secrets, and is a server that answers otherwise seen to differ from it?
+"""Is a recording free of secrets, and is a server that answers differently detected?
 
-Every recording in ``recordings/`` is compared with the embedded server. There may be none yet: then the comparison is proved
+Every recording in ``recordings/`` is compared with the embedded server. If there is none yet, the comparison is tested
 with one that is made here.
 """
 
@@ -19,7 +19,7 @@ RESULTS = [Result("a", (Played("ListStreams", {"status": 200}),)), Result("b", (
 
 
 def differences(kept):
-    """Where the embedded server differs from a recording."""
+    """Return where the embedded server differs from a recording."""
     for name in kept["scenarios"]:
         scenario = SCENARIOS.get(name)
         if scenario is None:

@@ -1,4 +1,4 @@
-"""Is only that deleted which this program has made?"""
+"""Are only the streams of this program deleted?"""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ MINE = "shardline-conformance-1-a"
 
 
 class FakeKinesis:
-    """As much of the service as deleting needs."""
+    """The part of the service that a deletion needs."""
 
     def __init__(self, streams, deletions=1):
         self.streams = dict(streams)

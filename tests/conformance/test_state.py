@@ -1,4 +1,4 @@
-"""Does a run that was killed know what it has finished, and which streams it has made?"""
+"""Does a run that was killed know its finished scenarios and its streams?"""
 
 import pytest
 from tests.conformance.expectation import Mismatch

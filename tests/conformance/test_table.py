@@ -1,4 +1,4 @@
-"""Does the table cover every operation and every error, and could it be played on AWS as it is?"""
+"""Does the table cover every operation and every error, and could it be played on AWS unchanged?"""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.conformance.wire import SIGNING
 
 SERVER = Path(__file__).parents[2] / "src" / "shardline" / "server"
 MODEL = botocore.session.get_session().get_service_model("kinesis")
-# What the server can answer and no scenario can call for, and why.
+# Errors of the server that no scenario can cause, with the reason.
 NO_SCENARIO = {
     "AccessDeniedException": "for a Host or an Origin that AWS would never get",
     "MalformedHttpRequestException": "for bytes that are no HTTP",
@@ -49,7 +49,7 @@ def expected_errors():
 
 
 def errors_of_the_server():
-    """Every type that the server's code names."""
+    """Return every error type that the server's code names."""
     text = "\n".join(path.read_text() for path in SERVER.rglob("*.py") if not path.name.startswith("fault"))
     return set(re.findall(r"\"([A-Z]\w+Exception|InternalFailure)\"", text))
 

@@ -1,4 +1,4 @@
-"""Are requests sent as they are meant: signed in every way, in both protocols, and again when a connection was closed?"""
+"""Are requests sent as intended: signed in every way, in both protocols, and again after a connection was closed?"""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,7 +26,7 @@ KEYS = ReadOnlyCredentials("AKIAEXAMPLE", "secret", "token")
 
 @pytest.fixture
 def server():
-    """Answers with what it got, and closes the connection after each answer."""
+    """A server that returns the request, and closes the connection after each answer."""
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -39,10 +39,10 @@ def server():
             self.send_header("content-length", "2")
             self.end_headers()
             self.wfile.write(b"{}")
-            self.close_connection = True  # without saying so
+            self.close_connection = True  # without announcing it
 
         def log_message(self, *_):
-            """Say nothing."""
+            """Print nothing."""
 
     running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=running.serve_forever)

@@ -1,7 +1,7 @@
-"""How does a raw request reach a Kinesis endpoint, signed rightly or wrongly?
+"""Sends raw requests to a Kinesis endpoint, with right or wrong signatures.
 
-One plain HTTP client, so that bad requests can be sent too: http.client over TLS and proxies, bodies in JSON and CBOR,
-signatures by botocore, independent of our own signer. Each thread has a connection of its own.
+It is a plain HTTP client, so that invalid requests can be sent, too: http.client over TLS and proxies, bodies in JSON
+and CBOR, signatures by botocore, independent of our own signer. Each thread has its own connection.
 """
 
 import base64
@@ -26,7 +26,7 @@ from shardline.codec.eventstream import Message, MessageDecoder
 JSON = "application/x-amz-json-1.1"
 CBOR = "application/x-amz-cbor-1.1"
 TARGET = "Kinesis_20131202."
-# Ways to sign. "at +600" and its like sign with a clock that is off by so many seconds.
+# The ways to sign. "at +600" and similar sign with a clock that is wrong by this many seconds.
 SIGNING = (
     "right",
     "none",
@@ -44,12 +44,12 @@ _BINARY = {"Data"}  # members that are bytes
 
 
 class WireError(Exception):
-    """No answer came."""
+    """There was no answer."""
 
 
 @dataclass(frozen=True)
 class Raw:
-    """An answer as it came."""
+    """An answer as it arrived."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,7 +67,7 @@ class Request:
 
 
 class Wire:
-    """A way to one endpoint. ``credentials`` is asked for each request; ``now`` is the time to sign with."""
+    """A client of one endpoint. ``credentials`` is called for each request; ``now`` is the time to sign with."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Wire:
         self._open: set[http.client.HTTPConnection] = set()
 
     def send(self, request: Request) -> Raw:
-        """Send it, and read the whole answer.
+        """Send a request, and read the whole answer.
 
         Raises:
-            WireError: nothing came back, several times.
+            WireError: there was no answer, several times.
         """
         with _reading(self._exchange(request)) as response:
             return Raw(response.status, _lower(response), response.read())
 
     def events(self, request: Request) -> "tuple[Raw, Iterator[Message]]":
-        """For SubscribeToShard: an error answer as a whole, or the events as they come."""
+        """For SubscribeToShard: return an error as a whole, or the events as they arrive."""
         response = self._exchange(request)
         if response.status != http.HTTPStatus.OK:
             with _reading(response):
@@ -112,7 +112,7 @@ class Wire:
             while chunk := response.read1(65_536):
                 yield from decoder.feed(chunk)
             decoder.close()
-        finally:  # whoever stops reading leaves bytes behind: the connection cannot be used again
+        finally:  # a caller that stops reading leaves bytes behind, so the connection cannot be used again
             response.close()
             self._forget()
 
@@ -127,7 +127,7 @@ class Wire:
                     connection.putheader(name, value)
                 connection.endheaders(request.body)
                 return connection.getresponse()
-            except (OSError, http.client.HTTPException) as error:  # a connection that was kept may have been closed
+            except (OSError, http.client.HTTPException) as error:  # a kept connection may have been closed
                 self._forget()
                 problem = error
                 time.sleep(0.2 * attempt)
@@ -159,14 +159,14 @@ class Wire:
                 self._open.discard(kept)
 
     def close(self) -> None:
-        """Close the connections of all threads, once none of them sends any more."""
+        """Close the connections of all threads. None of them may still send."""
         with self._lock:
             for connection in self._open:
                 connection.close()
             self._open.clear()
 
     def _signed(self, request: Request) -> tuple[str, str, dict[str, str]]:
-        """The method, the path and the headers of a request that is signed as it says."""
+        """Return the method, the path and the headers of a request, signed in the given way."""
         given = {
             "Content-Type": request.content_type,
             "X-Amz-Target": TARGET + request.operation,
@@ -209,7 +209,7 @@ def _sign(target: AWSRequest, how: str, credentials: ReadOnlyCredentials, region
 
 
 class _SignedInQuery(SigV4QueryAuth):
-    """Signs in the query string and leaves the body alone: botocore's own moves it into the query."""
+    """Signs in the query string without changing the body: botocore's own signer moves it into the query."""
 
     def _modify_request_before_signing(self, request: AWSRequest) -> None:
         request.data, data = b"", request.data
@@ -218,7 +218,7 @@ class _SignedInQuery(SigV4QueryAuth):
 
 
 class _SignedAt(SigV4Auth):
-    """Signs with a given time: botocore's own is that of the machine."""
+    """Signs with a given time: botocore's own signer uses the machine's."""
 
     def __init__(self, credentials: ReadOnlyCredentials, service: str, region: str, now: float) -> None:
         super().__init__(credentials, service, region)
@@ -232,7 +232,7 @@ class _SignedAt(SigV4Auth):
 
 
 class _reading:  # noqa: N801 - a context manager, used like a function
-    """Closes a response that failed to be read, so that its connection is not used again."""
+    """Close a response that could not be read, so that its connection is not used again."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
@@ -257,7 +257,7 @@ def _text(value: str | bytes) -> str:
 
 
 def encode(members: Any, *, as_cbor: bool) -> bytes:
-    """The members of a request; ``bytes`` are blobs."""
+    """Encode the members of a request; ``bytes`` are blobs."""
     if as_cbor:
         return cbor.encode(members)
     return json.dumps(members, default=_as_base64).encode()
@@ -270,7 +270,7 @@ def _as_base64(value: Any) -> str:
 
 
 def decode(content_type: str, body: bytes) -> Any:
-    """A body as a tree, the same from JSON and CBOR: blobs in base64, times in seconds."""
+    """Return a body as a tree, the same from JSON and CBOR: blobs in base64, times in seconds."""
     if not body:
         return None
     if content_type.startswith(CBOR):
@@ -290,7 +290,7 @@ def _plain(value: Any) -> Any:
 
 
 def outcome_of(raw: Raw, show: tuple[str, ...] = ()) -> dict[str, Any]:
-    """An answer as a tree."""
+    """Return an answer as a tree."""
     body = decode(raw.headers.get("content-type", ""), raw.body)
     outcome: dict[str, Any] = {"status": raw.status}
     if body is not None:
@@ -303,7 +303,7 @@ def outcome_of(raw: Raw, show: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def error_of(outcome: Any) -> tuple[str, str]:
-    """The type and the text of an error answer, or of one that is expected."""
+    """Return the type and the text of an error, received or expected."""
     error = outcome.get("error") if isinstance(outcome, dict) else None
     if not isinstance(error, dict):
         return "", ""

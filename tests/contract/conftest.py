@@ -1,7 +1,7 @@
-"""How do the servers behind lease stores come up for a test, and surely go away again?
+"""Starts the servers behind lease stores, and ends them reliably.
 
 Each starts on first use, on a free loopback port, once per session, in a process group with a watcher that reads a pipe
-from us: the group is killed at the end, by us or by the watcher when the pipe closes because we died.
+from us. We kill the group at the end; if we die, the pipe closes and the watcher kills it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def accepts(port):
 
 @contextlib.contextmanager
 def running(command_for, directory, environment=None):
-    """Run ``command_for(port)`` until the block ends; gives the port."""
+    """Run ``command_for(port)`` until the block ends. Yields the port."""
     port = free_port()
     closed = {"PATH": os.environ["PATH"], "HOME": str(directory), "TMPDIR": str(directory), **(environment or {})}
     closed = {name: value.format(port=port) for name, value in closed.items()}
@@ -124,14 +124,14 @@ def valkey_port(tmp_path_factory):
 
 @pytest.fixture
 def start_valkey(tmp_path):
-    """Start a Valkey of one's own, with settings."""
+    """Start a separate Valkey with the given settings."""
     with contextlib.ExitStack() as stack:
         yield lambda *settings: stack.enter_context(valkey(tmp_path, *settings))
 
 
 @pytest.fixture
 def unique():
-    """A name that no other test uses: the servers live for the session."""
+    """Return a name that no other test uses: the servers live for the session."""
     return f"t{secrets.token_hex(6)}"
 
 

@@ -1,6 +1,6 @@
-"""Does a real consumer work on every store: resume, share, follow a split, and go on after a crash?
+"""Does a real consumer work on every store: resume, share, follow a split, and continue after a crash?
 
-The stores are real: a SQLite file, Valkey, and DynamoDB twice (dynalite and ministack); Kinesis is the embedded one.
+The stores are real: a SQLite file, Valkey, and DynamoDB twice (dynalite and ministack). Kinesis is the embedded server.
 """
 
 import time
@@ -31,7 +31,7 @@ EVERY_STORE = ["sqlite", "redis", "dynalite", "ministack"]
 
 @pytest.fixture(params=EVERY_STORE)
 def store(request, tmp_path, unique):
-    """A store's URL, with nothing of others in it."""
+    """The URL of an empty store."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/leases.db"
     if request.param == "redis":
@@ -53,7 +53,7 @@ def connection(kinesis):
 
 @pytest.fixture
 def make(connection, store, unique):
-    """A worker of this test's group."""
+    """Make a worker of this test's group."""
 
     def make(name, **settings):
         return Consumer(

@@ -1,4 +1,4 @@
-"""Can a fleet move between the Java KCL and us in one table, and what can go wrong with it?"""
+"""Can a fleet move between the Java KCL and us in one table, and what can go wrong?"""
 
 import json
 import time
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.anyio
 KEYS = Credentials("AKIDEXAMPLE", "secret")
 FIVE = Checkpoint(at_sequence_number(SequenceNumber(5, 2)))
 
-# What later versions of the Java KCL put beside its row.
+# Attributes that later versions of the Java KCL add to their rows.
 OTHERS = {
     "pendingCheckpoint": {"S": "14"},
     "pendingCheckpointSubSequenceNumber": {"N": "0"},
@@ -86,7 +86,7 @@ async def opened(store):
 
 @pytest.fixture
 def raw(server_url):
-    """DynamoDB as a client that we did not write sees it."""
+    """A DynamoDB client that is not ours."""
     return boto3.client(
         "dynamodb",
         region_name="eu-west-1",
@@ -112,7 +112,9 @@ async def test_the_table_is_the_kcls_and_paid_by_request(opened, raw, unique):
 
 
 async def test_a_kcl_application_moves_here_and_back(opened, raw, unique):
-    """Java stopped; we list, take over, read on from its checkpoint, commit and let go; all that it wrote is there."""
+    """Java has stopped; we list, take over, read on from its checkpoint, commit and release. Everything that it wrote
+    is kept.
+    """
     raw.put_item(TableName=unique, Item=JAVA_ROW | OTHERS)
     (lease,) = await opened.list_leases()
     assert lease.resume_at == at_sequence_number("12")
@@ -121,7 +123,7 @@ async def test_a_kcl_application_moves_here_and_back(opened, raw, unique):
     assert (taken.counter, taken.owner, taken.owner_switches) == (39, "py-1", 1)
     renewed = await opened.apply(RenewLease(SHARD, "py-1", 39))
     row = row_of(raw, unique)
-    assert {name: row[name] for name in OTHERS} == OTHERS  # nothing was lost on the way
+    assert {name: row[name] for name in OTHERS} == OTHERS  # no attribute was lost
     committed = await opened.apply(CommitCheckpoint(SHARD, "py-1", renewed.counter, FIVE))
     await opened.apply(ReleaseLease(SHARD, "py-1", committed.counter))
     row = row_of(raw, unique)
@@ -141,7 +143,7 @@ async def test_a_kcl_application_moves_here_and_back(opened, raw, unique):
 
 
 async def test_a_java_leader_asks_us_for_a_lease(opened, raw, unique):
-    """Handoff as KCL 3 writes it: we learn of it, commit, and assign."""
+    """A hand-over as KCL 3 writes it: we notice it, commit, and hand over."""
     await opened.apply(CreateLease(Lease(SHARD, counter=3, owner="py-1")))
     raw.update_item(
         TableName=unique,
@@ -192,7 +194,7 @@ async def test_every_row_has_what_a_java_reader_needs_after_every_operation(open
 
 
 async def test_a_row_without_owner_switches_gets_them_when_it_is_taken(opened, raw, unique):
-    """Other libraries leave them out, and Java throws."""
+    """Other libraries omit this attribute, and Java throws without it."""
     item = {name: value for name, value in JAVA_ROW.items() if name != "ownerSwitchesSinceCheckpoint"}
     raw.put_item(TableName=unique, Item=item)
     (lease,) = await opened.list_leases()
@@ -211,7 +213,7 @@ async def test_latest_is_pinned_beside_what_java_reads(opened, raw, unique):
 
 
 async def test_rows_that_are_no_leases_are_passed_over(opened, raw, unique):
-    """KCL 3.5 keeps its workers' figures and its leader in the same table."""
+    """KCL 3.5 keeps its workers' metrics and its leader in the same table."""
     raw.put_item(TableName=unique, Item=JAVA_ROW | {"entityType": {"S": "LEASE"}})
     raw.put_item(TableName=unique, Item={"leaseKey": {"S": "w"}, "entityType": {"S": "WORKER_METRIC_STATS"}})
     raw.put_item(TableName=unique, Item={"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}})
@@ -253,7 +255,7 @@ async def test_rows_of_another_group_are_written_by_none_of_our_operations(opene
 
 
 async def test_whom_a_table_serves_can_be_asked_by_anyone(opened, server_url, raw, unique):
-    """Rows of a KCL do not say it; beside rows that do, they are of the same group."""
+    """Rows of a KCL name no group. Beside rows that name one, they belong to the same group."""
     visitor = DynamoDbLeases(opened._access, unique, "-", "-", existing=True)
     assert await visitor.open() is None
     assert await visitor.list_groups() == []
@@ -296,11 +298,11 @@ async def test_a_table_that_was_deleted_is_a_failure(opened, raw, unique):
     assert failure.kind is FailureKind.NOT_FOUND
 
 
-# ---- failures, with answers that we write
+# ---- failures, with scripted answers
 
 
 class Scripted:
-    """An ``HttpTransport`` that gives prepared answers in turn, and remembers what was asked."""
+    """An ``HttpTransport`` that gives prepared answers in turn, and remembers the requests."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -406,13 +408,13 @@ async def test_or_is_read_after_it():
 
 
 async def test_a_row_that_changed_back_meanwhile_is_no_refusal():
-    """Refused by a row that is gone by the time we read it: the same write may go through now."""
+    """The row that caused the refusal is gone when we read it: the same write may succeed now."""
     fits = {**JAVA_ROW, "leaseOwner": {"S": "a"}, "leaseCounter": {"N": "1"}}
     store, _ = scripted(error("ConditionalCheckFailedException"), told({"Item": fits}))
     failure = await store.apply(RENEW)
     assert (failure.kind, failure.code, failure.maybe_received) == (FailureKind.TRANSIENT, "Contended", False)
     store, _ = scripted(error("ConditionalCheckFailedException"), told({}))
-    assert await store.apply(DeleteLease(SHARD, 1)) is None  # someone else deleted it
+    assert await store.apply(DeleteLease(SHARD, 1)) is None  # another worker deleted it
 
 
 async def test_every_page_is_read_consistently():
@@ -479,7 +481,7 @@ async def test_settings_that_lead_nowhere_are_a_failure(monkeypatch, tmp_path):
 
 
 async def test_without_an_endpoint_aws_rules_decide(monkeypatch, tmp_path, dynalite_url, unique):
-    """And the ordinary environment names credentials and a local endpoint."""
+    """The ordinary environment names credentials and a local endpoint."""
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", dynalite_url)

@@ -35,7 +35,7 @@ FILE_LEASES = loaded().FileLeases
 
 
 def imported_names(source):
-    """Every module and name of ours that a program imports, as pairs; the name is None for a plain import."""
+    """Return every module and name of ours that a program imports, as pairs. The name is None for a plain import."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names if alias.name.split(".")[0] == "shardline")

@@ -1,6 +1,6 @@
-"""What does every ``KinesisApi`` promise, whoever answers? One suite; each implementation brings a harness.
+"""What must every ``KinesisApi`` do, whatever the transport? There is one suite, and a harness for each implementation.
 
-The port's laws: an expected failure is a value after one attempt, and nothing else but a bug raises.
+The rules of the port: an expected failure is returned as a value after one attempt, and only a bug raises.
 """
 
 import json
@@ -78,7 +78,7 @@ class Arriving:
 
 
 class HttpHarness:
-    """``KinesisHttp`` over answers that we write."""
+    """``KinesisHttp`` with scripted answers."""
 
     def __init__(self, codec, write):
         self._write = write
@@ -125,7 +125,7 @@ def harness(request):
 
 
 def drive(awaitable):
-    """Run what never waits."""
+    """Run a coroutine that never waits."""
     coroutine = awaitable.__await__()
     try:
         next(coroutine)
@@ -162,7 +162,7 @@ GOOD = {
     "call": {"ShardLimit": 500, "OpenShardCount": 2},
 }  # fmt: skip
 
-# What a good answer may become on a bad day.
+# Damaged versions of a good answer.
 BAD_VALUES = [
     None,
     7,
@@ -268,7 +268,7 @@ def test_members_of_wrong_types_raise_nothing(name, harness):
     for value in BAD_VALUES:
         for member in [*GOOD[name], "Records", "ChildShards", "__type"]:
             harness.answers(GOOD[name] | {member: value})
-            assert called(harness, name) is not None  # a value or a Failure; an exception fails here
+            assert called(harness, name) is not None  # a value or a Failure; an exception fails the test
 
 
 @pytest.mark.parametrize("implementation", HARNESSES)

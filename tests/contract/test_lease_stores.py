@@ -1,6 +1,7 @@
-"""Do all of our lease stores keep the published contract, on every event loop?
+"""Do all of our lease stores fulfil the published contract, on every event loop?
 
-``shardline.testing.LeaseStoreContract`` has the tests. Here are the stores, and what only some of them promise.
+``shardline.testing.LeaseStoreContract`` has the tests. This module has the stores, and tests that apply only to some of
+them.
 """
 
 import time
@@ -28,7 +29,7 @@ def kind(request):
 
 @pytest.fixture
 def url(request, kind, tmp_path, unique):
-    """Where the leases of this test are."""
+    """The URL of this test's store."""
     if kind == "memory":
         return "memory:"
     if kind == "sqlite":
@@ -73,7 +74,7 @@ class TestDynamoDb(LeaseStoreContract):
 
 
 async def test_a_catalog_lists_the_groups_of_a_store(make_store, url, unique):
-    """Before any of them is named, whatever characters their names have."""
+    """This works before any group is named, whatever characters the names have."""
     store, catalog = make_store(f"{unique}:a", "b%3A:c"), lease_catalog(url, AWS)
     assert await store.open() is None
     assert await catalog.open() is None
@@ -105,7 +106,7 @@ async def test_a_catalog_lists_groups_with_similar_names(make_store, url, unique
 
 
 async def test_a_missing_store_is_not_created_for_those_who_only_look(url, unique, kind):
-    for _ in range(2):  # the first would have created it
+    for _ in range(2):  # the first call would have created it
         for one in (
             lease_catalog(url, AWS),
             lease_store(url, group=unique, stream="orders", aws=AWS, existing=True),

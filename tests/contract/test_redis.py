@@ -58,7 +58,7 @@ async def test_rows_are_readable_and_never_expire(store, raw, unique):
 
 
 async def test_a_swap_that_comes_too_late_decides_again(store, url, unique):
-    """Between our seeing the row and our writing it another commits: its commit stays, and ours is refused."""
+    """Between our read and our write of the row, another worker commits: its commit stays, and ours is refused."""
     await store.apply(CreateLease(Lease(SHARD, owner="a")))
     five = CommitCheckpoint(SHARD, "a", 0, Checkpoint(at_sequence_number("5")))
     async with opened(url, unique) as other:
@@ -105,7 +105,7 @@ async def test_a_token_is_no_less_than_the_servers_time(store, raw):
 
 @pytest.mark.parametrize("ahead", [60_000, 10 * 365 * 86_400_000, 2**53 + 5])
 async def test_a_server_whose_clock_is_behind_takes_back_no_token(store, raw, ahead):
-    """As after a fail-over to a server whose clock is behind that of the first."""
+    """This happens after a fail-over to a server whose clock is behind that of the first."""
     last = ahead + (0 if ahead > 2**53 else server_time(raw))
     row = await store.apply(CreateLease(Lease(SHARD, counter=last, owner="a")))
     assert (await store.apply(take(row, "b"))).counter == last + 1
@@ -117,7 +117,7 @@ async def test_a_store_that_has_forgotten_gives_out_no_token_again(store, raw, u
     first = await store.apply(take(row))
     backup = raw.hget(store._hash, SHARD)
     second = await store.apply(take(first, "b"))
-    while server_time(raw) <= second.counter:  # two takes in one millisecond: no fail-over is as quick
+    while server_time(raw) <= second.counter:  # two takes in one millisecond: no fail-over is that quick
         pass
     raw.delete(store._hash)
     async with opened(url, unique) as fresh:
@@ -272,7 +272,7 @@ async def test_connections_that_the_server_cut_are_failures_then_it_goes_on(stor
 
 
 async def test_a_server_that_does_not_answer_is_a_failure_in_time():
-    """One attempt: it is not asked again behind our back."""
+    """There is one attempt: redis-py must not retry on its own."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         accepted = []
 
@@ -296,7 +296,7 @@ async def test_a_server_that_does_not_answer_is_a_failure_in_time():
 
 @contextlib.contextmanager
 def answering(reply, tls=None):
-    """A server that answers HVALS with these bytes, and lets clients introduce themselves before."""
+    """A server that answers HVALS with these bytes, after the usual handshake."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -304,7 +304,7 @@ def answering(reply, tls=None):
             if tls is not None:
                 try:
                     peer = tls.wrap_socket(peer, server_side=True)
-                except ssl.SSLError:  # the client trusts us not
+                except ssl.SSLError:  # the client does not trust the certificate
                     return
             with peer:
                 while b"HVALS" not in (received := peer.recv(10_000)) and received:

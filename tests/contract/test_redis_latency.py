@@ -38,7 +38,7 @@ def anyio_backend(request):
 
 
 class Network:
-    """The way to a server: it counts round trips, and can be slow."""
+    """The connection to a server: it counts round trips, and can be slow."""
 
     def __init__(self, port):
         self.port = port
@@ -58,7 +58,9 @@ class Network:
                 threading.Thread(target=self.serve, args=(near, far), daemon=True).start()
 
     def serve(self, near, far):
-        """A client of Redis sends, then waits for all answers: what it sends at once is one trip."""
+        """Count round trips: a client of Redis sends, then waits for all answers, so everything that it sends at once
+        is one trip.
+        """
         with contextlib.suppress(OSError):
             while request := self.receive(near):
                 self.trips += 1
@@ -67,7 +69,7 @@ class Network:
                 near.sendall(self.receive(far))
 
     def receive(self, peer):
-        """All that comes at once."""
+        """Receive everything that arrives at once."""
         peer.settimeout(None)
         data = bytearray(peer.recv(1 << 20))
         peer.settimeout(0.02)
@@ -99,7 +101,7 @@ async def store(network, unique):
 
 @pytest.fixture
 async def other(valkey_port, unique):
-    """Another worker's store, which does not go by the network that counts."""
+    """The store of another worker, which does not use the counting connection."""
     one = RedisLeases(f"redis://127.0.0.1:{valkey_port}/0", unique, "orders")
     assert await one.open() is None
     yield one
@@ -211,7 +213,7 @@ async def test_a_write_that_is_cancelled_while_it_waits_is_not_written_and_holds
 
 
 async def test_a_network_that_takes_a_third_of_a_lease_costs_no_lease(network, unique):
-    """As 3 s do with leases of 10 s."""
+    """This corresponds to 3 s with leases of 10 s."""
     events = []
     config = ConsumerConfig(lease_duration=3.0, checkpoint_interval=0.5, scan_interval=0.5, list_interval=5.0)
     with LocalKinesis(shards=3, limits=False, stream="orders") as kinesis:

@@ -69,7 +69,7 @@ anyio.run(main, sys.argv[1], sys.argv[2], int(sys.argv[3]))
 
 
 async def test_processes_lose_no_update(store, path):
-    """Four processes take one lease from each other: every success is in the counter, and some were refused."""
+    """Four processes take one lease from each other: the counter counts every success, and some takes were refused."""
     await store.apply(CreateLease(Lease(SHARD)))
     takers = [start(TAKER, path, f"worker-{number}", "60") for number in range(4)]
     refused = sum(int(taker.communicate(timeout=60)[0]) for taker in takers)

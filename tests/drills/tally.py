@@ -5,7 +5,7 @@ records that were put, and does not use the library. A record is identified by i
 handled counts. If the same place in the stream is handled again, it is a duplicate; the same name at another place was
 stored twice by the producer.
 
-python tests/drills/tally.py DIRECTORY
+    python tests/drills/tally.py DIRECTORY
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""How is the same call put to two servers, and what of their answers must be equal?
+"""Sends the same call to two servers, and compares their answers.
 
-Sequence numbers become the order in which they were first seen: the same ones must come back in the same places, and
-``order`` tells how they sort within each shard. Of the numbers where a shard starts and ends it is said whether another
-shard has the same. Times, iterators and tokens must be there, whatever they say. Message texts, request ids and the
-account in ARNs are each server's own. All else is compared field by field.
+Sequence numbers are replaced by the order in which they were first seen: the same numbers must come back in the same
+places, and ``order`` says how they sort within each shard. For the starting and ending numbers of a shard, the
+comparison says whether another shard has the same. Times, iterators and tokens must exist, whatever their values.
+Message texts, request ids and the account in ARNs may differ. Everything else is compared field by field.
 """
 
 import re
@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 ABSENT = "absent"
-LONG = 40  # of a value that holds names and ids
+LONG = 40  # paths of a value that contains names and ids
 ROUNDING = 10
 TOKENS = ("ShardIterator", "NextShardIterator", "NextToken")
 ACCOUNT = re.compile(r"(?<=:)\d{12}(?=:stream/)")
@@ -25,7 +25,7 @@ CONSUMER_AGE = re.compile(r"(?<=:)\d{10,13}$")
 
 
 class StuckError(Exception):
-    """A server did not come to the state that it was asked for."""
+    """A server did not reach the requested state."""
 
 
 class Observed(NamedTuple):
@@ -40,7 +40,7 @@ class Observed(NamedTuple):
 
 @dataclass
 class Side:
-    """One server: its client, the sequence numbers that it gave out, and the answers that later calls refer to."""
+    """One server: its client, the sequence numbers that it issued, and the answers that later calls refer to."""
 
     client: Any
     numbers: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Side:
     kept: dict[str, Any] = field(default_factory=dict)
 
     def answer(self, operation, params, keep):
-        """What it says to a call: the members of its answer, or its error. A function in ``params`` reads ``kept``."""
+        """Return the answer to a call: its members, or its error. A function in ``params`` reads ``kept``."""
         known = {name: value(self.kept) if callable(value) else value for name, value in params.items()}
         try:
             answer = getattr(self.client, operation)(**known)
@@ -76,14 +76,14 @@ class Side:
             if "SequenceNumberRange" in value:
                 value = value | {"SequenceNumberRange": self.span(value["ShardId"], value["SequenceNumberRange"])}
             return {key: self.comparable(key, inner) for key, inner in value.items()}
-        if name == "ParentShards":  # in no order that is documented
+        if name == "ParentShards":  # in undocumented order
             return sorted(value)
         if isinstance(value, list):
             return [self.comparable("", inner) for inner in value]
         return value
 
     def span(self, shard_id, numbers):
-        """Whether a shard has a start and an end that no other shard of the stream has."""
+        """Whether a shard has starting and ending numbers that no other shard of the stream has."""
         said = {}
         for name, number in numbers.items():
             owner = self.owners.setdefault(number, shard_id)
@@ -91,10 +91,10 @@ class Side:
         return said
 
     def order(self):
-        """The sequence numbers that were seen, from the smallest to the largest in each shard."""
+        """Return the sequence numbers that were seen, from the smallest to the largest in each shard."""
         shards = {}
         for number in sorted(self.numbers, key=int):
-            # the layout of both servers: the shard stands in the last digits but one
+            # the layout of both servers: the shard is in the second-to-last digits
             shards.setdefault(int(number) >> 4 & 0xFFFFFFFF, []).append(self.numbers[number])
         return shards
 
@@ -108,7 +108,7 @@ class Both:
         self.calls = 0
 
     def __call__(self, operation, case="", keep="last", **params):
-        """Put a call to both; give our raw answer."""
+        """Send a call to both servers. Return our raw answer."""
         theirs, ours = (side.answer(operation, params, keep) for side in (self.theirs, self.ours))
         self.calls += 1
         if ("Error" in theirs) != ("Error" in ours):
@@ -117,15 +117,15 @@ class Both:
         return self.ours.kept[keep]
 
     def wait(self, stream):
-        """Until the stream is ACTIVE on both."""
+        """Wait until the stream is ACTIVE on both servers."""
         self._wait(_stream_status, "ACTIVE", StreamName=stream)
 
     def wait_without(self, stream):
-        """Until the stream is gone from both."""
+        """Wait until both servers have deleted the stream."""
         self._wait(_stream_status, None, StreamName=stream)
 
     def wait_without_consumer(self, stream_arn, name):
-        """Until the consumer is gone from both."""
+        """Wait until both servers have deregistered the consumer."""
         self._wait(_consumer_status, None, StreamARN=stream_arn, ConsumerName=name)
 
     def _wait(self, status, wanted, **named):
@@ -141,7 +141,9 @@ class Both:
         self.wait(stream)
 
     def register(self, stream_arn, name, keep="last"):
-        """Register a consumer, not while a second ends: kinesis-local may then lose its own ARN, which has the second."""
+        """Register a consumer, but not at the end of a second: the ARN contains the second, and kinesis-local may then
+        lose it.
+        """
         left = 1 - time.time() % 1
         if left < 0.4:
             time.sleep(left + 0.01)
@@ -153,7 +155,7 @@ class Both:
         self("put_records", StreamName=stream, Records=entries, **more)
 
     def iterate(self, stream, shard_id, kind, *, case="", pages=1, limit=None, **more):
-        """Take an iterator, and read pages from it."""
+        """Get an iterator, and read pages with it."""
         params = {"StreamName": stream, "ShardId": shard_id, "ShardIteratorType": kind, **more}
         answer = self("get_shard_iterator", case, keep="page", **params)
         limits = {} if limit is None else {"Limit": limit}
@@ -168,7 +170,7 @@ class Both:
 
 
 def _next_of(kept):
-    """The iterator that the last answer gave; a server that gave none refuses this."""
+    """Return the iterator of the last answer. A server that returned none refuses this."""
     page = kept["page"]
     return page.get("NextShardIterator") or page.get("ShardIterator") or "none"
 
@@ -188,7 +190,7 @@ def _consumer_status(client, **named):
 
 
 def client_of(url):
-    """Let everything pass: it is the servers that shall refuse it."""
+    """Return a client that validates nothing, so that the servers refuse invalid requests."""
     return boto3.client(
         "kinesis",
         region_name="us-east-1",
@@ -200,7 +202,7 @@ def client_of(url):
 
 
 def differences_of(theirs, ours, path=""):
-    """Where two answers differ: the path, and what each says there. Entries of a list share one path."""
+    """Yield where two answers differ: the path, and the value of each. Entries of a list share one path."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for name in sorted({*theirs, *ours}):
             inner = f"{path}.{name}" if path else name
@@ -215,7 +217,7 @@ def differences_of(theirs, ours, path=""):
 
 
 def _shown(path, theirs, ours):
-    """Two values that differ, without what differs by chance."""
+    """Return two different values as text, without parts that vary at random."""
     if ABSENT in (theirs, ours):
         is_short = [isinstance(one, int) or (isinstance(one, str) and len(one) < LONG) for one in (theirs, ours)]
         return tuple(one if short else "present" for one, short in zip((theirs, ours), is_short, strict=True))
@@ -225,7 +227,7 @@ def _shown(path, theirs, ours):
 
 
 def _ids(answer):
-    """Which shards a list is about."""
+    """Return the shards that a list refers to."""
     if isinstance(answer, list) and all(isinstance(one, dict) and "ShardId" in one for one in answer):
         return [one["ShardId"].removeprefix("shardId-").lstrip("0") or "0" for one in answer]
     return None

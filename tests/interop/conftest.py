@@ -1,8 +1,8 @@
-"""How do Kinesis servers and clients that we did not write come up for a test, and surely go away again?
+"""Starts third-party Kinesis servers and clients for tests, and ends them reliably.
 
-Each server starts on first use, on free loopback ports, once per session. Its process group holds two processes: the
-server and a watcher that reads a pipe from us. We kill the group at the end of the session, and the watcher kills it
-when the pipe closes because we died without an end (SIGKILL, pytest-timeout's thread method). SIGKILL, because
+Each server starts on first use, on free loopback ports, once per session. Its process group has two processes: the
+server and a watcher that reads a pipe from us. We kill the group at the end of the session; if we die before that
+(SIGKILL, pytest-timeout's thread method), the pipe closes and the watcher kills it. We use SIGKILL, because
 kinesis-local takes 32 s to obey SIGTERM while a keep-alive connection is open. A server that is not installed fails the
 test: nothing here may pass by skipping.
 """
@@ -60,7 +60,7 @@ class ThirdPartyServer:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a port assignment means for one server: what to run, and where it will then answer."""
+    """How to start a server on given ports: the command, and the URLs at which it will answer."""
 
     command: list[str]
     environment: dict[str, str]
@@ -127,7 +127,7 @@ def wait_until_up(process: subprocess.Popen[bytes], server: ThirdPartyServer, ou
 @contextlib.contextmanager
 def started(launch: Launch, directory: Path) -> Iterator[None]:
     output = directory / "output.txt"
-    # A closed environment: AWS_REGION and its like change what the servers do.
+    # A closed environment, because variables such as AWS_REGION change what the servers do.
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "TMPDIR": str(directory), **launch.environment}
     with output.open("wb") as sink:
         process = subprocess.Popen(
@@ -167,7 +167,7 @@ def running(ports: int, launch: Callable[[list[int], Path], Launch]) -> Iterator
 
 
 def kinesis_local_launch(ports: list[int], directory: Path) -> Launch:
-    # Its own certificate names no host, which no client that verifies accepts: it gets one that does.
+    # The server's own certificate names no host, so no client accepts it: it gets one that does.
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     ca_path, certificate_path = directory / "ca.pem", directory / "server.json"
@@ -215,7 +215,7 @@ def ministack_launch(ports: list[int], directory: Path) -> Launch:
         "GATEWAY_PORT": str(port),
         "BIND_HOST": "127.0.0.1",
         "SERVICES": "kinesis",
-        # It removes the containers of other MiniStacks when it starts; a socket that is not there keeps it from Docker.
+        # It removes the containers of other MiniStacks when it starts; a missing socket keeps it from Docker.
         "DOCKER_HOST": f"unix://{directory}/no-docker.sock",
     }
     command = [str(PYTHON / "bin/python"), "-m", "ministack.app"]
@@ -245,14 +245,14 @@ def ministack() -> Iterator[ThirdPartyServer]:
 
 @pytest.fixture(scope="session")
 def clients_python() -> Path:
-    """The Python of the environment with the clients that others wrote."""
+    """The Python of the environment with third-party clients."""
     require_installed("the AWS CLI or a peer", "requirements-clients.txt", CLIENTS)
     return CLIENTS / "bin/python"
 
 
 @pytest.fixture(scope="session")
 def run_with_javascript_sdk() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a script with the AWS SDK for JavaScript."""
+    """Run a script with the AWS SDK for JavaScript."""
     require_installed("the AWS SDK for JavaScript", "package-clients.json", NODE_CLIENTS)
     node = require_node()
 
@@ -266,7 +266,7 @@ def run_with_javascript_sdk() -> Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def stream_name(request: pytest.FixtureRequest) -> str:
-    """Name a stream as no other test does: the servers live for the session, and deleting streams is slow and racy."""
+    """Return a unique name for a stream: the servers live for the session, and deleting streams is slow and racy."""
     test = re.sub(r"[^a-zA-Z0-9_.-]", "-", request.node.name)
     return f"{test[:100]}-{secrets.token_hex(4)}"
 

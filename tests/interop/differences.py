@@ -1,8 +1,9 @@
-"""Where does our server answer otherwise than AWS, as others recorded it, and than kinesis-local 0.6.2, and why?
+"""The differences between our server and AWS, as recorded by others, and between it and kinesis-local 0.6.2, with the
+reasons.
 
-This module has the table of kinesis-local: ``test_differential.py`` sees to it that nothing else differs, and that all of
-this still does. The other tables are in modules of their own, each with its test. ``python tests/interop/differences.py``
-writes the pages and the artefacts of docs/tested from all of them.
+This module has the table of kinesis-local: ``test_differential.py`` checks that nothing else differs, and that each
+listed difference still exists. The other tables are in modules of their own, each with its test. ``python
+tests/interop/differences.py`` writes the pages and the artefacts of docs/tested from all of them.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ MOTO = (
 
 @dataclass(frozen=True)
 class Difference:
-    """One answer, or one field of it. Without cases it is the field that differs, in whatever call."""
+    """A difference in an answer, or in one field of it. Without cases, the field differs in every call."""
 
     operations: tuple[str, ...]
     field: str
@@ -48,7 +49,7 @@ class Difference:
     source: str
     cases: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
-    """Where AWS's answer is written down, if it is that which decides, or which helps to read the reference."""
+    """Where AWS's answer is recorded, if that decides the case or helps to read the reference."""
     basis: str = DOCUMENTED
 
     def explains(self, observed):
@@ -65,7 +66,7 @@ def api(operation):
 
 
 def kinesalite(operation):
-    """A file of kinesalite's tests, at the commit at which all of them passed against AWS."""
+    """Return a file of kinesalite's tests, at the commit at which all of them passed against AWS."""
     return f"https://github.com/mhart/kinesalite/blob/{ALL_PASSED}/test/{operation}.js"
 
 
@@ -318,18 +319,18 @@ DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Detail:
-    """Something that AWS does, beyond the fields of one answer."""
+    """A behaviour of AWS beyond the fields of one answer."""
 
     what: str
     aws: str
     seen: tuple[tuple[str, str], ...]
     tests: tuple[str, ...]
-    """What shows that the server does it too: files and functions."""
+    """The files and functions that show that our server does the same."""
     ours: str = "the same"
 
 
 def _kinesalite(*files):
-    """Files of kinesalite's tests, by name."""
+    """Return files of kinesalite's tests, by name."""
     return tuple((f"kinesalite's `{name}.js`", kinesalite(name)) for name in files)
 
 
@@ -624,7 +625,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "tested"
 
 
 def files():
-    """The text of every file that is made of the tables, by its path."""
+    """Return the text of every file that is generated from the tables, by its path."""
     counts = {
         "recorded": len(recorded["RECORDED_DIFFERENCES"]),
         "details": len(DETAILS),

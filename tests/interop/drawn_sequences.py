@@ -1,7 +1,7 @@
-"""Which sequences of calls does a seed draw?
+"""Draws sequences of calls from a seed.
 
-Both servers agree on the shards at every step, so that the next one can be drawn from what ours has. Streams begin with a
-count of shards whose ranges both servers compute alike.
+Both servers agree on the shards at every step, so that the next step can be drawn from the state of ours. Streams begin
+with a number of shards whose ranges both servers compute alike.
 """
 
 import random

@@ -1,7 +1,8 @@
-"""What AWS answered to the requests of kinesalite's ``test/connection.js``, as data: what is wrong with the HTTP of them.
+"""AWS's answers to the requests of kinesalite's ``test/connection.js``, as data: requests with invalid HTTP.
 
-At the commit of ``kinesalite_recordings.py``, which also says why these are AWS's answers. The cases of CORS are missing:
-``recorded_differences.py`` has them. AWS's answers in XML have no content type; ours have one (aiohttp sends none without).
+The commit is that of ``kinesalite_recordings.py``, which also explains why these are AWS's answers. The CORS cases are
+missing: ``recorded_differences.py`` has them. AWS's answers in XML have no content type; ours have one, because aiohttp
+always sends one.
 """
 
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ EXCHANGES = [
     # requests that are not of this protocol
     *(Exchange(method, 403, XML, DENIED, method=method, is_signed=True) for method in ("GET", "PUT", "DELETE")),
     Exchange("a body without a content type", 403, XML, DENIED, body="{}", is_signed=True),
-    # bodies, which are read before the signature is looked at
+    # bodies, which are read before the signature is checked
     Exchange("no JSON", 400, JSON, UNREADABLE, headers=JSON_LIST_STREAMS, body="hello"),
     Exchange(
         "application/json",

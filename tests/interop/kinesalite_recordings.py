@@ -1,4 +1,4 @@
-"""What AWS answered to kinesalite's tests, as data.
+"""AWS's answers to kinesalite's tests, as data.
 
 kinesalite's tests ran against AWS: in https://github.com/mhart/kinesalite/commit/7d62e92 (2018-12-22) its author says
 that all of them pass there. The cases are those of the directory ``test`` at the commit ``COMMIT``, in one file per
@@ -118,7 +118,7 @@ MEMBER_TYPES = {
     "SplitShard": {"NewStartingHashKey": "String", "ShardToSplit": "String", "StreamName": "String"},
 }
 
-# ---- members that break a constraint: ValidationException with every error, in any order
+# ---- members that violate a constraint: ValidationException with every error, in any order
 
 PATTERN = "Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+"
 HASH_KEY = r"Member must satisfy regular expression pattern: 0|([1-9]\d{0,38})"
@@ -162,7 +162,7 @@ def long(*members):
     return [(f"'{NAME}'", member, longer(128)) for member in members]
 
 
-# Of each error: the value, the member and the constraint.
+# For each error: the value, the member and the constraint.
 INVALID_MEMBERS = [
     ("AddTagsToStream", {}, missing("tags")),
     ("AddTagsToStream", {"StreamName": "", "Tags": {}}, [("'{}'", "tags", SHORT), *empty("streamName")]),
@@ -337,7 +337,7 @@ NO_STREAM = f"Stream absent {UNDER} not found."
 TAG_CHARACTERS = (
     "Some tags contain invalid characters. Valid characters: Unicode letters, digits, white space, _ . / = + - % @."
 )
-# AWS's own check lets these through, and then the list of characters of the text above is wrong.
+# AWS's own check accepts these, although the list of characters in its text does not.
 PERCENT = (
     "because some tags contained illegal characters. "
     "The allowed characters are Unicode letters, white-spaces, '_',',','/','=','+','-','@'."
@@ -366,13 +366,13 @@ OUT_OF_RANGE = (
 )
 FIRST = {"ShardId": "shardId-0"}
 AT = {**FIRST, "ShardIteratorType": "AT_SEQUENCE_NUMBER"}
-# A shard's id is whatever comes before a hyphen, and then a number of 31 bits. Only then is the stream looked for.
+# A shard's id may have any text before a hyphen, and then a number of 31 bits. Only then is the stream looked up.
 GOOD_IDS = ("2147483647", "x-2147483647", "a-00002147483647", "-00002147483647")
 BAD_IDS = ("2147483648", "shardId-002147483648", "ABKLFD8", "2.14E4")
 
 
 def of_shard(operation, member, rest):
-    """The same cases for every operation that takes a shard's id."""
+    """Return the same cases for every operation that takes a shard's id."""
     known = "Shard shardId-000000000005 in stream known" if operation == "GetShardIterator" else None
     return [
         *(
@@ -555,7 +555,7 @@ LATEST = ("GetShardIterator", {**PASSING, "ShardId": "shardId-0", "ShardIterator
 
 
 def in_state(state, change, operation, code, message):
-    """A change that leaves a stream of three shards in a state, if any, and what is refused then."""
+    """Return a change that leaves a stream of three shards in a state, if any, and the refusals in that state."""
     return state, change, Refusal(*operation, code, message)
 
 
@@ -572,6 +572,6 @@ IN_STATES = [
     ),
     in_state("UPDATING", SPLIT, SPLIT, "ResourceInUseException", f"{NOT_ACTIVE} UPDATING"),
     in_state("UPDATING", MERGE, MERGE, "ResourceInUseException", f"{NOT_ACTIVE} UPDATING"),
-    # The iterator is of before.
+    # The iterator was created before.
     in_state("deleted", ("DeleteStream", PASSING), ("GetRecords", {}), "ResourceNotFoundException", NO_SHARD),
 ]

@@ -1,11 +1,11 @@
-"""What AWS answered to LocalStack's tests, as data.
+"""AWS's answers to LocalStack's tests, as data.
 
 LocalStack runs its tests against AWS and keeps AWS's answers in snapshot files, with the date of each. This table has
-the calls of every such test about Kinesis and the fields of the answers. A test without a snapshot asserts a few facts
-instead: those are here too. The file, the test and the date stand at each; the commit is ``COMMIT``.
+the calls of every such test about Kinesis, and the fields of the answers. A test without a snapshot asserts a few facts
+instead, which are here, too. Each entry has the file, the test and the date; the commit is ``COMMIT``.
 
-In the answers ``<sequence_number:1>`` is a value of that shape: the same number means the same value, and another number
-another value. ``<name>`` in a parameter is a value that an earlier call of the scenario kept.
+In the answers, ``<sequence_number:1>`` is a value of that kind: the same number means the same value, and another
+number another value. ``<name>`` in a parameter is a value that an earlier call of the scenario kept.
 """
 
 from dataclasses import dataclass, field
@@ -25,26 +25,26 @@ class Call:
     parameters: dict = field(default_factory=dict)
     keep: dict[str, str] = field(default_factory=dict)
     cbor: bool = False
-    """Sent in CBOR over plain HTTP instead of in JSON by boto3."""
+    """Whether the call is sent in CBOR over plain HTTP instead of in JSON by boto3."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """The events of the subscription, without empty ones, until that many records have come or it ends."""
+    """Read the events of the subscription, without empty ones, until this many records have arrived or it ends."""
 
     records: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """So much time passes, in seconds."""
+    """Let this many seconds pass."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the step before was answered: the part of it at ``path``, and the scenario's id."""
+    """The answer to the previous step: the part at ``path``, and the scenario's id."""
 
     name: str
     recorded: object
@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The step before was refused. None: the test does not say which code or text."""
+    """The refusal of the previous step. None: the test does not state the code or the text."""
 
     name: str
     status: int = 400
@@ -65,7 +65,8 @@ class Refusal:
 class Scenario:
     test: str
     date: str
-    """Of the recording or, without one, of the last validation against AWS. Empty: marked as validated, without a date."""
+    """The date of the recording or, without one, of the last validation against AWS. Empty: validated, without a date.
+    """
     steps: tuple
 
 
@@ -435,7 +436,7 @@ SCENARIOS = [
         ),
     ),
     Scenario(
-        # The calls of its Lambda function; the SDK for Java sends them in CBOR.
+        # The calls of its Lambda function. The SDK for Java sends them in CBOR.
         "tests/aws/services/kinesis/test_kinesis.py::TestKinesisJavaSDK::test_subscribe_to_shard_with_java_sdk_v2_lambda",
         "2024-07-31",
         (
@@ -470,7 +471,7 @@ SCENARIOS = [
         (ONE_SHARD, DESCRIBE, Answer("described_as_a_source", described("<hash_key>", "<hash_key>"))),
     ),
     Scenario(
-        # API Gateway passes the body of the request and of the answer through.
+        # API Gateway passes the bodies of the request and of the answer through.
         f"{API_GATEWAY}::test_apigateway_to_kinesis[PutRecord]",
         "2024-11-20",
         (

@@ -1,10 +1,10 @@
-"""What AWS answered by moto's tests, as data: the few of them that describe AWS and not moto.
+"""AWS's answers according to moto's tests, as data: only those tests that describe AWS and not moto.
 
-https://github.com/getmoto/moto at the commit ``COMMIT``, directory ``tests/test_kinesis``. The refusals of SplitShard and
-the numbers of shards came with https://github.com/getmoto/moto/pull/4540, which says that they were verified against AWS.
-The others are AWS's by their wording, of which kinesalite's recordings have the same or a part.
+They are from https://github.com/getmoto/moto at the commit ``COMMIT``, directory ``tests/test_kinesis``. The refusals
+of SplitShard and the numbers of shards came with https://github.com/getmoto/moto/pull/4540, which says that they were
+verified against AWS. The others have AWS's wording: kinesalite's recordings have the same text or a part of it.
 
-Each scenario makes its calls on a server of its own, and the last one is refused.
+Each scenario makes its calls on a separate server, and the last call is refused.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SPLIT = {
     "ShardToSplit": "shardId-000000000001",
     "NewStartingHashKey": "170141183460469231731687303715884105829",
 }
-UNKNOWN_CONSUMER = f"{ARN}/consumer/unknown:1700000000"  # moto's own has no time, which AWS's model asks for
+UNKNOWN_CONSUMER = f"{ARN}/consumer/unknown:1700000000"  # moto's own answer has no time, which AWS's model requires
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""In which recorded answers of AWS does our server differ, and why?
+"""The recorded answers of AWS from which our server differs, with the reasons.
 
-Data: ``test_recorded_differences.py`` sees to it that the server answers as the table says; docs/tested/differences.md shows it.
-The others are reproduced: ``test_recordings.py`` (LocalStack), ``test_recorded_refusals.py`` (kinesalite, moto),
-``test_http_recordings.py`` (kinesalite).
+This is data: ``test_recorded_differences.py`` checks that the server answers as the table says;
+docs/tested/differences.md shows it. The other recordings are reproduced: ``test_recordings.py`` (LocalStack),
+``test_recorded_refusals.py`` (kinesalite, moto), ``test_http_recordings.py`` (kinesalite).
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +25,15 @@ class RecordedDifference:
     why: str
     source: str
     parameters: dict = field(default_factory=dict)
-    """Of the request that shows it, for each of the operations. ``known`` is a stream of three shards, ``ten`` of ten."""
+    """The members of the request that shows the difference, for each operation. ``known`` is a stream of three shards,
+    ``ten`` of ten.
+    """
     status: int = 200
     code: str | None = None
     has: tuple[str, ...] = ()
     """Members of our answer, by their path, which the recording does not have."""
     is_by_hand: bool = False
-    """A test of its own shows it."""
+    """Whether a separate test shows the difference."""
 
 
 KNOWN = {"StreamName": "known"}
@@ -271,7 +273,7 @@ RECORDED_DIFFERENCES = (
     ),
 )
 
-# Tests of moto, by what they check, that describe moto and not AWS. The second part says what contradicts them.
+# Tests of moto, by what they check, that describe moto and not AWS. The second part states the contradiction.
 OF_MOTO = (
     ("sequence numbers such as 1 and 3", "every recorded number"),
     ("LATEST with a StartingSequenceNumber, and an AT_TIMESTAMP of the future", "kinesalite: both are refused"),
@@ -295,7 +297,7 @@ botocore's model or by a later recording), whether the difference is intended, o
 
 
 def section():
-    """The text of docs/tested/differences-recordings.md, without its heading."""
+    """Return the text of docs/tested/differences-recordings.md, without its heading."""
     lines = [
         INTRODUCTION,
         "| Operations | Case | AWS, as recorded | Shardline | Reason | Why |",

@@ -1,7 +1,7 @@
-"""Does our server say the same in CBOR as in JSON, to every operation, as our own client sees it?
+"""Does our server give the same answers in CBOR as in JSON, to every operation, as our own client sees them?
 
-Two servers get the same requests, each in one protocol. The answers are compared value by value; sequence numbers by the
-order in which they come, times and tokens by being there.
+Two servers get the same requests, each in one protocol. The answers are compared value by value: sequence numbers by
+their order, times and tokens only by their presence.
 """
 
 import http.client
@@ -142,7 +142,7 @@ def anyio_backend(request):
 
 
 class Told:
-    """One server, and what it said so far."""
+    """One server, and its answers so far."""
 
     def __init__(self, client):
         self.client = client

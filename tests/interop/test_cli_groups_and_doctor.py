@@ -1,4 +1,4 @@
-"""Do ``shardline groups`` and ``shardline doctor`` work on servers that we did not write, and leave no trace there?"""
+"""Do ``shardline groups`` and ``shardline doctor`` work on third-party servers, and leave no trace there?"""
 
 import json
 import os
@@ -30,7 +30,7 @@ def client_of(server):
 
 
 def run(server, *arguments):
-    """What the command printed, as JSON, and its exit code."""
+    """Return the JSON output of the command, and its exit code."""
     variables = {
         "AWS_ENDPOINT_URL_KINESIS": server.http_url,
         "AWS_REGION": "us-east-1",
@@ -58,7 +58,7 @@ async def stored(client, stream):
 
 
 async def test_the_doctor_puts_nothing_into_any_stream(any_server, stream_name):
-    """They pass over ``DryRun``: whoever trusts it leaves a record."""
+    """These servers ignore ``DryRun``: a doctor that trusted it would leave a record."""
     async with client_of(any_server) as client:
         await client.create_stream(stream_name, shards=2, wait=60)
         told, code = run(any_server, "doctor", stream_name)

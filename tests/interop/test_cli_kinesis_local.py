@@ -1,6 +1,6 @@
-"""Does the command line work against a server that we did not write?
+"""Does the command line work with a third-party server?
 
-The main path of every command that talks to Kinesis, as a process of its own, against kinesis-local.
+The tests run the main path of every command that uses Kinesis, in a separate process, against kinesis-local.
 """
 
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture
 def shardline(kinesis_local, tmp_path):
-    """Runs the command to its end; gives what it printed."""
+    """Run the command to its end, and return its output."""
 
     def run(*arguments, stdin=b"", code=0):
         ended = subprocess.run(

@@ -1,6 +1,6 @@
-"""Does our HTTP/2 client understand an HTTP/2 server that we did not write?
+"""Does our HTTP/2 client work with a third-party HTTP/2 server?
 
-Node's, which is nghttp2: with and without TLS, on asyncio, uvloop and trio.
+The server is Node's, which is nghttp2: with and without TLS, on asyncio, uvloop and trio.
 """
 
 import base64
@@ -77,7 +77,7 @@ async def test_calls_large_and_small(make_client):
         async with anyio.create_task_group() as tasks:
             for _ in range(60):
                 tasks.start_soon(client.put_records, "orders", ENTRIES)
-        assert (await counts(client))["sessions"] - before["sessions"] <= 5  # it allows ten requests on each
+        assert (await counts(client))["sessions"] - before["sessions"] <= 5  # it allows ten requests on each connection
 
 
 async def test_pings_and_settings_in_between(make_client):

@@ -1,7 +1,7 @@
-"""Does our client do every operation against a server that we did not write, on asyncio and on trio?
+"""Does our client work with a third-party server in every operation, on asyncio and on trio?
 
-kinesis-local is the one emulator with the right lineage, filters, child shards and ARN addressing. In JSON, over
-plain HTTP, TLS and HTTP/2, and in CBOR where its answers can be used.
+kinesis-local is the only emulator with the right lineage, filters, child shards and ARN addressing. The tests use JSON
+over plain HTTP, TLS and HTTP/2, and CBOR where its answers can be used.
 """
 
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def client_of(server, **settings):
 
 
 async def read_shard(client, stream, shard_id, position="TRIM_HORIZON"):
-    """Every record of a shard until it ends or nothing more comes, and the page that ended it."""
+    """Return every record of a shard until it ends or nothing more arrives, and the last page."""
     iterator = await client.get_shard_iterator(stream, shard_id, position)
     records = []
     while True:
@@ -128,7 +128,7 @@ async def test_update_shard_count(kinesis_local, stream_name):
 
 
 async def test_many_shards_come_in_pages(kinesis_local, stream_name):
-    """kinesis-local answers 1,000 at a time as the service does; a smaller page proves the paging."""
+    """kinesis-local returns 1,000 at a time, as the service does; a smaller page tests the paging."""
     async with client_of(kinesis_local) as client:
         await client.create_stream(stream_name, shards=25, wait=30)
         first = await client.call("ListShards", {"StreamName": stream_name, "MaxResults": 10})
@@ -230,7 +230,7 @@ async def test_a_missing_stream_is_not_found(kinesis_local, stream_name):
 
 
 async def test_an_operation_that_does_not_exist_is_refused_for_good(kinesis_local):
-    """The service says UnknownOperationException, kinesis-local AccessDeniedException."""
+    """The service answers UnknownOperationException, kinesis-local AccessDeniedException."""
     async with client_of(kinesis_local) as client:
         with pytest.raises(ServiceError) as caught:
             await client.call("MakeCoffee", {})

@@ -1,7 +1,7 @@
-"""Do other emulators agree, where they are right?
+"""Does our client work with other emulators, in the parts that they implement correctly?
 
-kinesalite: names only, no paging tokens, plain old JSON and CBOR. ministack: fan-out with the service's own order of
-frames (initial-response first).
+kinesalite: names only, no paging tokens, old JSON and CBOR. ministack: fan-out with the service's own order of frames
+(initial-response first).
 """
 
 import anyio
@@ -51,7 +51,9 @@ async def test_kinesalite_puts_reads_splits_and_merges(kinesalite, stream_name):
 
 
 async def test_kinesalite_takes_our_cbor(kinesalite, stream_name):
-    """It routes by our keys and numbers the records; it keeps CBOR data as a JavaScript object, so none is read back."""
+    """kinesalite routes by our keys and numbers the records. It keeps CBOR data as a JavaScript object, so none is read
+    back.
+    """
     async with client_of(kinesalite, protocol="cbor") as client:
         await client.create_stream(stream_name, shards=2, wait=30)
         lower, upper = await client.list_shards(stream_name)

@@ -1,7 +1,7 @@
-"""Do clients that we did not write get along with our server?
+"""Do third-party clients work with our server?
 
-boto3 and aiobotocore in this process; the AWS CLI, the peers aiokpl and async-kinesis, and the AWS SDK for JavaScript in
-environments of their own, by subprocess, with nothing of ours in them but the endpoint.
+boto3 and aiobotocore run in this process. The AWS CLI, the peers aiokpl and async-kinesis, and the AWS SDK for
+JavaScript run in their own environments, as subprocesses that get only the endpoint from us.
 """
 
 import base64
@@ -46,7 +46,7 @@ def client(kinesis):
 
 
 def read_all(client, stream, shard_id):
-    """Every record of a shard, and the last page."""
+    """Return every record of a shard, and the last page."""
     place = {"StreamName": stream, "ShardId": shard_id, "ShardIteratorType": "TRIM_HORIZON"}
     page = {"NextShardIterator": client.get_shard_iterator(**place)["ShardIterator"]}
     records = []
@@ -81,7 +81,9 @@ def test_boto3_reads_back_what_it_put_over_a_reshard(kinesis, client):
 
 
 def test_boto3_pages_through_every_listing(kinesis, client):
-    """ListShards by hand: boto3's paginator repeats StreamName beside the token, which AWS's reference forbids."""
+    """ListShards is paged by hand: boto3's paginator repeats StreamName beside the token, which AWS's reference
+    forbids.
+    """
     for name in "abcdefgh":
         kinesis.create_stream(name, shards=7)
     arn = client.describe_stream_summary(StreamName="a")["StreamDescriptionSummary"]["StreamARN"]
@@ -131,7 +133,7 @@ def test_boto3_waits_for_a_stream_to_come_and_to_go():
 
 
 def test_boto3_does_every_ordinary_operation(kinesis, client):
-    """Those that the other tests here do not; its models check what the answers are made of."""
+    """These are the operations that the other tests here do not use. boto3's models check the answers."""
     client.create_stream(StreamName="s", ShardCount=2, Tags={"a": "1"})
     summary = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]
     arn, name = summary["StreamARN"], {"StreamName": "s"}
@@ -204,7 +206,7 @@ def test_boto3_asks_what_would_succeed(kinesis, client):
 
 @asynccontextmanager
 async def subscribed(kinesis, shard_id, kind="TRIM_HORIZON"):
-    """A client of aiobotocore, and what SubscribeToShard answers it."""
+    """A client of aiobotocore, and its response to SubscribeToShard."""
     async with get_session().create_client("kinesis", **kinesis.boto3_arguments, config=ONCE) as client:
         arn = kinesis.streams["s"].arn
         made = await client.register_stream_consumer(StreamARN=arn, ConsumerName="c")
@@ -214,7 +216,8 @@ async def subscribed(kinesis, shard_id, kind="TRIM_HORIZON"):
         try:
             yield client, answer["EventStream"]
         finally:
-            answer["EventStream"].close()  # or the collector complains of its connection, in whatever test runs then
+            # Otherwise the garbage collector complains about its connection, in whatever test runs then.
+            answer["EventStream"].close()
 
 
 @pytest.fixture
@@ -224,7 +227,7 @@ def anyio_backend():
 
 @pytest.mark.anyio
 async def test_aiobotocore_gets_what_is_pushed_and_the_children_at_the_end_of_the_shard(kinesis):
-    """It checks by itself that the first event is the initial response."""
+    """aiobotocore itself checks that the first event is the initial response."""
     kinesis.create_stream("s", shards=1)
     async with subscribed(kinesis, FIRST) as (client, events):
         with anyio.fail_after(20):
@@ -271,7 +274,7 @@ async def test_aiobotocore_is_refused_a_second_subscription_within_five_seconds(
         kinesis.clock.advance(6)
         with anyio.fail_after(20):
             taken = (await client.subscribe_to_shard(**again))["EventStream"]
-            async for event in events:  # the old one comes to its end; an empty event may precede it
+            async for event in events:  # the old subscription ends; an empty event may precede that
                 assert event["SubscribeToShardEvent"]["Records"] == []
         taken.close()
 
@@ -281,7 +284,7 @@ async def test_aiobotocore_is_refused_a_second_subscription_within_five_seconds(
 
 @pytest.fixture
 def run(kinesis, clients_python, tmp_path):
-    """Run the clients' Python with nothing in its environment but how to find the server."""
+    """Run the clients' Python with only the settings for the server in its environment."""
 
     def running(*arguments):
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
@@ -302,7 +305,7 @@ def run(kinesis, clients_python, tmp_path):
 
 @pytest.fixture
 def aws(run, kinesis):
-    """``aws kinesis``, and what it prints."""
+    """Run ``aws kinesis``, and return its output."""
 
     def command(name, *arguments):
         said = run(
@@ -325,7 +328,7 @@ def test_the_aws_cli_creates_puts_reads_splits_and_deletes(kinesis, aws):
     assert (record["SequenceNumber"], record["PartitionKey"]) == (put["SequenceNumber"], "k")
     stored = [one.data for one in kinesis.streams["s"].records]
     assert base64.b64decode(record["Data"]) == stored[0]
-    assert stored[0] in {b"from the CLI", data.encode()}  # version 1 sends the text as it is given
+    assert stored[0] in {b"from the CLI", data.encode()}  # version 1 sends the text unchanged
     assert aws("split-shard", *stream, "--shard-to-split", FIRST, "--new-starting-hash-key", HALF) is None
     assert [one["ShardId"] for one in aws("list-shards", *stream)["Shards"]] == [FIRST, SECOND, THIRD]
     summary = aws("describe-stream-summary", *stream)["StreamDescriptionSummary"]
@@ -335,10 +338,10 @@ def test_the_aws_cli_creates_puts_reads_splits_and_deletes(kinesis, aws):
 
 
 def test_what_aiokpl_produces_comes_back(kinesis, run):
-    """It has no consumer: its own decoder opens what aiobotocore reads.
+    """aiokpl has no consumer: its own decoder unpacks what aiobotocore reads.
 
-    Its outcomes are awaited inside its block, for leaving it loses what is under way; and that it aggregates over shards
-    until it knows them, and does not follow a reshard, is not looked at here.
+    Its outcomes are awaited inside its block, because leaving the block loses records in flight. This test ignores that
+    aiokpl aggregates over shards until it knows them, and does not follow a reshard.
     """
     kinesis.create_stream("s")
     said = json.loads(run(str(SCRIPTS / "aiokpl_round_trip.py"), kinesis.endpoint_url, "s", "100"))
@@ -386,9 +389,10 @@ def test_async_kinesis_and_shardline_read_the_packs_of_each_other(clients_python
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_the_sdk_for_javascript_over_its_default_handler(tls, run_with_javascript_sdk):
-    """Requests side by side, pages, an error, and a subscription of five minutes by the server's clock.
+    """The test has concurrent requests, pages, an error, and a subscription of five minutes by the server's clock.
 
-    Its handler opens a connection for each request and sends GOAWAY on it as soon as the head of the answer has come.
+    The SDK's handler opens a connection for each request, and sends GOAWAY on it as soon as the head of the answer has
+    arrived.
     """
     with LocalKinesis(tls=tls, limits=False) as kinesis:
         trust = {"NODE_EXTRA_CA_CERTS": kinesis.ca_path} if tls else {}

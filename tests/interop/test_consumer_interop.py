@@ -1,7 +1,7 @@
-"""Does our consumer read from servers that we did not write, and what writers that we did not write have put?
+"""Does our consumer read from third-party servers, and the records of third-party writers?
 
-kinesis-local and kinesalite serve; boto3, ``aws_kinesis_agg`` and the KPL's recorded aggregates write. LATEST is asked of
-kinesis-local alone: kinesalite gives no answer to AT_TIMESTAMP, by which it is pinned, while no record has come since.
+kinesis-local and kinesalite serve; boto3, ``aws_kinesis_agg`` and the KPL's recorded aggregates write. LATEST is tested
+only on kinesis-local: it is stored as AT_TIMESTAMP, which kinesalite does not answer while no later record has arrived.
 """
 
 import itertools
@@ -65,7 +65,7 @@ def boto(server):
 
 @pytest.fixture
 async def stream(connection):
-    """One of two shards."""
+    """A stream of two shards."""
     name = f"consumer-{secrets.token_hex(4)}"
     async with Client(**connection) as client:
         await client.create_stream(name, shards=2, wait=30)
@@ -102,7 +102,7 @@ async def test_a_stream_is_read_from_its_oldest_record_to_its_newest(connection,
 @only_kinesis_local
 async def test_latest_is_what_is_put_from_then_on(connection, stream, put):
     await put(range(50))
-    await anyio.sleep(2.5)  # LATEST is the service's time less a second, and that is told in whole seconds
+    await anyio.sleep(2.5)  # LATEST is the service's time minus a second, which is known in whole seconds
     async with Consumer(stream, config=QUICK, start="LATEST", **connection) as consumer:
         await consumer.wait_ready(LIMIT)
         await put(range(100, 150))
@@ -153,7 +153,7 @@ async def test_a_second_worker_joins_and_takes_over(connection, stream, put, sto
 
 
 async def test_a_worker_that_vanished_is_replaced_and_nothing_is_skipped(connection, stream, put, store):
-    """It leaves by an exception in the middle of its work: what it had not asked past comes again."""
+    """The worker leaves by an exception in the middle of its work: the records that it had not finished come again."""
     await put(range(60))
     seen, rest = [], []
 
@@ -232,7 +232,7 @@ async def test_a_group_stops_and_goes_on_inside_an_aggregate(connection, stream,
 
 
 async def test_aggregates_of_aws_kinesis_agg(boto, connection, stream):
-    """It knows no shards: its aggregates mix keys of all of them, and every record is delivered all the same."""
+    """``aws_kinesis_agg`` ignores shards: its aggregates mix keys of all of them, and every record is still delivered."""
     wanted = [(f"user-{number}", b"record %d" % number) for number in range(60)]
     aggregator = RecordAggregator(4_000)
     for key, data in wanted:

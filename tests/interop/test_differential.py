@@ -1,8 +1,8 @@
-"""Does our server answer as a server of others does, kinesis-local 0.6.2, field by field?
+"""Does our server answer as the third-party server kinesis-local 0.6.2 does, field by field?
 
-The same calls go to both through boto3: cases that are written out, and sequences that a seed draws. Every difference
-stands in ``differences.py`` with the reason for ours and what it rests on, or it is a bug; and every difference that stands there is
-seen here, so that the table cannot rot. ``docs/tested/differences.md`` is that table.
+The same calls go to both through boto3: written cases, and sequences that a seed draws. Every difference is listed in
+``differences.py`` with the reason and its source, or it is a bug. Every listed difference is observed here, so that the
+table stays true. ``docs/tested/differences.md`` shows that table.
 """
 
 from pathlib import Path
@@ -41,12 +41,12 @@ def both(kinesis_local, our_url):
 
 @pytest.fixture(scope="module")
 def seen():
-    """What of the table was seen: the operations and the cases of each entry."""
+    """The observed part of the table: the operations and the cases of each entry."""
     return [(set(), set()) for _ in DIFFERENCES]
 
 
 def unlisted(observed, seen):
-    """The differences that nothing in the table explains; what it explains is noted."""
+    """Return the differences that the table does not explain, and note those that it does."""
     rest = []
     for one in observed:
         entries = [at for at, entry in enumerate(DIFFERENCES) if entry.explains(one)]
@@ -60,7 +60,7 @@ def unlisted(observed, seen):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_the_servers_differ_only_as_listed(both, stream_name, seen, case):
-    """kinesis-local stumbles now and then on a busy machine: a difference of the code shows in every attempt."""
+    """kinesis-local sometimes fails on a busy machine; a real difference shows in every attempt."""
     odd = None
     for attempt in range(ATTEMPTS):
         both.observed.clear()
@@ -86,7 +86,7 @@ def test_the_servers_differ_only_as_listed_whatever_a_seed_draws(both, stream_na
 def test_every_listed_difference_was_seen(request, seen):
     ran = {item.name for item in request.session.items if item.path == Path(__file__)}
     if not {f"test_the_servers_differ_only_as_listed[{case.__name__}]" for case in CASES} <= ran:
-        return  # some of the cases were not asked for
+        return  # some of the cases were not selected
     for entry, (operations, cases) in zip(DIFFERENCES, seen, strict=True):
         assert operations == set(entry.operations), entry
         assert cases == set(entry.cases) or (not entry.cases and cases), entry

@@ -1,7 +1,7 @@
-"""Does boto3 get along with the operations of the server that our own client does not have?
+"""Does boto3 work with the operations of the server that our own client does not have?
 
-boto3 checks each request by its model, and drops from an answer whatever the model does not know. The answers themselves
-are compared with that model in ``tests/unit/server/model/test_service_model.py``.
+boto3 checks each request against its model, and drops from an answer whatever the model does not know.
+``tests/unit/server/model/test_service_model.py`` compares the answers with that model.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def summary_of(client, name):
 
 
 def test_every_operation_of_boto3_is_known(kinesis, client):
-    """Each is sent with no members but ARNs, which botocore needs to find the host. Few are carried out; all are known."""
+    """Each is sent with no members except ARNs, which botocore needs to find the host. Few succeed, but all are known."""
     model = client.meta.service_model
     arns = {"ResourceARN": f"{ARN}:stream/no", "ConsumerARN": f"{ARN}:stream/no/consumer/no:1"}
     arns |= {"ChannelARN": f"{ARN}:channel/no", "StreamARN": f"{ARN}:stream/no"}

@@ -1,4 +1,4 @@
-"""Does the server answer requests whose HTTP is wrong as AWS answered them: status, content type and body?
+"""Does the server answer requests with invalid HTTP as AWS did: status, content type and body?
 
 ``http_recordings.py`` has the requests and the answers. The server checks signatures, as AWS does.
 """

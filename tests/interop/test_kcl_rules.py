@@ -1,8 +1,8 @@
-"""Does every record that our producer delivered come out of a reader that follows the Java KCL's rules?
+"""Does a reader that follows the Java KCL's rules get every record that our producer delivered?
 
-The rules are written down here once more, from what the KCL does and not from our code: an aggregate has its magic bytes
-and a matching MD5 digest, or it is a plain record; and if one of its records belongs outside the shard that it was read
-from, by its explicit hash key or the MD5 of its partition key, the KCL drops all of them (P4 of the architecture).
+The rules are implemented here again, from the KCL and not from our code: an aggregate has its magic bytes and a
+matching MD5 digest, or it is a plain record. If one of its records belongs outside the shard that it was read from, by
+its explicit hash key or the MD5 of its partition key, the KCL drops all of them (P4 of the architecture).
 """
 
 import hashlib
@@ -33,7 +33,9 @@ def hash_of(key):
 
 
 def opened_by_the_kcl(data, key, first, last):
-    """The user records (key, data) that the KCL hands to its application for one record of a shard [first, last]."""
+    """Return the user records (key, data) that the KCL hands to its application for one record of a shard [first,
+    last].
+    """
     plain = [(key, data)]
     body, digest = data[len(MAGIC) : -DIGEST_SIZE], data[-DIGEST_SIZE:]
     if not data.startswith(MAGIC) or len(data) <= len(MAGIC) + DIGEST_SIZE or hashlib.md5(body).digest() != digest:
@@ -54,7 +56,7 @@ def opened_by_the_kcl(data, key, first, last):
 
 
 def read_all(client, stream):
-    """What a KCL application would be handed, and how many entries the stream has; over all shards."""
+    """Return the records that a KCL application would get, and the number of entries in the stream, over all shards."""
     handed, entries, other = [], 0, []
     for shard in client.list_shards(StreamName=stream)["Shards"]:
         bounds = shard["HashKeyRange"]
@@ -80,7 +82,7 @@ def local():
 
 @pytest.fixture(params=["embedded", "kinesis_local"])
 def server(request, stream_name):
-    """The connection of ours, the client of theirs, and a stream of two shards."""
+    """Our connection, the third-party client, and a stream of two shards."""
     if request.param == "embedded":
         local = request.getfixturevalue("local")
         local.create_stream(stream_name, shards=2)

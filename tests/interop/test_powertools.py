@@ -1,6 +1,6 @@
-"""Does ``shardline.awslambda`` work beside aws-lambda-powertools, and report what its BatchProcessor reports?
+"""Does ``shardline.awslambda`` work with aws-lambda-powertools, and report the same as its BatchProcessor?
 
-Powertools goes on after a failure and reports each failed record; ours stops at the first, to keep the order. Lambda
+Powertools continues after a failure and reports each failed record; ours stops at the first, to keep the order. Lambda
 retries from the lowest sequence number, so both make Lambda retry from the same record.
 """
 
@@ -38,7 +38,7 @@ class Context:
 
 
 def event_of(*payloads):
-    """An event of Lambda; a list of payloads is an aggregate."""
+    """Return an event of Lambda. A list of payloads becomes an aggregate."""
     packed = [aggregate([("k", each) for each in one]) if isinstance(one, list) else one for one in payloads]
     return {
         "Records": [
@@ -64,13 +64,13 @@ def event_of(*payloads):
 
 
 def bill(record):
-    """Of ours: takes a record of the user's."""
+    """Our handler: takes a user record."""
     if record.data == b"bad":
         raise ValueError("bad")
 
 
 def bill_kinesis_record(record):
-    """Of powertools: takes a Kinesis record, and opens it."""
+    """The handler for powertools: takes a Kinesis record, and unpacks it."""
     for opened in deaggregate(record.raw_event):
         bill(opened)
 
@@ -83,7 +83,7 @@ def by_powertools(event):
 
 
 def retried_from(response):
-    """The record from which Lambda retries: that with the lowest number."""
+    """Return the record from which Lambda retries: the one with the lowest number."""
     return min((failure["itemIdentifier"] for failure in response["batchItemFailures"]), key=int, default=None)
 
 
@@ -110,7 +110,7 @@ def test_a_poisonous_record_does_not_block_the_shard_with_dead_letters():
 
 
 def test_both_in_one_function(capsys):
-    """The decorators of powertools around ours, and its processor beside it, on the same event."""
+    """The decorators of powertools wrap ours, and its processor runs beside it, on the same event."""
     logger = Logger(service="orders")
     seen = []
 

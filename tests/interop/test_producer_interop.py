@@ -1,4 +1,4 @@
-"""Do our aggregates travel through a server that we did not write, and are they opened by a reader that we did not write?
+"""Are our aggregates stored by a third-party server, and unpacked by a third-party reader?
 
 The server is kinesis-local, the reader boto3 with ``aws_kinesis_agg``.
 """
@@ -54,10 +54,11 @@ def arguments(kinesis_local):
 
 
 def read(client, stream):
-    """Of every shard: its id, its hash range, how many records it stores, and what ``aws_kinesis_agg`` finds in them.
+    """Return for every shard its id, its hash range, the number of stored records, and the contents that
+    ``aws_kinesis_agg`` finds.
 
-    That is (key, explicit hash key, data, whether it came out of an aggregate). Its reader gives a record without an
-    explicit hash key the first one of its aggregate, so a hash key counts only where all members have one.
+    The contents are (key, explicit hash key, data, whether it came from an aggregate). This reader gives a record
+    without an explicit hash key the first one of its aggregate, so a hash key counts only if all members have one.
     """
     for shard in client.list_shards(StreamName=stream)["Shards"]:
         iterator = client.get_shard_iterator(

@@ -1,6 +1,6 @@
-"""Does the producer survive reshards under load on kinesalite, whose ListShards lists closed shards whatever it is asked?
+"""Does the producer survive reshards under load on kinesalite, whose ListShards also lists closed shards?
 
-What is delivered must be readable by the KCL's rule, which drops an aggregate if one record of it is out of range.
+Delivered records must be readable by the KCL's rule, which drops an aggregate if one of its records is out of range.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def merge(client, stream):
 
 
 def read(client, stream):
-    """How often each payload was stored, where, and which of the copies a KCL reader accepts."""
+    """Return how often each payload was stored, where, and which copies a KCL reader accepts."""
     stored, readable = Counter(), []
     for shard in client.list_shards(StreamName=stream)["Shards"]:
         iterator = client.get_shard_iterator(
@@ -109,7 +109,7 @@ def test_reshards_under_load_lose_nothing_and_store_no_record_more_than_three_ti
 
     outcomes = asyncio.run(put_and_reshard())
     assert all(outcome.delivered for outcome in outcomes)
-    assert len({outcome.shard_id for outcome in outcomes}) >= 4  # the reshards were under load
+    assert len({outcome.shard_id for outcome in outcomes}) >= 4  # the reshards happened under load
     stored, readable = read(client, stream)
     firsts = {data: (number, place) for number, place, data in reversed(readable)}
     assert {b"%d" % number for number in range(RECORDS)} <= firsts.keys()

@@ -1,7 +1,7 @@
-"""Does the server refuse requests as AWS refused those of the tests of others: status, code and text?
+"""Does the server refuse requests as AWS refused those of third-party tests: status, code and text?
 
-``kinesalite_recordings.py`` and ``moto_recordings.py`` have the requests and the refusals. The requests go over plain HTTP
-in JSON, unsigned: no SDK sends such requests.
+``kinesalite_recordings.py`` and ``moto_recordings.py`` have the requests and the refusals. The requests go over plain
+HTTP in JSON, unsigned, because no SDK sends such requests.
 """
 
 import http.client
@@ -40,7 +40,7 @@ def asking(kinesis):
 
 @pytest.fixture(scope="module")
 def ask():
-    """Asks a server with one stream, ``known``. None of the requests changes it."""
+    """Send requests to a server with one stream, ``known``. None of them changes it."""
     with LocalKinesis(account_id=kinesalite.ACCOUNT, limits=False) as kinesis, asking(kinesis) as ask:
         kinesis.create_stream("known", shards=3)
         yield ask
@@ -48,13 +48,13 @@ def ask():
 
 @pytest.fixture
 def ask_anew():
-    """Asks a server that has no streams."""
+    """Send requests to a server without streams."""
     with LocalKinesis(account_id=moto.ACCOUNT) as kinesis, asking(kinesis) as ask:
         yield ask
 
 
 def nested(path, value):
-    """The parameters that have the value at that path, and nothing else."""
+    """Return parameters that have only the value at that path."""
     for name in reversed(path.split(".")):
         value = [value] if name == "0" else {name: value}
     return value
@@ -73,7 +73,7 @@ def test_members_that_break_constraints(ask, operation, parameters, errors):
     noun = "error" if len(errors) == 1 else "errors"
     start = f"{len(errors)} validation {noun} detected: "
     assert answer["message"].startswith(start)
-    # AWS gives the errors in an order of its own: kinesalite's tests take any.
+    # AWS's order of the errors varies: kinesalite's tests accept any.
     assert sorted(answer["message"].removeprefix(start).split("; ")) == sorted(
         f"Value {value} at '{member}' failed to satisfy constraint: {constraint}"
         for value, member, constraint in errors

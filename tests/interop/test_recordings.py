@@ -1,7 +1,7 @@
-"""Does the server answer as AWS answered when others recorded it?
+"""Does the server answer as AWS did when others recorded it?
 
-``localstack_recordings.py`` has the calls and AWS's answers. Every answer is a test of its own: the calls before it are
-made too. Field by field: a member too many fails as much as one too few.
+``localstack_recordings.py`` has the calls and AWS's answers. Every answer is a separate test, which also makes the
+earlier calls. The comparison is field by field: an extra member fails, and so does a missing one.
 """
 
 import http.client
@@ -130,7 +130,7 @@ def part(answer, path):
 
 
 def fit(path, recorded, ours, bound, kept):
-    """Check the answer against the recorded one; what its placeholders stand for is noted in ``bound``."""
+    """Check the answer against the recorded one. The values of its placeholders are noted in ``bound``."""
     if isinstance(recorded, dict):
         assert isinstance(ours, dict), (path, ours)
         assert ours.keys() == recorded.keys(), path

@@ -1,4 +1,4 @@
-"""Do the third-party servers come up and keep a record, as a client that we did not write sees it?"""
+"""Do the third-party servers start and store a record, as a third-party client sees it?"""
 
 import time
 

@@ -1,7 +1,7 @@
-"""What does AWS say when it refuses a request, where was that seen, and which request gets this text here?
+"""AWS's messages for refused requests, where each was seen, and the request that gets it here.
 
-Data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and text, and
-``docs/tested/differences.md`` shows the table. A text without a source is ours: AWS's is not known.
+This is data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and
+text, and ``docs/tested/differences.md`` shows the table. A text without a source is ours: AWS's is not known.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ THROTTLED = "ProvisionedThroughputExceededException"
 
 @dataclass(frozen=True)
 class Text:
-    """One refusal. The request is the last of ``calls``; those before it succeed."""
+    """One refusal. The request is the last of ``calls``; the earlier ones succeed."""
 
     when: str
     code: str
@@ -57,7 +57,7 @@ def issue(repository: str, number: int) -> str:
 
 
 def created(*calls: tuple[str, dict[str, Any]], **members: Any) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """The calls, on a stream that is there."""
+    """Return the calls, on an existing stream."""
     return (("CreateStream", CREATE | members), *calls)
 
 
@@ -300,7 +300,7 @@ TEXTS = (
          f"Another active subscription exists for this consumer: {ACCOUNT}:s:{FIRST}:c",
          (issue("awslabs/amazon-kinesis-client", 391),), created(*REGISTERED, SUBSCRIBE, SUBSCRIBE),
          {"limits": Limits(subscribe_calls_per_second=None)}),
-    # ---- ours: AWS's words are not known
+    # ---- our own texts: AWS's are not known
     Text("neither StreamName nor StreamARN", INVALID, "Either StreamName or StreamARN must be provided.", (),
          (("DescribeStream", {}),)),
     Text("a consumer of that name is there already", IN_USE,
@@ -309,6 +309,6 @@ TEXTS = (
 
 
 def table() -> str:
-    """The text of docs/tested/differences-texts.tsv."""
+    """Return the text of docs/tested/differences-texts.tsv."""
     rows = ["\t".join((entry.when, entry.code, entry.text, " ".join(entry.seen) or "ours")) for entry in TEXTS]
     return "\n".join(["When\tCode\tText\tSeen in", *rows]) + "\n"

@@ -1,8 +1,8 @@
-"""Which calls are compared, case by case?
+"""The written cases of the comparison with kinesis-local.
 
-Each function takes the two servers and a name for a stream of its own. What is odd about a call is said beside it: a
-difference is listed for those words. Requests that kinesis-local wrongly accepts come last, or have a stream of their
-own, so that the two servers stay alike.
+Each function takes the two servers and a name for its own stream. The label of a call says what is odd about it: a
+difference is listed under that label. Requests that kinesis-local wrongly accepts come last, or have their own stream,
+so that the two servers stay alike.
 """
 
 import time
@@ -15,7 +15,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def moment(before=0.02, after=0.02):
-    """Give a time between what was and what comes; kinesis-local dates shards by the second."""
+    """Return a time between the past and the following calls; kinesis-local dates shards by the second."""
     time.sleep(before)
     now = datetime.now(UTC)
     time.sleep(after)
@@ -27,7 +27,7 @@ def arn_of(stream):
 
 
 def said(keep, *path):
-    """What an earlier answer said: each server's own."""
+    """Return a value of an earlier answer, for each server its own."""
     return lambda kept: reduce(lambda value, name: value[name], path, kept[keep])
 
 
@@ -74,7 +74,7 @@ def streams(both, stream):
 
 
 def unknown_streams(both, stream):
-    """Not DeleteStream: kinesis-local deletes what is later created under the name."""
+    """This does not include DeleteStream: kinesis-local deletes a stream that is later created under the name."""
     requests = {
         "describe_stream": {},
         "describe_stream_summary": {},
@@ -136,7 +136,7 @@ def puts(both, stream):
     both("put_records", "no entries", StreamName=stream, Records=[])
     both("put_records", "501 entries", StreamName=stream, Records=[{"Data": b"", "PartitionKey": "k"}] * 501)
     both("put_records", "an entry has no PartitionKey", StreamName=stream, Records=[{"Data": b"x"}])
-    # The last call: it succeeds on one server alone, so that later sequence numbers could not be compared.
+    # This is the last call: it succeeds on only one server, so that later sequence numbers could not be compared.
     both("put_record", "SequenceNumberForOrdering 7", **one, SequenceNumberForOrdering="7")
 
 

@@ -1,8 +1,8 @@
 """The table: every scenario that is played, in the order in which it is listed.
 
-What AWS answers is known from its documentation (API reference and developer guide), and, for texts, from the tests of
-kinesalite, LocalStack and moto, which ran against AWS: docs/tested/differences.md names them. Where AWS's text is not known the
-table says ``ANY_TEXT``: a recording will have it.
+AWS's answers are known from its documentation (API reference and developer guide) and, for texts, from the tests of
+kinesalite, LocalStack and moto, which ran against AWS: docs/tested/differences.md names them. If AWS's text is not
+known, the table has ``ANY_TEXT``: a recording will have it.
 """
 
 from tests.conformance.table import (

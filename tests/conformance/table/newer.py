@@ -1,4 +1,4 @@
-"""Scenarios of the operations that came last: resource policies, warm throughput, account settings, channels."""
+"""Scenarios of the newest operations: resource policies, warm throughput, account settings, channels."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Scenarios of the protocol itself: JSON and CBOR, headers, bodies that cannot be read, signatures."""
+"""Scenarios of the protocol itself: JSON and CBOR, headers, unreadable bodies, signatures."""
 
 from tests.conformance.expectation import ANY_TEXT, ANYTHING, EXTENDED_ID, REQUEST_ID, SEQUENCE_NUMBER, Matching, Some
 from tests.conformance.scenario import Call, Scenario, Stream, bare, not_found, ok, refused
@@ -26,7 +26,7 @@ SHOWN = ("content-type", "x-amzn-requestid", "x-amz-id-2")
 
 
 def unreadable(**members):
-    """A SerializationException; AWS says what it could not read in a member with a capital M, or says nothing."""
+    """A SerializationException. AWS describes the problem in a member with a capital M, or omits it."""
     return {"status": 400, "error": Some({"__type": "SerializationException", **members})}
 
 

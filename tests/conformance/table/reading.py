@@ -14,7 +14,7 @@ EXPIRED = (
 
 
 def record(data, key="k"):
-    """A record that was read; ``data`` is in base64."""
+    """A record that was read. ``data`` is in base64."""
     return {"SequenceNumber": SEQUENCE_NUMBER, "ApproximateArrivalTimestamp": TIME, "Data": data, "PartitionKey": key}
 
 
@@ -27,13 +27,13 @@ def iterate(kind, expect, **more):
 
 
 def encodes(shard):
-    """What is said of a sequence number of another shard."""
+    """The message about a sequence number of another shard."""
     return invalid(
         f"Invalid StartingSequenceNumber. It encodes {shard}, while it was used in a call to a shard with {SHARD_0}"
     )
 
 
-# The stream is shared: what it holds depends on the other scenarios.
+# The stream is shared, so its content depends on the other scenarios.
 READ_ON = Some({"NextShardIterator": ITERATOR}, ignored=("Records",))
 ONE, TWO, THREE = record("MQ=="), record("Mg=="), record("Mw==")
 PUT = Call(
@@ -66,7 +66,7 @@ SCENARIOS = (
             iterate("LATEST", ok({"ShardIterator": ITERATOR})),
             PUT,
             ELSEWHERE,
-            # A shard's number counts, however its id is written.
+            # Only the number in a shard's id counts, however the id is written.
             Call("GetShardIterator", at("TRIM_HORIZON") | {"ShardId": "shardId-1"}, ok({"ShardIterator": ITERATOR})),
             Call("GetShardIterator", at("TRIM_HORIZON") | {"ShardId": "shard-0"}, ok({"ShardIterator": ITERATOR})),
             Read(at("TRIM_HORIZON"), {"records": [ONE, TWO, THREE], "ended": False}, records=3),
@@ -161,7 +161,7 @@ SCENARIOS = (
             ),
             Call("GetRecords", {"ShardIterator": "AAAA" * 30}, invalid("Invalid ShardIterator.")),
             Call("GetShardIterator", at("TRIM_HORIZON"), ok({"ShardIterator": ITERATOR}), keep={"it": "ShardIterator"}),
-            # In quotes, as users of shells pass it: AWS takes it.
+            # In quotes, as users of shells pass it: AWS accepts it.
             Call("GetRecords", {"ShardIterator": '"$it"'}, ok(READ_ON)),
             Call("GetRecords", {"ShardIterator": "$it", "StreamARN": "$a_arn"}, ok(READ_ON)),
             Call("GetRecords", {"ShardIterator": "$it", "StreamARN": "$nothing_arn"}, invalid()),

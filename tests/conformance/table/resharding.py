@@ -1,4 +1,4 @@
-"""Scenarios of splitting, merging and scaling, of the lists that tell of it, and of reading across it."""
+"""Scenarios of splitting, merging and scaling, of the listings that show it, and of reading across it."""
 
 from tests.conformance.expectation import ANY_TEXT, Some
 from tests.conformance.scenario import Call, Pause, Read, Scenario, Stream, Wait, invalid, ok, refused

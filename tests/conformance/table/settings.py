@@ -1,4 +1,4 @@
-"""Scenarios of what can be set on a stream: tags, retention, encryption, metrics, sizes, modes."""
+"""Scenarios of the settings of a stream: tags, retention, encryption, metrics, sizes, modes."""
 
 from tests.conformance.expectation import SEQUENCE_NUMBER, Matching, Some
 from tests.conformance.scenario import Call, Read, Scenario, Stream, Wait, invalid, ok, refused

@@ -1,4 +1,4 @@
-"""Scenarios of streams: made, described, listed, named by ARN, deleted; their states, modes and limits."""
+"""Scenarios of streams: created, described, listed, named by ARN, deleted; their states, modes and limits."""
 
 from tests.conformance.expectation import (
     A_BOOL,
@@ -347,7 +347,7 @@ SCENARIOS = (
                 ok(LIMITS),
                 keep={"limit": "ShardLimit"},
             ),
-            # As many as the account may have in all, and there is one already: it can never be granted.
+            # As many as the account may have in total, and there is one already, so it can never be granted.
             Call(
                 "CreateStream",
                 {"StreamName": "$nothing", "ShardCount": "$limit"},

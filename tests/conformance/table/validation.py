@@ -1,6 +1,6 @@
-"""Scenarios of requests that break a constraint: a member that is missing, too long, too short, out of range.
+"""Scenarios of requests that violate a constraint: a member is missing, too long, too short, or out of range.
 
-The texts, and the order of the errors in them, are those that kinesalite's tests have seen at AWS.
+The texts, and the order of the errors in them, are those that kinesalite's tests recorded from AWS.
 """
 
 from tests.conformance.expectation import ANY_TEXT

@@ -1,11 +1,11 @@
-"""Scenarios of putting records: where they go, what is refused, what a shard takes in a second."""
+"""Scenarios of putting records: their shards, refusals, and the rate limits of a shard."""
 
 from tests.conformance.expectation import ANY_TEXT, SEQUENCE_NUMBER, Matching, one_of
 from tests.conformance.scenario import Call, Flood, Pause, Scenario, Stream, invalid, ok, refused
 from tests.conformance.table.streams import BELOW_HALF, HALF, LAST_KEY, SHARD_0, SHARD_1
 
 MIB = 1024 * 1024
-LATE = str(0x13BB2CC3D80000000000000000000000)  # a sequence number with a date far ahead
+LATE = str(0x13BB2CC3D80000000000000000000000)  # a sequence number with a time in the far future
 
 
 def stored(shard=SHARD_0):

@@ -1,6 +1,6 @@
-"""Does what aiokpl produces come back? It has no consumer: its own decoder opens what aiobotocore reads.
+"""Do records that aiokpl produces come back? It has no consumer: its own decoder unpacks what aiobotocore reads.
 
-Run as ``aiokpl_round_trip.py ENDPOINT_URL STREAM COUNT``; prints what was put and what was read, as JSON.
+Run as ``aiokpl_round_trip.py ENDPOINT_URL STREAM COUNT``. Prints the records that were put and read, as JSON.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ async def produce(endpoint_url, stream, count):
             for n in range(count)
         ]
         await producer.flush()
-        # Before the block ends: on leaving it, records that are still under way are lost.
+        # Before the block ends, because leaving it loses records in flight.
         for outcome in outcomes:
             results.append(await asyncio.wait_for(outcome.wait(), 30))
     return results
 
 
 async def read(endpoint_url, stream):
-    """Every user record, by shard, and how many Kinesis records they came in."""
+    """Return every user record, by shard, and the number of Kinesis records that contained them."""
     shards, blobs = {}, 0
     session = aiobotocore.session.get_session()
     async with session.create_client("kinesis", region_name="us-east-1", endpoint_url=endpoint_url) as client:
@@ -47,7 +47,7 @@ async def read(endpoint_url, stream):
 
 
 def opened(record):
-    """The user records in a Kinesis record: one of a single record is not framed."""
+    """Return the user records in a Kinesis record. A single record is not framed."""
     if not aiokpl.is_aggregated(record["Data"]):
         return [[record["PartitionKey"], record["Data"].decode()]]
     return [[one.partition_key, one.data.decode()] for one in aiokpl.decode_aggregated(record["Data"])]

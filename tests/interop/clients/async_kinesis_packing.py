@@ -1,7 +1,7 @@
-"""Does async-kinesis read what Shardline packed, and pack what Shardline reads?
+"""Does async-kinesis read the packs of Shardline, and make packs that Shardline reads?
 
-Run as ``async_kinesis_packing.py FORMAT``. Stdin has packs as JSON: lists of byte values, in base64. Prints, as JSON, the values
-that async-kinesis finds in them, and packs of the same values that async-kinesis made.
+Run as ``async_kinesis_packing.py FORMAT``. Stdin has packs as JSON: lists of byte values, in base64. Prints, as JSON,
+the values that async-kinesis finds in them, and its own packs of the same values.
 """
 
 import base64

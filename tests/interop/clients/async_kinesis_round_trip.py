@@ -1,6 +1,6 @@
-"""Does what async-kinesis produces come back through its own consumer?
+"""Do records that async-kinesis produces come back through its own consumer?
 
-Run as ``async_kinesis_round_trip.py ENDPOINT_URL STREAM COUNT``; prints what was read, as JSON.
+Run as ``async_kinesis_round_trip.py ENDPOINT_URL STREAM COUNT``. Prints the records that were read, as JSON.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ import time
 
 
 def name_of(data):
-    """A record's name, as tests/drills/worker.py gives it to numbers: the drills with Java put nothing else."""
+    """Return a record's name, as tests/drills/worker.py does for numbers: the drills with Java put nothing else."""
     return data.decode("ascii")
 
 
@@ -32,7 +32,7 @@ class Processor:
         os.write(self._journal, line.encode() + b"\n")
 
     def checkpoint(self, record=None):
-        """Commit this record, or all there were."""
+        """Commit this record, or all records so far."""
         number = None if record is None else record["sequenceNumber"]
         sub_sequence = None if record is None else record["subSequenceNumber"]
         say({"action": "checkpoint", "sequenceNumber": number, "subSequenceNumber": sub_sequence})
@@ -79,7 +79,7 @@ def say(message):
 def hear():
     line = sys.stdin.readline()
     if not line:
-        sys.exit(0)  # the daemon has gone
+        sys.exit(0)  # the daemon has ended
     return json.loads(line)
 
 

@@ -1,4 +1,6 @@
-"""Does the application of the Java KCL do what the drills rely on? Here this test is the daemon; the KCL itself is not run."""
+"""Does the application of the Java KCL do what the drills rely on? This test acts as the daemon; the KCL itself is not
+run.
+"""
 
 import base64
 import json
