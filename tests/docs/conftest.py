@@ -19,7 +19,7 @@ def local_kinesis():
 
 @pytest.fixture
 def kinesis(local_kinesis, monkeypatch):
-    """Where the environment leads to."""
+    """The Kinesis that the environment points to."""
     for name, value in local_kinesis.environment.items():
         monkeypatch.setenv(name, value)
     return local_kinesis

@@ -1,4 +1,4 @@
-"""What do the pages hold: their blocks of code, their tables, their links?"""
+"""Reads the pages: their code blocks, tables and links."""
 
 import re
 import sys
@@ -15,22 +15,22 @@ def text_of(page):
 
 
 def blocks_of(page, language):
-    """Every block of a page in one language, in order."""
+    """Return every block of a page in one language, in order."""
     return [body for tongue, body in FENCE.findall(text_of(page)) if tongue == language]
 
 
 def pages_in(folder):
-    """Every page of a folder, as a path from the root."""
+    """Return every page of a folder, as a path from the root."""
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob("*.md"))
 
 
 def blocks_in(folder, language):
-    """Every block of the pages of a folder in one language."""
+    """Return every block of the pages of a folder in one language."""
     return [block for page in pages_in(folder) for block in blocks_of(page, language)]
 
 
 def script(path):
-    """The names of a script under ``docs/``. Its folder is on the path only while the script runs."""
+    """Return the names of a script under ``docs/``. Its folder is on the path only while the script runs."""
     before = list(sys.path), set(sys.modules)
     try:
         return SimpleNamespace(**run_path(str(ROOT / path)))
@@ -42,20 +42,20 @@ def script(path):
 
 
 def block_with(blocks, text):
-    """The one block that contains a text."""
+    """Return the only block that contains a text."""
     [found] = [block for block in blocks if text in block]
     return found
 
 
 def run_block(blocks, text):
-    """Run the one block that contains a text; give its names."""
+    """Run the only block that contains a text, and return its names."""
     names = {"__name__": "example"}
     exec(compile(block_with(blocks, text), text, "exec"), names)  # our own page
     return SimpleNamespace(**names)
 
 
 def prose_of(page):
-    """A page without its blocks."""
+    """Return a page without its blocks."""
     return FENCE.sub("", text_of(page))
 
 
@@ -64,7 +64,7 @@ def languages_of(page):
 
 
 def section_of(page, heading):
-    """What stands under a heading, up to the next heading of any rank."""
+    """Return the text under a heading, up to the next heading of any level."""
     lines, within, fenced = [], False, False
     for line in text_of(page).splitlines(keepends=True):
         fenced ^= line.startswith("```")
@@ -77,7 +77,7 @@ def section_of(page, heading):
 
 
 def table_of(page, first_head):
-    """The rows of the table whose first column has this head, as lists of cells."""
+    """Return the rows of the table whose first column has this header, as lists of cells."""
     after = text_of(page).split(f"\n| {first_head} |", 1)[1]
     lines = after.split("\n\n", 1)[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in lines if line.startswith("|")]

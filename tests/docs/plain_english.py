@@ -58,14 +58,14 @@ class Finding(NamedTuple):
     file: str
     line: int
     text: str
-    context: str = ""  # the line of text that it is in
+    context: str = ""  # the line of text that contains it
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
 
     @property
     def fingerprint(self) -> str:
-        """The same wherever the file is, until the line is changed."""
+        """A hash that stays the same until the line is changed, wherever the file is."""
         return hashlib.sha256(f"{self.text}\n{' '.join(self.context.split())}".encode()).hexdigest()[:12]
 
 
@@ -78,7 +78,7 @@ def suggestion(word: str) -> str:
 
 
 def findings_in(text: str) -> Iterator[tuple[int, str]]:
-    """The offset of each avoided word and headless sentence in a text, with what is wrong."""
+    """Yield the offset of each avoided word and headless sentence in a text, with the mistake."""
     for match in WORDS.finditer(text):
         yield match.start(), f"avoid {match[0]!r}: {suggestion(match[0])}"
     for match in HEADLESS.finditer(text):
@@ -96,7 +96,7 @@ def check_page(name: str, text: str) -> Iterator[Finding]:
 
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
-    """The docstrings, the other strings and the comments of a module, with their lines."""
+    """Yield the docstrings, the other strings and the comments of a module, with their lines."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
@@ -118,7 +118,7 @@ def check_source(name: str, source: str) -> Iterator[Finding]:
 
 
 def check_names(paths: list[Path]) -> Iterator[Finding]:
-    """Modules of the package that share a name. Packages and their ``__init__`` do not count."""
+    """Yield the modules of the package that share a name. Packages and their ``__init__`` do not count."""
     named = defaultdict(list)
     for path in paths:
         if not path.stem.startswith("__"):
@@ -146,7 +146,7 @@ def of_source() -> list[Finding]:
 
 
 def not_allowed(found: list[Finding], allowed: list[str]) -> list[Finding]:
-    """The findings whose fingerprints are not in the list, or are there fewer times."""
+    """Return the findings whose fingerprints are not in the list, or are there fewer times."""
     left = Counter(allowed)
     reported = []
     for finding in found:

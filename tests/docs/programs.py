@@ -1,4 +1,4 @@
-"""Runs a program of a page as a user would: in a Python of its own, with the embedded server in its environment."""
+"""Runs a program of a page as a user would: in a separate Python process, pointed at the embedded server."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 def run(code, kinesis, tmp_path):
-    """Run a script; return what it printed."""
+    """Run a script, and return its output."""
     script = tmp_path / "example.py"
     script.write_text(code)
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Do the pages of the benchmarks say what was measured?"""
+"""Do the pages of the benchmarks match the measurements?"""
 
 import json
 import sys

@@ -1,12 +1,12 @@
-"""Does every command on the pages of the command line print what the page says?
+"""Does every command on the pages of the command line print what the page shows?
 
-A section of a page (``##``) is one test, and so is the text above the first section: its ``console`` blocks run from top to bottom, in a directory of their own,
-against a Kinesis of their own that has an empty stream ``orders`` with two shards.
+Each section of a page (``##``) is one test, and so is the text above the first section: its ``console`` blocks run from
+top to bottom, in a separate directory, against a separate Kinesis that has an empty stream ``orders`` with two shards.
 
-- A line that begins with ``$ `` is given to bash (a trailing backslash continues it); the exit code has to be 0. A
-  command that is meant to fail says so: ``|| echo "exit code $?"``.
-- What stands below it, up to the next ``$``, is what it has to print, standard error included; ``...`` is anything, also
-  over lines; how many blanks there are between words makes no difference. If nothing stands there, nothing is compared.
+- A line that begins with ``$ `` is passed to bash (a trailing backslash continues it); the exit code has to be 0. A
+  command that is expected to fail shows it: ``|| echo "exit code $?"``.
+- The lines below it, up to the next ``$``, are its expected output, standard error included. ``...`` stands for any
+  text, even over lines; the number of blanks between words does not matter. Without such lines, nothing is compared.
 """
 
 import os
@@ -22,7 +22,7 @@ from shardline.cli.tail.record_formats import FIELDS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli"
 PAGES = {path.stem: path.read_text() for path in FOLDER.glob("*.md")}
-SERVER = "local"  # tests/docs/test_local_page.py and test_testing_page.py have the page of the server
+SERVER = "local"  # tests/docs/test_local_page.py and test_testing_page.py test the page of the server
 SECTION = re.compile(r"^##? (.+?)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 SECTIONS = {
     f"{page}: {title}": text
@@ -34,7 +34,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def commands_of(text):
-    """The commands of a text's blocks, each with what is to be printed."""
+    """Return the commands of a text's blocks, each with its expected output."""
     found = []
     for _, block in BLOCK.findall(text):
         for line in block.replace("\\\n", "").splitlines():
@@ -50,7 +50,7 @@ def words(text):
 
 
 def as_written(expected, printed):
-    """Whether it is what the page says."""
+    """Whether the output matches the page."""
     parts = [re.escape(words(part)) for part in expected.split("...")]
     return re.fullmatch(r"\s*.*?\s*".join(parts), words(printed), re.DOTALL) is not None
 

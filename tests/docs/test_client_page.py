@@ -1,6 +1,7 @@
-"""Do the examples of the client's page work as they stand?
+"""Do the examples of the client's page work unchanged?
 
-Each block runs in a Python of its own, as a user would run it, pointed at the embedded server by environment variables.
+Each block runs in a separate Python process, as a user would run it, pointed at the embedded server by environment
+variables.
 """
 
 import ast

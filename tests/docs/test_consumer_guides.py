@@ -1,4 +1,4 @@
-"""Do the examples of the consumer guides run as they stand?
+"""Do the examples of the consumer guides run unchanged?
 
 They run in this process, pointed at the embedded server by environment variables.
 """
@@ -226,7 +226,7 @@ def test_manual_acknowledgements(page, put, backend):
 
 
 def test_a_worker_that_is_asked_to_stop(page, put, tmp_path):
-    """Both of them, in turn: what was handled is committed, and the leases are free at once."""
+    """Both ways are tested in turn: handled records are committed, and the leases are free at once."""
     put(*[b"%d" % number for number in range(5)])
     handled = []
 
@@ -342,7 +342,7 @@ def test_whether_a_reshard_is_under_way(page, put, kinesis):
         assert is_resharding(consumer) is False
 
 
-# ---- what the pages say in words
+# ---- statements of the pages
 
 
 def test_a_recreated_stream_stops_the_consumer(put, kinesis):
@@ -350,7 +350,7 @@ def test_a_recreated_stream_stops_the_consumer(put, kinesis):
     config = ConsumerConfig(scan_interval=0.05, list_interval=1.0, idle_poll_interval=0.05)
 
     async def recreate():
-        kinesis.faults.throttle(operation="GetRecords")  # else it may see that there is no stream for a moment
+        kinesis.faults.throttle(operation="GetRecords")  # otherwise it may see a missing stream for a moment
         async with kinesis.client() as client:
             await client.delete_stream("orders", wait=True)
             kinesis.clock.advance(60)

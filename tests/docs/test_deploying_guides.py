@@ -1,7 +1,7 @@
-"""Do the programs of the guides on deploying run, and do the policies allow exactly the calls that are made?
+"""Do the programs of the deployment guides run, and do the policies allow exactly the calls that are made?
 
-The embedded server lists the requests that a role makes. The DynamoDB store's calls are recorded on their way to a real
-server (dynalite).
+The embedded server lists the requests that a role makes. The calls of the DynamoDB store are recorded on their way to a
+real server (dynalite).
 """
 
 import asyncio
@@ -42,7 +42,7 @@ POLICIES = [json.loads(block) for block in pages.blocks_of(PERMISSIONS, "json")]
 
 
 def program(text):
-    """Run the one program that contains a text; give its names."""
+    """Run the only program that contains a text, and return its names."""
     return pages.run_block(PROGRAMS, text)
 
 
@@ -119,7 +119,7 @@ asyncio.run(worker.main("orders", "g", {store!r}, Path({letters!r}), alive_file=
 
 
 class Pod:
-    """The worker of the page in a process of its own, and its probes, word for word."""
+    """The worker of the page in a separate process, and its probes, word for word."""
 
     def __init__(self, directory, environment):
         self.alive = directory / "alive"
@@ -158,7 +158,7 @@ class Pod:
         return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
 
     def age_file(self):
-        """As if nothing had happened for two minutes."""
+        """Make the file look as if nothing had happened for two minutes."""
         long_ago = time.time() - 120
         os.utime(self.alive, (long_ago, long_ago))
 
@@ -169,7 +169,7 @@ class Pod:
             time.sleep(0.1)
 
     def stays_unhealthy(self, seconds=5.0):
-        """Nothing touches the file any more: a healthy worker does it every two seconds."""
+        """Check that nothing touches the file any more: a healthy worker does so every two seconds."""
         self.age_file()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -204,7 +204,7 @@ def test_a_healthy_worker_keeps_its_file_fresh(pod, probe):
 
 
 def test_a_worker_that_starts_is_alive_though_kinesis_does_not_answer(pod):
-    """It waits, and a restart would not help. Until Python runs, the start-up probe waits for it."""
+    """The worker waits, and a restart would not help. Until Python runs, the start-up probe waits for it."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as mute:
         pod.environment |= {"AWS_ENDPOINT_URL_KINESIS": f"http://127.0.0.1:{mute.getsockname()[1]}"}
         pod.environment |= {"AWS_ENDPOINT_URL": pod.environment["AWS_ENDPOINT_URL_KINESIS"]}
@@ -244,12 +244,12 @@ def test_a_worker_whose_handler_blocks_the_event_loop_is_not_alive(pod):
 
 
 def test_a_worker_whose_handler_hangs_is_not_alive_until_it_goes_on(pod):
-    """Its event loop turns, and it reads: only its health says that nothing is handled."""
+    """Its event loop runs, and it reads: only its health shows that nothing is handled."""
     with BlockingProducer("orders") as producer:
         producer.put(b'{"order": 1}', key="k")
     pod.start_hanging("await asyncio.sleep(0.05)")
     assert pod.probe("livenessProbe"), "a handler may take its time"
-    time.sleep(3.5)  # stuck_after, and the time between two looks
+    time.sleep(3.5)  # stuck_after, and the time between two checks
     pod.stays_unhealthy()
     pod.release.touch()
     pod.becomes("livenessProbe", healthy=True)
@@ -271,7 +271,7 @@ def test_the_page_and_the_example_touch_the_file_alike():
 
 
 def test_the_alarms_of_the_page_are_there(kinesis):
-    """What the table names exists, and the alarm for falling behind is the lag of handling."""
+    """Everything that the table names exists, and the alarm for falling behind uses the lag of handling."""
     table = pages.table_of("docs/guides/observability.md", "alarm")
     [behind] = [where for alarm, where, _ in table if alarm == "the group falls behind"]
     assert "`consumer.status().handling_lag`" in behind
@@ -297,7 +297,7 @@ def test_the_alarms_of_the_page_are_there(kinesis):
 
 
 def actions_of(policy, service):
-    """What a policy allows of a service, as operations; its shape is looked at on the way."""
+    """Return the operations of a service that a policy allows. Also check the policy's form."""
     assert policy["Version"] == "2012-10-17"
     found = set()
     for statement in policy["Statement"]:
@@ -433,7 +433,7 @@ def test_a_consumer_on_dynamodb_calls_what_it_may(kinesis, dynamodb_url, monkeyp
         await every_write()
 
     async def every_write():
-        """And each kind of write by itself, also one that is refused: then the row is read."""
+        """Make each kind of write by itself, including one that is refused: then the row is read."""
         access = AwsAccess(wall_time=time.time, region="us-east-1", endpoint_url=dynamodb_url)
         store = DynamoDbLeases(access, "billing", "billing", "orders")
         assert await store.open() is None

@@ -1,4 +1,4 @@
-"""Do the tests exist that the page of differences rests on, and is the page made of its tables?"""
+"""Do the tests exist that the page of differences cites, and is the page generated from its tables?"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Do the examples do what they say? Each runs as a user would run it, pointed at the embedded server."""
+"""Do the examples work? Each runs as a user would run it, pointed at the embedded server."""
 
 import asyncio
 import http.client
@@ -53,7 +53,7 @@ def kinesis(local_kinesis):
 
 
 def run(name, *arguments, kinesis=None):
-    """The exit code of an example and what it printed."""
+    """Return the exit code of an example, and its output."""
     told = {} if kinesis is None else kinesis.environment
     ended = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)],
@@ -115,7 +115,7 @@ def test_a_backfill_reports_what_failed(kinesis, tmp_path):
 
 
 def test_an_application(kinesis, monkeypatch):
-    """What a server does with it: start, three requests, stop."""
+    """A server does this with it: start, three requests, stop."""
     for name, value in (kinesis.environment | {"STREAM": "orders"}).items():
         monkeypatch.setenv(name, value)
     app = run_path(str(EXAMPLES / "asgi_producer.py"))["app"]
@@ -154,7 +154,7 @@ def test_an_application(kinesis, monkeypatch):
 
 @pytest.fixture
 def service(kinesis, tmp_path):
-    """The service of FastAPI, run by uvicorn as it would be; its process and where it listens."""
+    """The FastAPI service, run by uvicorn as in production; its process and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -187,7 +187,7 @@ def service(kinesis, tmp_path):
 
 
 def ask(url, body=None):
-    """The status and the value of an answer."""
+    """Return the status and the value of an answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
@@ -231,13 +231,13 @@ def test_a_service_of_a_misspelt_stream_does_not_start(kinesis):
         timeout=60,
         check=False,
     )
-    assert ended.returncode == 3  # how uvicorn says that the start failed
+    assert ended.returncode == 3  # uvicorn's exit code for a failed start
     assert "ResourceNotFoundException" in ended.stderr
     assert "oders" in ended.stderr
 
 
 def test_a_service_that_is_stopped_under_load_delivers_what_it_accepted(service, kinesis):
-    """Four clients send orders while SIGTERM arrives, and Kinesis throttles: each order that got its 202 is stored."""
+    """Four clients send orders while SIGTERM arrives, and Kinesis throttles: each order with a 202 is stored."""
     process, url = service
     kinesis.faults.throttle(operation="PutRecords", count=5)
     accepted = []
@@ -279,7 +279,7 @@ def wait_until(true):
 
 @pytest.fixture
 def function(monkeypatch, kinesis):
-    """Loads a Lambda function as Lambda does: once, with its environment."""
+    """Load a Lambda function as Lambda does: once, with its environment."""
     for name, value in (kinesis.environment | {"STREAM": "orders"}).items():
         monkeypatch.setenv(name, value)
 
@@ -293,7 +293,7 @@ def function(monkeypatch, kinesis):
 
 
 def event_of(records):
-    """What Lambda hands to a function, in the shape that it has."""
+    """Return an event as Lambda passes it to a function."""
     return {
         "Records": [
             {
@@ -403,7 +403,7 @@ def put(kinesis, monkeypatch):
 
 @pytest.fixture
 def started(kinesis):
-    """Starts an example, and ends it if the test did not."""
+    """Start an example, and end it if the test did not."""
     running = []
 
     def start(name, *arguments):
@@ -430,7 +430,7 @@ def test_a_group_reads_until_it_is_interrupted_and_goes_on_there(put, started, t
         put(*orders)
         process = started("consume.py", *arguments)
         seen = [process.stdout.readline().split()[2].encode() for _ in orders]
-        time.sleep(0.2)  # it asks for the next
+        time.sleep(0.2)  # it requests the next record
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=10)
         assert (process.returncode, rest) == (130, "")

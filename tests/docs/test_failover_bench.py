@@ -1,4 +1,4 @@
-"""Does the failover benchmark count right what the workers wrote down?"""
+"""Does the failover benchmark count the workers' journals correctly?"""
 
 import sys
 import time
@@ -24,7 +24,7 @@ def bench(monkeypatch):
 
 
 class Journals:
-    """Stands in for a worker's process: it has handled these, (time, shard, number) each."""
+    """Stands in for a worker's process, which has handled these records: (time, shard, number) each."""
 
     def __init__(self, name, *handled):
         self.name = name
@@ -83,8 +83,8 @@ def test_the_workers_share_when_each_shard_had_one_and_the_shares_are_equal(benc
     mine = [(now - 0.1, f"s{number}", number) for number in range(8)]
     assert fleet_of(Journals("a", *mine[:4]), Journals("b", *mine[4:])).is_settled()
     assert not fleet_of(Journals("a", *mine[:6]), Journals("b", *mine[6:])).is_settled()  # not equal
-    assert not fleet_of(Journals("a", *mine[:4]), Journals("b", *mine[4:7])).is_settled()  # a shard stands still
-    assert not fleet_of(Journals("a", *mine[:5]), Journals("b", *mine[4:])).is_settled()  # a shard has two
+    assert not fleet_of(Journals("a", *mine[:4]), Journals("b", *mine[4:7])).is_settled()  # a shard is not read
+    assert not fleet_of(Journals("a", *mine[:5]), Journals("b", *mine[4:])).is_settled()  # a shard has two owners
     old = [(at - 5.0, shard, number) for at, shard, number in mine]
     assert not fleet_of(Journals("a", *old[:4]), Journals("b", *old[4:])).is_settled()
 
@@ -116,7 +116,7 @@ def test_lost_and_twice_are_counted_with_what_was_done_then(bench, fleet_of, mon
 def test_a_journal_is_read_line_by_line_as_it_grows(bench, tmp_path, monkeypatch):
     import failover_fleet
 
-    monkeypatch.setattr(failover_fleet, "WORKER", "-V")  # Python tells its version and ends
+    monkeypatch.setattr(failover_fleet, "WORKER", "-V")  # Python prints its version and ends
     worker = failover_fleet.Worker("w", {}, tmp_path)
     worker.process.wait()
     journal = tmp_path / "w.journal"

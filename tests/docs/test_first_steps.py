@@ -62,7 +62,7 @@ def test_the_pages_install_nothing_from_pypi_under_our_name():
 
 
 class Reader:
-    """Has a home directory, and opens terminals."""
+    """A reader with a home directory, who opens terminals."""
 
     def __init__(self, home):
         self.home = home
@@ -75,11 +75,11 @@ class Reader:
             "PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin",
             "PIP_CONSTRAINT": str(ROOT / "requirements" / "constraints.txt"),
             "PIP_CACHE_DIR": str(home.parent / "pip"),
-            "PYTHONUNBUFFERED": "1",  # a terminal shows each line at once; a file must too
+            "PYTHONUNBUFFERED": "1",  # a terminal shows each line at once, so the file must, too
         }
 
     def start(self, script, said, directory):
-        """A terminal that runs a script; everything that it shows goes to a file."""
+        """Start a terminal that runs a script. Its output goes to a file."""
         with said.open("w") as file:
             return subprocess.Popen(
                 ["sh", "-euc", script],
@@ -103,7 +103,7 @@ class Reader:
                 process.wait()
 
     def run(self, script):
-        """Run a script in a terminal of its own to its end; give what it showed."""
+        """Run a script in a separate terminal to its end, and return its output."""
         said = self.home / "said.txt"
         with self.terminal(script, said) as process:
             status = process.wait(timeout=200)
@@ -112,7 +112,7 @@ class Reader:
 
     @contextmanager
     def served(self, script):
-        """A first terminal, which starts in the clone and whose last command is the server. Gives its URL."""
+        """A first terminal, which starts in the clone and whose last command is the server. Yields its URL."""
         assert script.endswith(SERVE)
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -158,7 +158,7 @@ def test_the_readme(reader):
 
 
 def test_the_tutorial(reader):
-    """After the README, in the same home directory."""
+    """This follows the README, in the same home directory."""
     install, serve, begin, *commands = shell_blocks(TUTORIAL_BLOCKS)
     produce, look, consume, describe, flow, work, trouble, test = commands
     with reader.served(install + serve) as url:
@@ -184,7 +184,7 @@ def test_the_tutorial(reader):
         assert shell(consume).endswith(f"\n1000 orders, {TOTAL} in total\n"), "put more orders, and it reads only those"
 
         share_the_work(reader, place, in_terminal(flow), in_terminal(work))
-        shell(consume)  # what nobody has read yet
+        shell(consume)  # the unread output
 
         shown = shell(trouble)
         assert "Rate exceeded for shard" in shown, "the producer logs a warning"
@@ -194,7 +194,7 @@ def test_the_tutorial(reader):
 
 
 def share_the_work(reader, place, flow, work):
-    """Step 5 of the tutorial: a producer that keeps running, and two workers; one of them leaves."""
+    """Step 5 of the tutorial: a producer that keeps running, and two workers, one of which leaves."""
     flowing, first, second = (reader.home / f"{name}.txt" for name in ("flow", "first", "second"))
     with (
         reader.terminal(flow, flowing) as producer,
@@ -222,7 +222,7 @@ def reads(said):
 
 
 def owners(place):
-    """How many leases each worker holds, by the group's file."""
+    """Return how many leases each worker holds, from the group's file."""
     with closing(sqlite3.connect(place / "billing.db")) as database:
         rows = [json.loads(row) for (row,) in database.execute("select lease from leases")]
     return Counter(row["owner"] for row in rows if row.get("owner"))

@@ -1,4 +1,4 @@
-"""Does the page on guarantees state every promise, and does each test exist that the page of tests names?"""
+"""Does the page on guarantees state every guarantee, and does each test exist that the page of tests names?"""
 
 import ast
 import re
@@ -26,7 +26,7 @@ def test_every_promise_has_its_row_in_order():
 
 
 def cited(cell):
-    """Every (file, test or None) that a cell names; ``::test`` alone is of the file before it."""
+    """Yield every (file, test or None) that a cell names; ``::test`` alone belongs to the file before it."""
     file = None
     for name, test in re.findall(r"`([\w/]+\.py)?(?:::(test_\w+))?`", cell):
         file = name or file

@@ -1,4 +1,4 @@
-"""Does the guard of the benchmarks see a loss, and only a loss?"""
+"""Does the guard of the benchmarks detect regressions, and only regressions?"""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def part(guard):
 
 
 class Runs:
-    """Tries with these costs, (peer's, ours) of each ratio; the last one repeats."""
+    """Runs with these costs, (peer's, ours) of each ratio; the last one repeats."""
 
     def __init__(self, guard, *tries):
         self._tries = [{name: guard.Costs(*costs) for name, costs in one.items()} for one in tries]
@@ -40,7 +40,7 @@ class Runs:
 
 
 def figures_of(guard, ratio=10.0):
-    """A report in which every ratio that is compared has this value, as reports without costs have it."""
+    """Return a report in which every compared ratio has this value, in the form of reports without costs."""
     benches = {}
     for part in guard.PARTS:
         found = benches.setdefault(part.bench, {"ratios": []})
@@ -63,7 +63,7 @@ def test_a_ratio_that_fell_by_30_percent_in_every_try_fails(guard, part, capsys)
 
 
 def test_a_loss_is_seen_through_noise_that_hits_both_sides_by_turns(guard, part):
-    """The peer is never cheaper than 100, nor we than 14.5 (45 % more than before), whatever one try says."""
+    """The peer is never cheaper than 100, nor we than 14.5 (45 % more than before), whatever one run shows."""
     noisy = [(100.0, 16.0), (101.0, 15.0), (103.0, 14.5), (100.0, 19.0)]
     runs = Runs(guard, *({"a": costs, "b": (40.0, 10.0)} for costs in noisy))
     assert not guard.guard(part, {"a": 10.0, "b": 4.0}, runs)
@@ -75,12 +75,12 @@ def test_noise_in_one_try_passes(guard, part, capsys):
     assert runs.made == 2
     told = capsys.readouterr().out
     assert "FALLEN" not in told
-    assert "9.52" in told  # the peer's 100 of the first try by our 10.5 of the second
-    assert "4.00" in told  # and what was fine before stays as it was
+    assert "9.52" in told  # the peer's 100 of the first run by our 10.5 of the second
+    assert "4.00" in told  # and a good ratio stays unchanged
 
 
 def test_noise_of_both_sides_in_different_tries_passes(guard, part):
-    """No try by itself is good enough: what each side needs at least is."""
+    """No single run is good enough, but the minimum of each side is."""
     runs = Runs(guard, {"a": (100.0, 14.0), "b": (4.0, 1.0)}, {"a": (140.0, 13.3), "b": (4.0, 1.0)})
     assert guard.guard(part, {"a": 10.0, "b": 4.0}, runs)
     assert runs.made == 2

@@ -1,4 +1,6 @@
-"""Does the program of the home page run as it stands, has the page the install command, and does it lead to all others?"""
+"""Does the program of the home page run unchanged, does the page have the install command, and does it lead to all
+others?
+"""
 
 import os
 import re

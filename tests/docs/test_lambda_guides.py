@@ -1,4 +1,4 @@
-"""Do the functions of the guides on AWS Lambda do what the pages say?"""
+"""Do the functions of the AWS Lambda guides do what the pages say?"""
 
 import json
 import re
@@ -19,7 +19,7 @@ EVENT_OF = pages.run_block(PROGRAMS, "class NoWaits").event_of
 
 
 def program(text):
-    """Run the one program that contains a text; give its names."""
+    """Run the only program that contains a text, and return its names."""
     return pages.run_block(PROGRAMS, text)
 
 

@@ -1,7 +1,7 @@
 """Does every link of the pages lead somewhere?
 
-mkdocs looks at those inside of ``docs/``; this looks at all, also from the README and to files that are no pages: to a
-file that exists, to a heading that it has. An address elsewhere must be well formed; no request is sent.
+mkdocs checks the links inside ``docs/``. This test checks all links, including those of the README and those to files
+that are not pages: the file exists, and has the heading. An external address must be well formed; no request is sent.
 """
 
 import re
@@ -23,7 +23,7 @@ def links_of(page):
 
 
 def anchors_of(page):
-    """The anchors that the headings of a page get; of two alike the second has a number."""
+    """Return the anchors of a page's headings. The second of two equal ones has a number."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     found = []
     for heading in HEADING.findall(text):
@@ -34,7 +34,7 @@ def anchors_of(page):
 
 
 def wrong(page, link):
-    """What is wrong with a link, or nothing."""
+    """Return what is wrong with a link, or nothing."""
     parts = urlsplit(link)
     if parts.scheme:
         host = parts.hostname or ""

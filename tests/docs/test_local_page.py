@@ -1,4 +1,6 @@
-"""Does the page on running a local server print what works: the script that waits for the server, the containers, the token?"""
+"""Do the commands of the page on the local server work: the script that waits for the server, the containers, the
+token?
+"""
 
 import http.client
 import json
@@ -77,7 +79,7 @@ def test_the_check_of_compose_tells_up_from_down(environment):
 
 
 def served(command, environment, hosts):
-    """The statuses of the health path of this command, by the host that is asked for."""
+    """Return the statuses of the health path of this command, by the requested host."""
     command = [part.replace("4567", "0") for part in command]
     assert command[:2] == ["shardline", "local"]
     port = [] if "--port" in command else ["--port", "0"]

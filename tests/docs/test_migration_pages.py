@@ -1,7 +1,8 @@
-"""Does the code after a move do what the code before it did?
+"""Does the code after a migration do what the code before it did?
 
-Every pair of Python blocks runs against the same server: the block before in the environment that its library needs, the
-block after here. Of the Java pairs the second half runs; the lease table that it takes over is one that the KCL wrote.
+Every pair of Python blocks runs against the same server: the block before it in the environment that its library needs,
+the block after it here. Of the Java pairs, the second block runs; the lease table that it takes over was written by the
+KCL.
 """
 
 import ast
@@ -30,7 +31,7 @@ ORDERS = [(f"customer-{n % 5}", b'{"customer": "customer-%d", "order": %d}' % (n
 
 
 def pair(page, heading):
-    """The blocks under a heading, before and after."""
+    """Return the blocks under a heading, before and after."""
     found = pages.FENCE.findall(pages.section_of(f"{FOLDER}/{page}.md", heading))
     [(before_language, before), (_, after)] = found
     assert before.startswith("// before" if before_language == "java" else "# before")
@@ -78,7 +79,7 @@ def put(orders=ORDERS, **settings):
 
 
 def elsewhere(block, call, kinesis, tmp_path):
-    """Run a block of another library in the environment that has it; give what it printed, as JSON."""
+    """Run a block of another library in its own environment, and return its output as JSON."""
     servers.require_installed("requirements-clients.txt", CLIENTS)
     script = tmp_path / "before.py"
     lines = [
@@ -140,7 +141,7 @@ def test_producing_with_the_kpl(kinesis, tmp_path, capsys):
 
 
 def java_row(shard, checkpoint):
-    """A lease as the KCL 3 leaves it behind when its last worker was stopped."""
+    """Return a lease as the KCL 3 leaves it behind when its last worker was stopped."""
     return {
         "leaseKey": {"S": shard.shard_id},
         "leaseOwner": {"S": "java-1"},
@@ -223,7 +224,7 @@ def by_number(orders):
 
 
 def test_what_the_tables_call_ours_exists():
-    """Every keyword of ours that a table names is an argument or a setting of something public."""
+    """Every keyword of ours that a table names is an argument or a setting of a public object."""
     import inspect
 
     import shardline

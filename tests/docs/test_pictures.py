@@ -1,4 +1,4 @@
-"""Are the pictures those that would be drawn, and do they show what the code does?"""
+"""Are the pictures up to date, and do they show what the code does?"""
 
 import json
 import re
@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def drawn():
-    """What ``draw.py`` makes, without leaving its neighbours among the modules."""
+    """Return the output of ``draw.py``, without leaving its neighbours among the modules."""
     path, modules = list(sys.path), set(sys.modules)
     try:
         yield run_path(str(PICTURES / "draw.py"))["drawn"]()
@@ -93,7 +93,7 @@ def test_the_plots_show_the_figures(drawn):
 
 @pytest.mark.parametrize(("name", "table"), [("phases.svg", holding.TRANSITIONS), ("reader.svg", reader.TRANSITIONS)])
 def test_the_pictures_of_states_show_every_change_in_the_tables(drawn, name, table):
-    """The names on one line of the picture are a state and those that may follow it."""
+    """The names on one line of the picture are a state and its possible successors."""
     lines = {}
     for text in ET.fromstring(drawn[name]).iter(f"{SVG}text"):
         if text.get("class") == "bold code":
@@ -124,7 +124,7 @@ def state_of(row):
 
 
 def operation_of(change, row):
-    """The write that the picture names, as someone would send it who saw the row."""
+    """Return the write that the picture names, sent by a worker that saw the row."""
     somewhere = Checkpoint(at_sequence_number(SequenceNumber(5)))
     made = {
         "CreateLease": lambda: leases.CreateLease(Lease(SHARD)),
@@ -165,6 +165,6 @@ def test_the_picture_of_the_lease_has_every_write(changes, drawn):
 
 
 def test_a_zombie_goes_none_of_these_ways():
-    row = replace(ROWS["held"], owner="b", counter=4)  # another took it meanwhile
+    row = replace(ROWS["held"], owner="b", counter=4)  # another worker took it meanwhile
     for kind in (leases.RenewLease, leases.FinishHandOver, leases.ReleaseLease):
         assert isinstance(apply(row, kind(SHARD, "a", 3)), Refused)

@@ -1,4 +1,4 @@
-"""Do the examples of the producer guides run as they stand?
+"""Do the examples of the producer guides run unchanged?
 
 They run in this process, pointed at the embedded server by environment variables.
 """
@@ -60,7 +60,7 @@ def page(kinesis):
 
 @pytest.fixture
 def with_producer(kinesis, backend):
-    """Calls an example with a producer, on both event loops."""
+    """Call an example with a producer, on both event loops."""
 
     def call(use, *arguments, **settings):
         async def main():
@@ -196,7 +196,7 @@ def test_dead_letters(page, kinesis, tmp_path):
 
 
 def test_dead_letters_at_the_end(kinesis):
-    """What is undelivered when time is over is handed to a plain hook."""
+    """Records that are undelivered when the time is over are passed to a plain hook."""
     kinesis.faults.throttle(operation="PutRecords")
     dead = []
     with BlockingProducer("orders", on_failure=dead.append, close_timeout=0.2) as producer:
@@ -278,7 +278,7 @@ def test_an_outage(page, kinesis, tmp_path, monkeypatch):
 
     async def main():
         outlive = asyncio.create_task(page("def outlive(").outlive(5))
-        await asyncio.sleep(0.5)  # here nobody answers
+        await asyncio.sleep(0.5)  # there is no server here
         assert not outlive.done()
         async with server:
             await asyncio.wait_for(outlive, 20)
@@ -369,7 +369,7 @@ def test_the_figures_of_the_text_are_those_of_the_plots():
     assert by_linger[0]["requests_per_second"] > 10 * by_linger[100]["requests_per_second"]
 
 
-# ---- what the pages say in words
+# ---- statements of the pages
 
 
 def test_a_stream_that_does_not_exist_fails_at_once(kinesis):

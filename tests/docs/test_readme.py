@@ -1,4 +1,4 @@
-"""Does the README keep its order and its length, and do its examples work as they stand?
+"""Does the README keep its order and its length, and do its examples work unchanged?
 
 ``test_first_steps.py`` follows its commands in a new home directory. ``benchmarks/bench_report.py`` writes its figures.
 """

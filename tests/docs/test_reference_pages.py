@@ -1,4 +1,4 @@
-"""Do the pages on the client's operations and on errors list what the code has?"""
+"""Do the pages on the client's operations and on errors match the code?"""
 
 import re
 

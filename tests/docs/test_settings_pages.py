@@ -1,4 +1,4 @@
-"""Are the settings pages those of the code, and does every setting have an entry?"""
+"""Do the settings pages match the code, and does every setting have an entry?"""
 
 from pathlib import Path
 

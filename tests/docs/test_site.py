@@ -1,4 +1,4 @@
-"""Has the site that mkdocs builds a logo, and links to the repository and to the source of each page?"""
+"""Does the site that mkdocs builds have a logo, and links to the repository and to the source of each page?"""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Do the examples of the guides on lease stores run as they stand?"""
+"""Do the examples of the guides on lease stores run unchanged?"""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ FOLDER = "docs/guides/stores"
 
 
 def example(page):
-    """The names of the one program of a page."""
+    """Return the names of the only program of a page."""
     [block] = pages.blocks_of(f"{FOLDER}/{page}.md", "python")
     return pages.run_block([block], "import")
 

@@ -37,7 +37,7 @@ def test_every_example_is_a_test_or_a_file_that_the_tests_use():
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """How each test of the page ended, when all of them were run as a user's would be."""
+    """Return the outcome of each test of the page, run as a user would."""
     place = tmp_path_factory.mktemp("page")
     for number, block in enumerate(BLOCKS):
         name = NAMED.match(block)
@@ -82,7 +82,7 @@ def test_the_first_page_leads_to_the_others():
 
 
 def rows(heading):
-    """The first cells of the table that begins with this heading."""
+    """Return the first cells of the table that begins with this heading."""
     table = COMMAND.partition(f"\n| {heading} |")[2].partition("\n\n")[0]
     return re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
 

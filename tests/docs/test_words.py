@@ -1,6 +1,6 @@
-"""Is every word of the pages spelt as a dictionary has it?
+"""Is every word of the pages in a dictionary?
 
-What no dictionary has, and is right all the same, stands in ``docs/words.txt``. Code, in blocks or in line, does not count.
+``docs/words.txt`` has correct words that no dictionary has. Code, in blocks or inline, does not count.
 """
 
 import re
@@ -16,7 +16,7 @@ NO_PROSE = [
     re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE),
     re.compile(r"`[^`]*`"),
     re.compile(r"<!--.*?-->", re.DOTALL),
-    re.compile(r"\]\([^)]*\)"),  # where a link leads
+    re.compile(r"\]\([^)]*\)"),  # the target of a link
     re.compile(r"https?://\S+"),
     re.compile(r"[\w./-]+\.(?:md|py|json|toml|txt)\b"),  # files
     re.compile(r"\b\w*[_\d]\w*\b"),  # names, and numbers with a unit

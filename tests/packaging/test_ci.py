@@ -1,6 +1,6 @@
-"""Does CI run its stages in order, with every Python, stop at the first that fails, and say which one that was?
+"""Does CI run its stages in order, with every Python, stop at the first failure, and name the failed stage?
 
-The script runs here with a make that only notes what it is asked for.
+The script runs here with a make that only notes its calls.
 """
 
 import os
@@ -26,7 +26,7 @@ echo "lost 0"
 
 @pytest.fixture
 def ci(tmp_path):
-    """Runs the script, with the call of make that is to fail; gives its exit code, what it printed, and make's calls."""
+    """Run the script, with the call of make that should fail. Return its exit code, its output, and make's calls."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(RUN, tmp_path / ".ci" / "run")
     (tmp_path / ".ci" / "pythons.py").write_text("print('3.11.7 /first/python3')\nprint('3.13.0 /second/python3')\n")

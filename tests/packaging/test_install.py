@@ -1,4 +1,4 @@
-"""Does each make target install what it needs and no more, and does a Python that cannot do it say so in a sentence?"""
+"""Does each make target install only what it needs, and does an unsuitable Python give a clear message?"""
 
 import ast
 import fcntl
@@ -48,7 +48,7 @@ def test_every_group_belongs_to_one_set():
 
 
 def imports_of(path):
-    """The names of the packages that a script imports, wherever in it."""
+    """Return the names of the packages that a script imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -73,7 +73,7 @@ def test_make_knows_the_same_sets():
     assert set(listed.split()) == install["SETS"].keys()
 
 
-# What a recipe runs, and the set that has it. A script of our own needs the package, or more.
+# The commands of recipes, and the set that has each. A script of our own needs the package, or more.
 TOOLS = {
     "shardline": {"DEMO", "TEST"},
     "ruff": {"LINT"},
@@ -131,7 +131,7 @@ def test_an_old_python_can_read_the_script():
 
 
 def test_a_python_without_venv_says_what_to_install(tmp_path):
-    """As on Debian without python3-venv, where the import of ensurepip fails."""
+    """This is the case on Debian without python3-venv, where the import of ensurepip fails."""
     (tmp_path / "ensurepip.py").write_text("raise ModuleNotFoundError(__name__)")
     ended = run_script(tmp_path / "environment", "demo", PYTHONPATH=str(tmp_path))
     version = "{}.{}".format(*sys.version_info[:2])

@@ -1,4 +1,4 @@
-"""Does the package describe itself truly, wherever its repository is published?"""
+"""Does the package describe itself correctly, wherever its repository is published?"""
 
 import json
 import re
@@ -17,7 +17,7 @@ HOME = "https://git.example.org/team/shardline"
 
 @pytest.fixture
 def clone(tmp_path):
-    """A repository with what the metadata is made of, and no remote yet."""
+    """A repository with the sources of the metadata, and no remote yet."""
     place = tmp_path / "clone"
     (place / "src" / "shardline").mkdir(parents=True)
     for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "src/shardline/__init__.py"):

@@ -33,7 +33,7 @@ def pins_of(path):
 
 
 def refused(pins, site_packages):
-    """The pinned packages of an environment that refuse some Python, with what they ask for."""
+    """Return the pinned packages of an environment that refuse some Python, with their requirements."""
     found = {}
     for package in distributions(path=[str(path) for path in site_packages]):
         name = canonicalize_name(package.metadata["Name"])
@@ -84,7 +84,7 @@ def test_what_the_demo_and_the_tests_install_was_really_read():
 
 
 def needed_by(requirements):
-    """Everything that these requirements install with this Python: they, and what they need in turn."""
+    """Return everything that these requirements install with this Python, directly or indirectly."""
     needed, open_ones = {}, [Requirement(text) for text in requirements]
     while open_ones:
         asked = open_ones.pop()
@@ -101,7 +101,7 @@ def needed_by(requirements):
 
 
 def test_everything_that_the_demo_and_the_tests_install_is_pinned():
-    """Also what only some Pythons need: redis needs async-timeout before 3.11.3."""
+    """This includes packages that only some Pythons need: redis needs async-timeout before 3.11.3."""
     extras = [text for needed in PROJECT["optional-dependencies"].values() for text in needed]
     needed = needed_by(PROJECT["dependencies"] + extras + GROUPS["test"])
     assert {"botocore", "urllib3", "click", "redis", "pytest", "iniconfig", "watchfiles"} <= needed
@@ -109,7 +109,7 @@ def test_everything_that_the_demo_and_the_tests_install_is_pinned():
 
 
 def test_a_pin_that_needs_a_later_patch_release_is_seen(tmp_path):
-    """The case that made the installation fail on Debian 12."""
+    """This case made the installation fail on Debian 12."""
     said = tmp_path / "pymdown_extensions-13.0.dist-info"
     said.mkdir()
     (said / "METADATA").write_text(

@@ -47,7 +47,7 @@ def install(python, *options):
 
 
 def needed_by(requirements, metadata):
-    """The names of all packages that these requirements lead to."""
+    """Return the names of all packages that these requirements lead to."""
     found, todo = set(), [(Requirement(text), "") for text in requirements]
     while todo:
         asked, extra = todo.pop()

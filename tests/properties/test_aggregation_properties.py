@@ -2,10 +2,10 @@
 
 Tests of ``shardline.codec.aggregation`` and ``shardline.codec.protobuf``.
 
-Where aws_kinesis_agg 1.2.3 is known to be wrong it is not asked: its reader gives a record without an explicit hash key
-the first of the table, and its writer drops an explicit hash key of "" and counts the sizes of text keys wrongly, so it
-is handed keys as bytes and all records get an explicit hash key or none does. protobuf itself forgives what we do not
-(see ``test_what_we_open_protobuf_opens``), so there the comparison goes one way.
+Cases in which aws_kinesis_agg 1.2.3 is known to be wrong are left out: its reader gives a record without an explicit
+hash key the first one of the table, and its writer drops an explicit hash key of "" and counts the sizes of text keys
+wrongly. So it gets keys as bytes, and all records have an explicit hash key or none has. protobuf itself accepts more
+than we do (see ``test_what_we_open_protobuf_opens``), so that comparison is one-way.
 """
 
 import random
@@ -42,7 +42,7 @@ def frame(message):
 
 
 def message_class():
-    """``AggregatedRecord`` as protobuf knows it, and as old readers do: tags are an unknown field to it."""
+    """Return ``AggregatedRecord`` as a protobuf class of old readers, for which tags are an unknown field."""
     file = descriptor_pb2.FileDescriptorProto(name="aggregate.proto", package="shardline.test", syntax="proto2")
     field = descriptor_pb2.FieldDescriptorProto
     one = file.message_type.add(name="Record")
@@ -81,7 +81,7 @@ def protobuf_message(many):
 
 
 def protobuf_split(blob):
-    """What protobuf finds; raises where it finds no valid aggregate."""
+    """Return the records that protobuf finds. Raises if it finds no valid aggregate."""
     message = AggregatedRecord()
     message.ParseFromString(blob[4:-16])
     keys, named = list(message.keys), list(message.hash_keys)
@@ -131,7 +131,7 @@ class TestRoundTrips:
     @thorough
     @given(records)
     def test_an_aggregate_in_an_aggregate(self, many):
-        """P12: wrapped, it stays closed."""
+        """P12: a wrapped aggregate is not unpacked."""
         inner = build(many)
         assert split_aggregate(build([("k", inner)])) == [("k", inner, None)]
 
@@ -173,7 +173,7 @@ class TestAgainstProtobuf:
 
 
 def agg_split(blob):
-    """What aws_kinesis_agg's reader finds."""
+    """Return the records that aws_kinesis_agg's reader finds."""
     from aws_kinesis_agg.deaggregator import deaggregate_records
 
     raw = {
@@ -274,7 +274,7 @@ edits = st.lists(
 
 
 class TestAnyBytes:
-    """``None`` or records, never an exception."""
+    """The result is ``None`` or records, never an exception."""
 
     @staticmethod
     def check(blob):
@@ -303,8 +303,8 @@ class TestAnyBytes:
     @varied
     @given(small, edits)
     def test_what_we_open_protobuf_opens(self, many, changes):
-        """And with the same result. Not the other way round: protobuf takes known fields of a wrong wire type for unknown
-        ones, accepts padded tags, groups, and numbers cut to 64 bits.
+        """The result is the same, too. The reverse does not hold: protobuf takes known fields of a wrong wire type for
+        unknown ones, and accepts padded tags, groups, and numbers cut to 64 bits.
         """
         blob = frame(mutate(build(many)[4:-16], changes))
         found = self.check(blob)
@@ -317,7 +317,7 @@ class TestAnyBytes:
         message = build(many)[4:-16]
         end = draw.draw(st.integers(0, len(message) - 1))
         found = self.check(frame(message[:end]))
-        assert found is None or found == many[: len(found)]  # cut between two records it is a smaller aggregate
+        assert found is None or found == many[: len(found)]  # cut between two records, it is a smaller aggregate
         assert self.check(build(many)[: end + 4]) is None
 
     @thorough
@@ -332,7 +332,7 @@ class TestAnyBytes:
             assert after > at
 
     def test_the_edits_reach_both_verdicts(self):
-        """A fuzzer that only ever makes garbage proves little: count what one made with a fixed seed comes to."""
+        """A fuzzer that only makes garbage proves little, so the outcomes with a fixed seed are counted."""
         rng = random.Random(1)
         message = build([("a", b"x", "7"), ("b", b"y", None), ("a", b"z" * 130, None)])[4:-16]
         verdicts = {True: 0, False: 0}

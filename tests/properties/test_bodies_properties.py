@@ -25,7 +25,7 @@ from shardline.model.stream import parse_stream
 
 
 def examples(count):
-    """As many examples; other work on the machine must not fail them."""
+    """Set the number of examples, without a deadline, because the machine may be busy."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=count, deadline=None, suppress_health_check=slow)
 
@@ -60,13 +60,13 @@ entries = st.lists(st.builds(Entry, blobs, st.none() | keys, st.none() | hash_ke
 
 
 def botocore_body(operation, params):
-    """The request as botocore writes it, read again."""
+    """Return the request as botocore writes it, decoded."""
     serializer = create_serializer("json", include_validation=False)
     return json.loads(serializer.serialize_to_request(params, MODEL.operation_model(operation))["body"])
 
 
 def cbor_value(body):
-    """As cbor2 reads it, with times as the milliseconds that they are."""
+    """Return the value that cbor2 reads, with times as their milliseconds."""
     return cbor2.loads(body, semantic_decoders={1: lambda value, _: ("milliseconds", value)})
 
 
@@ -105,7 +105,7 @@ def test_put_records_in_cbor_is_the_same_request(stream, given_entries):
 
 @cache
 def values_of(name):
-    """Any value of a shape of the service model, with every member there or not."""
+    """Draw any value of a shape of the service model, with every member present or absent."""
     shape = MODEL.shape_for(name)
     match shape.type_name:
         case "structure":
@@ -179,7 +179,7 @@ def optional(**members):
 
 
 def shuffled(strategy):
-    """The same members in any order: the way that is taken depends on it, the result must not."""
+    """Return the same members in any order: the code path depends on it, the result must not."""
     return strategy.flatmap(lambda members: st.permutations(list(members.items())).map(dict))
 
 
@@ -191,7 +191,7 @@ numbers = st.integers(0, 10**129 - 1).map(str)
 hash_range = st.tuples(hash_keys, hash_keys).map(lambda two: sorted(two, key=int))
 hash_ranges = hash_range.map(lambda two: {"StartingHashKey": two[0], "EndingHashKey": two[1]})
 encryption = st.sampled_from(["NONE", "KMS"])
-# Times are milliseconds here, and become what each protocol makes of them below.
+# Times are milliseconds here; each protocol converts them below.
 records = shuffled(
     joined(
         st.fixed_dictionaries({"SequenceNumber": numbers | texts, "Data": blobs}),
@@ -254,7 +254,7 @@ TIMES = {"ApproximateArrivalTimestamp", "StreamCreationTimestamp"}
 
 
 def written(value, time, blob, name=""):
-    """The answer as one protocol writes it."""
+    """Return the answer as one protocol writes it."""
     if isinstance(value, dict):
         return {member: written(inner, time, blob, member) for member, inner in value.items()}
     if isinstance(value, list):
@@ -281,7 +281,7 @@ def by_botocore(operation, body):
 
 
 def by_name(value):
-    """A struct as the dict that botocore makes of the same answer; what is missing there is left out."""
+    """Return a struct as the dict that botocore makes of the same answer. Members that are missing there are left out."""
     if isinstance(value, shapes.msgspec.Struct):
         fields = shapes.msgspec.structs.fields(value)
         named = {field.encode_name: by_name(getattr(value, field.name)) for field in fields}
@@ -292,7 +292,7 @@ def by_name(value):
 
 
 def simple(value, name=""):
-    """botocore's dict without its datetimes."""
+    """Return botocore's dict without its datetimes."""
     if isinstance(value, dict):
         return {member: simple(inner, member) for member, inner in value.items()}
     if isinstance(value, list):
@@ -354,7 +354,7 @@ def test_any_answer_comes_as_it_stands(operation, data):
     assert awscbor.decode_any(in_cbor(answer)) == seconds
 
 
-# ---- bodies that are none
+# ---- invalid bodies
 
 SHAPES = [
     value for value in vars(shapes).values() if isinstance(value, type) and issubclass(value, shapes.msgspec.Struct)
@@ -375,7 +375,7 @@ junk_answers = junk | st.fixed_dictionaries({"Records": junk | st.lists(junk, ma
 
 
 def damaged(bodies):
-    """Good bodies, cut off or with some bytes changed."""
+    """Draw good bodies, cut off or with some bytes changed."""
     cut = st.builds(lambda body, at: body[: int(len(body) * at)], bodies, st.floats(0, 1))
 
     def change(body, at, new):
@@ -401,7 +401,7 @@ cbor_bodies = (
 
 
 def only_body_errors(codec, body, shape):
-    """Read it every way; anything but a ``BodyError`` gets out."""
+    """Read a body in every way; any exception except a ``BodyError`` fails the test."""
     for read in (lambda: codec.decode(body, shape), lambda: codec.decode_any(body)):
         try:
             answer = read()
@@ -432,7 +432,7 @@ OTHER_PAGES = {
 @examples(120)
 @given(json_bodies)
 def test_both_ways_to_read_a_page_refuse_the_same_bodies(shape, body):
-    # The large way also looks at the one member that only the other kind of page has.
+    # The path for large answers also reads the one member that only the other kind of page has.
     assume(body and OTHER_PAGES[shape] not in body)
     results = []
     for read in (lambda: awsjson._decode_large(body, shape), lambda: awsjson._decode_as(body, shape, "page")):

@@ -31,7 +31,7 @@ values = st.recursive(
 
 
 def same(one, other):
-    """Equal, of equal types, and a NaN equals a NaN."""
+    """Whether two values are equal, of equal types. A NaN equals a NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list):
@@ -42,7 +42,9 @@ def same(one, other):
 
 
 def theirs(data):
-    """The value that cbor2 reads, configured for AWS's milliseconds and to drop other tags as we do; ``undefined`` is None."""
+    """Return the value that cbor2 reads, configured for AWS's milliseconds and to drop other tags as we do;
+    ``undefined`` is None.
+    """
     known = (0, 4, 5, 25, 28, 29, 30, 35, 36, 37, 43, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
     dropped = dict.fromkeys(known, lambda value, _: value)
     return plain(
@@ -56,7 +58,7 @@ def theirs(data):
 
 
 def plain(value):
-    """cbor2 makes what stands inside a tag immutable."""
+    """Undo that cbor2 makes values inside a tag immutable."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -113,7 +115,7 @@ def test_datetimes_travel_as_milliseconds(when):
 
 @st.composite
 def loose_heads(draw, major, length):
-    """Any head for this length: the shortest, or a wider one."""
+    """Draw any head for this length: the shortest, or a wider one."""
     widths = [code for code, limit in ((24, 8), (25, 16), (26, 32), (27, 64)) if length < 1 << limit]
     code = draw(st.sampled_from([None, *widths]))
     if code is None:
@@ -190,7 +192,9 @@ def test_no_beginning_of_an_item_is_an_item_nor_is_one_with_more_behind_it(data)
 
 
 def check_any(data):
-    """A value or a ``CborError``; and a value only where cbor2, which knows more, sees the same."""
+    """Check that the result is a value or a ``CborError``, and a value only if cbor2, which supports more, reads the
+    same.
+    """
     try:
         value = decode(data)
     except CborError:

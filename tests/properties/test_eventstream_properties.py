@@ -29,7 +29,7 @@ def framed(message):
 
 
 def frame(headers, payload):
-    """Right lengths and checksums around any header bytes."""
+    """Return a frame with right lengths and checksums around any header bytes."""
     body = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
     body += struct.pack(">I", crc32(body)) + headers + payload
     return body + struct.pack(">I", crc32(body))
@@ -48,7 +48,7 @@ def read(chunks):
 
 
 def theirs(data):
-    """What botocore reads. It gives a time as the milliseconds that travel."""
+    """Return the message that botocore reads. It returns a time as the milliseconds on the wire."""
     buffer = EventStreamBuffer()
     buffer.add_data(data)
     return [(message.headers, message.payload) for message in buffer]
@@ -130,7 +130,7 @@ def test_any_header_bytes_are_headers_or_an_error(block, payload):
         [message] = read([data])
     except FrameError:
         return
-    assert [as_theirs(message)] == theirs(data)  # and botocore, which overlooks what overruns, sees the same
+    assert [as_theirs(message)] == theirs(data)  # botocore, which ignores overruns, reads the same
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers under Hypothesis: ``shardline.codec.http1``, with h11 as the second opinion."""
+"""HTTP/1.1 answers under Hypothesis: ``shardline.codec.http1``, compared with h11."""
 
 import h11
 from hypothesis import given
@@ -14,7 +14,7 @@ VALUES = st.from_regex(r"[!-~]([ -~]{0,20}[!-~])?", fullmatch=True)
 
 @st.composite
 def answers(draw):
-    """The bytes of an answer, and its body."""
+    """Draw the bytes of an answer, and its body."""
     body = draw(st.binary(max_size=300))
     lines = [f"{name}: {value}".encode() for name, value in draw(st.lists(st.tuples(NAMES, VALUES), max_size=5))]
     if draw(st.booleans()):
@@ -58,7 +58,7 @@ def test_any_pieces_give_the_same_answer_as_h11(answer, places):
 
 @given(st.one_of(st.binary(max_size=200), answers().map(lambda answer: answer[0])), st.data())
 def test_garbage_is_an_answer_or_an_http_error(data, draw):
-    """Random bytes, and answers with bytes changed in them."""
+    """The input is random bytes, and answers with changed bytes."""
     changed = bytearray(data)
     for _ in range(draw.draw(st.integers(0, 4))):
         if changed:

@@ -1,6 +1,7 @@
-"""Does anything that a server sends over HTTP/2 raise, leave an exchange without an end, or make the client keep too much?
+"""Does anything that a server sends over HTTP/2 raise, leave an exchange open, or make the client keep too much?
 
-Frames of all types, right and wrong, in any order and cut anywhere, while the caller opens, reads and cancels.
+The input is frames of all types, valid and invalid, in any order and cut anywhere, while the caller opens, reads and
+cancels.
 """
 
 import hpack
@@ -35,7 +36,7 @@ def heads(draw):
 
 @st.composite
 def frames(draw):
-    """What a server may send, and what it must not."""
+    """Draw frames that a server may send, and frames that it must not send."""
     number = st.integers(0, 2**32 - 1).map(lambda value: value.to_bytes(4, "big"))
     match draw(st.integers(0, 12)):
         case 0 | 1 | 2:
@@ -70,7 +71,7 @@ STEPS = st.one_of(
 
 
 def step_of_the_caller(connection, step, exchanges, now):
-    """What a caller or the clock does."""
+    """Draw an action of a caller or of the clock."""
     chosen = exchanges[len(exchanges) // 2] if exchanges else None
     if step.startswith("open"):
         if connection.capacity > 0:

@@ -1,4 +1,4 @@
-"""Packs of any values: they come back as they were, and have the announced size. Tests of ``shardline.codec.packing``."""
+"""Packs of any values come back unchanged, and have the announced size. Tests of ``shardline.codec.packing``."""
 
 import json
 from random import Random
@@ -74,7 +74,7 @@ def test_json_comes_back_and_the_size_is_exact(name, packed):
 @example(text=b"1\n2", others=[])
 @example(text=b"", others=[b"1"])
 def test_a_value_that_is_accepted_stays_one_value(name, text, others):
-    """Whatever bytes pass the check, they are read as one JSON text, and do not change the values beside them."""
+    """Any bytes that pass the check are read as one JSON text, and do not change the values beside them."""
     packing = PACKINGS[name]
     try:
         packing.check(text)
@@ -88,7 +88,7 @@ def test_a_value_that_is_accepted_stays_one_value(name, text, others):
 @thorough
 @given(data=st.binary(max_size=80) | st.text("0123456789:,a", max_size=40).map(str.encode))
 def test_any_bytes_are_split_whole_or_refused(split, data):
-    """What is split is packed to the same bytes again, except for zeros before the length of a netstring."""
+    """A split pack is packed to the same bytes again, except for zeros before the length of a netstring."""
     try:
         found = split(data)
     except ValueError:

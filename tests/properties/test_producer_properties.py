@@ -59,7 +59,7 @@ def records_of(mixture):
 
 
 def as_sent(records, address):
-    """What a reader must find: key, data, explicit hash key and headers of each."""
+    """Return what a reader must find: key, data, explicit hash key and headers of each record."""
     return [
         (address.key, record.data, address.explicit_hash_key, decode_tags(record.tags))
         if record.key is None
@@ -69,7 +69,7 @@ def as_sent(records, address):
 
 
 def check_whole(aggregate, records, address):
-    """The size of an aggregate, as the buffer and the service count it."""
+    """Check the size of an aggregate, as the buffer and the service count it."""
     aggregate.seal()
     entry = aggregate.entry()
     assert aggregate.records == records
@@ -77,7 +77,7 @@ def check_whole(aggregate, records, address):
     exact = len(entry.data) + len(entry.key.encode())
     if len(records) == 1 and not records[0].tags:
         assert entry.data == records[0].data
-        # Whether it must be wrapped costs an MD5 to know: what starts with the magic is counted as if it were.
+        # Whether it must be wrapped takes an MD5 to know: data that starts with the magic counts as wrapped.
         assert aggregate.cost_bytes == exact or (aggregate.cost_bytes > exact and entry.data.startswith(MAGIC))
         return
     assert aggregate.cost_bytes == exact
@@ -160,7 +160,7 @@ class TestAggregates:
 
 
 class ExactBucket:
-    """The same rules in fractions: nothing is ever rounded."""
+    """The same rules in exact fractions, without rounding."""
 
     def __init__(self, rates, now):
         self.rates = [Fraction(rate) for rate in rates]
@@ -175,7 +175,7 @@ class ExactBucket:
         ]
 
     def missing(self, costs):
-        """For how many seconds the slowest stream must still grow; none or less: it may go."""
+        """Return for how many seconds the slowest balance must still grow. If it is 0 or less, the take may pass."""
         return max(
             (min(Fraction(cost), rate) - balance) / rate
             for cost, rate, balance in zip(costs, self.rates, self.balances, strict=True)
@@ -186,7 +186,7 @@ class ExactBucket:
 
 
 def grain(now):
-    """What may be lost to rounding, in seconds, and then some."""
+    """Return the tolerance for rounding, in seconds."""
     return 4e-9 + 8 * ulp(now)
 
 
@@ -227,11 +227,11 @@ class TestTokens:
             assert all(balance <= rate for balance, rate in zip(balances, current, strict=True))
             for ours, exact, rate in zip(balances, model.balances, current, strict=True):
                 if bucket._updated_at == model.updated_at:
-                    assert abs(ours - exact) <= rate * grain(now)  # Both streams were debited, or none
+                    assert abs(ours - exact) <= rate * grain(now)  # either both balances were charged, or neither
 
     @staticmethod
     def wait_for(bucket, costs, now):
-        """At ``ready_at`` it may go, a hair before it may not. Returns that moment."""
+        """Check that the take passes at ``ready_at`` and not just before. Return that time."""
         ready_at = bucket.ready_at(*costs, now)
         assert ready_at >= now
         assert deepcopy(bucket).try_take(*costs, ready_at)
@@ -242,7 +242,7 @@ class TestTokens:
 
     @staticmethod
     def take(bucket, model, costs, now):
-        """Admitted when the balances reach min(cost, capacity), whatever debt that leaves."""
+        """Take when the balances reach min(cost, capacity), whatever debt that leaves."""
         model.grow(now)
         missing = model.missing(costs)
         admitted = bucket.try_take(*costs, now)
@@ -254,7 +254,7 @@ class TestTokens:
     @thorough
     @given(st.floats(0.5, 1e7), st.lists(st.floats(0.0, 15.0), min_size=1, max_size=40), st.sampled_from([0.0, 1e6]))
     def test_whatever_goes_at_its_first_moment_the_rate_is_kept(self, rate, takes, started_at):
-        """In the long run: what went out before the last is at most one capacity more than the rate allows."""
+        """In the long run, the amount before the last take is at most one capacity above the rate."""
         bucket, now, sent = TokenBucket(1e12, rate, started_at), started_at, 0.0
         for factor in takes:
             now = bucket.ready_at(1, factor * rate, now)
@@ -279,7 +279,7 @@ cuts = st.sets(
 
 
 def rings(starts, prefix="s"):
-    """Shards that cover the ring, cut at ``starts``."""
+    """Draw shards that cover the ring, cut at ``starts``."""
     edges = [0, *sorted(starts), HASH_KEY_COUNT]
     return [(f"{prefix}-{place}", start, end - 1) for place, (start, end) in enumerate(pairwise(edges))]
 

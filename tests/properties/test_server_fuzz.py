@@ -1,7 +1,8 @@
-"""Does anything that a client can send stop the local server, make it grow, or make it answer other than AWS would?
+"""Does anything that a client can send stop the local server, make it grow, or make it answer differently from AWS?
 
-First the whole service without sockets, where thousands of requests take a second: every member of every operation with
-a value that does not belong there, mutated bodies, bytes. Then plain sockets with what is no HTTP, or hardly.
+First the whole service is tested without sockets, where thousands of requests take a second: every member of every
+operation with an invalid value, mutated bodies, random bytes. Then plain sockets carry data that is hardly HTTP, or not
+at all.
 """
 
 import contextlib
@@ -122,7 +123,7 @@ TIMES = ("Timestamp", "StreamCreationTimestamp")
 
 
 class Fuzzed:
-    """A service with two streams, and what it answers."""
+    """A service with two streams, and its answers."""
 
     def __init__(self, **options):
         self.clock = ServerClock()
@@ -133,7 +134,7 @@ class Fuzzed:
         self.renew()
 
     def renew(self):
-        """Make the stream again if a request has deleted it."""
+        """Create the stream again if a request has deleted it."""
         self.service.handle("CreateStream", {"StreamName": "s", "ShardCount": 2}, self.clock.now())
 
     def send(self, operation, body, content_type=bodies.JSON):
@@ -160,7 +161,7 @@ class Fuzzed:
 
 @pytest.fixture(autouse=True)
 def nothing_is_logged(caplog):
-    """Whatever clients send, it is their mistake: the server has nothing to complain of."""
+    """Check that the server logs nothing: errors of clients are not its own."""
     with caplog.at_level(logging.WARNING):
         yield
     said = [*caplog.get_records("setup"), *caplog.get_records("call")]  # caplog.records would be those of the teardown
@@ -177,7 +178,7 @@ def members_of(operation):
 
 
 def good_members(operation):
-    """A request that can be read, of the members that must be there."""
+    """Return a valid request with the required members."""
     required = [one.encode_name for one in msgspec.structs.fields(INPUTS[operation]) if one.required]
     named = {"StreamName": "s"} if "StreamName" in members_of(operation) else {}
     return named | {name: GOOD[name] for name in [*required, *(["PartitionKey"] if operation == "PutRecord" else [])]}
@@ -325,7 +326,7 @@ def port_of(kinesis):
 
 
 def exchange(kinesis, *parts, finish=True, patience=0.4):
-    """Send, and give what comes until the server closes, or is silent for a moment."""
+    """Send, and return everything that arrives until the server closes, or is silent for a moment."""
     received = bytearray()
     address = ("127.0.0.1", port_of(kinesis))
     with socket.create_connection(address, timeout=patience) as one, contextlib.suppress(OSError):
@@ -416,7 +417,7 @@ def test_well_formed_http_gets_an_error_of_aws(name, kinesis):
     is_post = GOOD_HTTP[name].startswith(b"POST")
     assert head.startswith(b"HTTP/1.1 400 " if is_post else b"HTTP/1.1 403 "), answer[:300]
     code = re.search(rb"x-amzn-ErrorType: (\w+)", head)[1]
-    assert code in body  # JSON, CBOR, or XML for what is no POST
+    assert code in body  # JSON, CBOR, or XML for a method other than POST
     works(kinesis)
 
 
@@ -498,7 +499,7 @@ def test_memory_does_not_grow_with_garbage(kinesis):
     works(kinesis)
 
 
-# ---- what cannot be kept
+# ---- connections that cannot be kept
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["with a record of requests", "without"])

@@ -1,6 +1,7 @@
 """Does anything that a client sends over HTTP/2 raise, get logged, or leave a subscription behind?
 
-Frames of all types, right and wrong, in any order and cut anywhere, against a connection with a transport in memory.
+The input is frames of all types, valid and invalid, in any order and cut anywhere, on a connection with a transport in
+memory.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ STREAMS = st.sampled_from([1, 3, 5, 7, 9, 11, 0, 2, 2**31 - 1])
 
 
 class Memory(asyncio.Transport):
-    """A socket that takes all, or nothing."""
+    """A socket that accepts everything, or nothing."""
 
     def __init__(self, protocol):
         super().__init__()
@@ -56,13 +57,13 @@ def frame(kind, flags, stream, payload):
 
 
 def odd(draw, usual, *unusual):
-    """Mostly what is usual: a request with several oddities gets no further than the first."""
+    """Draw mostly usual values: a request with several oddities gets no further than the first."""
     return usual if draw(st.integers(0, 9)) else draw(st.sampled_from(unusual))
 
 
 @st.composite
 def requests(draw, consumer):
-    """HEADERS and DATA of a request, whole or in part."""
+    """Draw HEADERS and DATA of a request, complete or partial."""
     subscription = {"ConsumerARN": consumer, "ShardId": "0", "StartingPosition": {"Type": "TRIM_HORIZON"}}
     operation, members = draw(
         st.sampled_from(

@@ -1,7 +1,7 @@
 """Is every request over HTTP/1.1 answered by us, and never by aiohttp's own page of status 500?
 
-Raw requests over sockets: methods, targets, headers and bodies that hardly any client would send. Whatever comes, the
-server logs nothing above INFO, answers in JSON (or AWS's XML, or CBOR) and keeps serving.
+Raw requests over sockets have methods, targets, headers and bodies that hardly any client would send. For any input,
+the server logs nothing above INFO, answers in JSON (or AWS's XML, or CBOR) and keeps serving.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ def kinesis():
 
 @pytest.fixture(scope="module")
 def strict():
-    """One that verifies signatures, and needs a token."""
+    """A server that verifies signatures, and needs a token."""
     with LocalKinesis(limits=False, stream="s", token="0123456789abcdef") as one:
         yield one
 
@@ -100,7 +100,7 @@ def nothing_is_logged(caplog):
 
 
 def exchange(kinesis, data):
-    """Send, and give what comes until the server ends the connection, as each request asks it to."""
+    """Send, and return everything that arrives until the server closes the connection, as each request demands."""
     received = bytearray()
     address = ("127.0.0.1", int(kinesis.endpoint_url.rpartition(":")[2]))
     with socket.create_connection(address, timeout=10) as one, contextlib.suppress(ConnectionError):
@@ -111,7 +111,7 @@ def exchange(kinesis, data):
 
 
 def statuses_of(answer, data):
-    """The statuses of an answer, all of which are ours."""
+    """Return the statuses of an answer, all of which must be ours."""
     assert not AIOHTTP.search(answer), (answer[:600], data[:600])
     found = [int(status) for status in re.findall(rb"(?:^|\n|\})HTTP/1\.[01] (\d{3})", answer)]
     assert all(status < 500 for status in found), (answer[:600], data[:600])
@@ -232,7 +232,7 @@ def test_no_request_is_answered_by_aiohttp(kinesis, strict, method, target, head
     for server in (kinesis, strict):
         answer = exchange(server, data)
         server.faults.clear()
-        # A fault that was set may break its own connection off; all else is answered.
+        # A fault that was set may break its own connection; everything else is answered.
         assert statuses_of(answer, data) or not answer, data[:600]
         works(server)
 
@@ -240,7 +240,7 @@ def test_no_request_is_answered_by_aiohttp(kinesis, strict, method, target, head
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(INPUTS)), rules)
 def test_no_fault_makes_the_shell_fail(kinesis, operation, rule):
-    """A rule that is accepted is carried out, whatever its numbers are."""
+    """An accepted rule is carried out, whatever its numbers are."""
     head = [(b"Host", b"localhost"), (b"Content-Type", JSON)]
     kinesis.faults.clear()
     answer = exchange(kinesis, raw_request(b"POST", b"/_shardline/faults", head, rule))

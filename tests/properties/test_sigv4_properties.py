@@ -1,4 +1,4 @@
-"""Signatures equal to botocore's, for any request."""
+"""Signatures equal botocore's, for any request."""
 
 import math
 from datetime import datetime, timedelta
@@ -54,7 +54,7 @@ requests = st.tuples(hosts, paths, headers, st.binary(max_size=50), timestamps)
 
 
 def theirs(credentials, region, service, request):
-    """The headers that botocore adds to such a request."""
+    """Return the headers that botocore adds to such a request."""
     host, path, given_headers, body, timestamp = request
     sent = AWSRequest("POST", f"https://{host}{path}", headers=dict(given_headers), data=body)
     now = datetime(1970, 1, 1) + timedelta(seconds=math.floor(timestamp))  # noqa: DTZ001 - botocore's clock has no zone

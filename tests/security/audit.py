@@ -1,11 +1,11 @@
-"""Is a vulnerability known in what we depend on? ``make audit``.
+"""Looks up known vulnerabilities of the dependencies: ``make audit``.
 
-Asks pip-audit about the packages that a user gets with every extra, at the versions that development uses. It asks PyPI, then
-OSV. Packages that neither could look up are reported: pip-audit itself calls a package that it could not look up "skipped", and says that
-no vulnerability is known.
+pip-audit checks the packages that a user gets with every extra, at the versions that development uses. It asks PyPI,
+then OSV. Packages that neither could look up are reported: pip-audit itself calls them "skipped", and says that no
+vulnerability is known.
 
-Exit code 0: all were looked up, and none is known; or nothing could be asked, without ``--strict``. 1: some are known.
-2: with ``--strict``, not all could be looked up.
+Exit code 0: all were looked up, and none is known; or no service was reachable, without ``--strict``. 1: some are
+known. 2: with ``--strict``, not all could be looked up.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def say(*words):
 
 
 def ask(service, site_packages):
-    """What pip-audit found out, by package: a list of vulnerabilities, or ``None`` where it could not look."""
+    """Return pip-audit's findings by package: a list of vulnerabilities, or ``None`` if it could not be looked up."""
     command = [sys.executable, "-m", "pip_audit", "--path", site_packages, "--skip-editable", "--progress-spinner=off"]
     command += ["--format=json", f"--vulnerability-service={service}", "--timeout=15"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
@@ -30,7 +30,7 @@ def ask(service, site_packages):
 
 
 def read_report(text):
-    """By package: its known vulnerabilities, ``None`` if it was not looked up."""
+    """Return the known vulnerabilities by package; ``None`` if it was not looked up."""
     try:
         report = json.loads(text)
     except ValueError:
@@ -39,7 +39,7 @@ def read_report(text):
 
 
 def judge(reports, wanted):
-    """Known vulnerabilities, and the packages that no service could tell of."""
+    """Return the known vulnerabilities, and the packages that no service could look up."""
     known = {}
     for report in reports:
         for name, found in report.items():
@@ -50,7 +50,7 @@ def judge(reports, wanted):
 
 
 def installed(site_packages):
-    """The packages there, but for ourselves and for pip."""
+    """Return the installed packages, except our own and pip."""
     names = {path.name.partition("-")[0].replace("_", "-").lower() for path in Path(site_packages).glob("*.dist-info")}
     return names - {"shardline", "pip", "setuptools", "wheel"}
 

@@ -1,4 +1,4 @@
-"""The audit and the bill of materials are scripts beside their tests, which import them by name."""
+"""Makes the scripts of the audit and of the bill of materials importable by name."""
 
 import sys
 from pathlib import Path

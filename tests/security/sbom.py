@@ -22,7 +22,7 @@ def our_version():
 
 
 def with_version(bill, version):
-    """The bill, with the version of what it is about."""
+    """Return the bill with the version of its subject."""
     subject = bill["metadata"]["component"]
     subject |= {"version": version, "purl": f"pkg:pypi/{subject['name']}@{version}"}
     unknown = [one["name"] for one in bill["components"] if not one.get("version")]

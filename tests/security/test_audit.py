@@ -1,4 +1,4 @@
-"""Does the audit say what it could not find out? A package that was skipped is not one without vulnerabilities."""
+"""Does the audit report packages that it could not look up? A skipped package may have vulnerabilities."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ FOUND = {"id": "CVE-1", "fix_versions": ["2.0"]}
 
 
 def report(**packages):
-    """As pip-audit writes it; ``None`` is a package that it skipped."""
+    """Return a report as pip-audit writes it; ``None`` is a package that it skipped."""
     rows = [
         {"name": name, "skip_reason": "not found"} if found is None else {"name": name, "version": "1", "vulns": found}
         for name, found in packages.items()

@@ -1,4 +1,4 @@
-"""Does the bill of materials say which version of what it is about?"""
+"""Does the bill of materials state the version of its subject?"""
 
 import pytest
 import sbom

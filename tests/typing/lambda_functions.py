@@ -1,4 +1,4 @@
-"""How does a Lambda function look to a type checker? Read by mypy --strict, never run."""
+"""Checks how a Lambda function looks to a type checker. Read by mypy --strict, never run."""
 
 # ruff: noqa: T201 - handlers that print
 
@@ -12,7 +12,7 @@ from shardline.sync import Producer as BlockingProducer
 
 
 class NoWaits:
-    """A clock of a test."""
+    """A clock for tests."""
 
     def now(self) -> float:
         return 0.0

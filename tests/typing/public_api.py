@@ -48,7 +48,7 @@ from shardline import (
     hash_key_of,
 )
 
-# The shapes of answers are no public names: users hold them without naming them.
+# The shapes of answers are not public names: users hold them without naming them.
 from shardline.codec.shapes import (
     GetRecordsResponse,
     PutRecordResponse,

@@ -1,6 +1,6 @@
-"""Aggregates that Amazon's own KPL wrote: the bytes against which our codec is measured, and what is in them.
+"""Aggregates that Amazon's own KPL wrote, and their contents: the reference for our codec.
 
-Data only, from python/test/test_deagg.py of github.com/awslabs/kinesis-aggregation at c2774b1 (Apache License 2.0).
+This is data from python/test/test_deagg.py of github.com/awslabs/kinesis-aggregation at c2774b1 (Apache License 2.0).
 """
 
 from base64 import b64decode
@@ -89,5 +89,5 @@ SHARED_KEYS = Golden(
     ],
 )
 
-# One record that the KPL sent alone, and so not as an aggregate.
+# One record that the KPL sent alone, and therefore not as an aggregate.
 PLAIN = b64decode("UkVDT1JEIDc0OSBwanFyY2ZieGFmemRuZHptYmdhbmU=")
