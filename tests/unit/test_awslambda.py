@@ -20,7 +20,7 @@ STOP = FailurePolicy(attempts=2)
 
 
 class FakeClock:
-    """Time passes only when something waits for it."""
+    """A clock on which time passes only while something waits."""
 
     def __init__(self):
         self.time = 100.0
@@ -35,7 +35,7 @@ class FakeClock:
 
 
 class Context:
-    """What Lambda passes beside the event."""
+    """The context that Lambda passes beside the event."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -45,7 +45,7 @@ class Context:
 
 
 def event_of(*payloads, first=1, **fields):
-    """An event with a Kinesis record for each payload; a list of payloads is an aggregate."""
+    """Return an event with a Kinesis record for each payload. A list of payloads becomes an aggregate."""
     records = []
     for number, payload in enumerate(payloads, first):
         data = aggregate([("k", each) for each in payload]) if isinstance(payload, list) else payload
@@ -79,7 +79,7 @@ def failed(*numbers):
 
 @pytest.fixture
 def new_loop():
-    """The process begins without an event loop, and ends its loop with the test."""
+    """Start without an event loop, and end the loop with the test."""
     process_loop._runner.cache_clear()
     yield
     if process_loop._runner.cache_info().currsize:
@@ -89,7 +89,7 @@ def new_loop():
 
 @pytest.fixture(params=["plain", "asyncio", "uvloop"])
 def kind(request, new_loop):
-    """Makes a handler of a plain function: the function itself, or a coroutine function on a loop of this kind."""
+    """Make a handler of a plain function: the function itself, or a coroutine function on a loop of this kind."""
     name = request.param
     if name == "uvloop":
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
@@ -128,7 +128,7 @@ def call(handler, record):
 
 
 def fails_on(*poison):
-    """A handler that fails on these data, and the list of the data that it was called with."""
+    """Return a handler that fails on these data, and the list of the data that it was called with."""
     seen = []
 
     def handle(given):
@@ -445,7 +445,7 @@ async def handle_nothing(_):
 
 
 def test_other_tasks_of_the_loop_run_while_records_are_handled(new_loop):
-    """The async producer is one of them."""
+    """The async producer is one of these tasks."""
     ticks = []
 
     async def tick():
@@ -515,7 +515,7 @@ def test_a_window_needs_its_event(made):
 
 
 def test_without_a_window_handler_the_state_is_passed_through(made, clock):
-    """Lambda takes a response without a state for a failure."""
+    """Lambda treats a response without a state as a failure."""
     handle, _ = fails_on(b"b")
     source = KinesisEventSource(policy=STOP, clock=clock)
     response = source.each_record(made(handle))(window_of(b"a", b"b", state={"n": 7}), None)

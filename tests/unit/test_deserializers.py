@@ -1,4 +1,4 @@
-"""Do the ready-made deserializers give all values of a record, or refuse it?"""
+"""Do the ready-made deserializers return all values of a record, or refuse it?"""
 
 import json
 
@@ -26,7 +26,7 @@ def test_what_is_no_json_is_refused(data):
 @pytest.mark.parametrize("reader", [json_lines, json_list])
 @pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 100_000])
 def test_json_that_is_nested_too_deeply_is_refused(reader, data):
-    """Regression: it was a RecursionError."""
+    """Regression: it raised a RecursionError."""
     with pytest.raises(ValueError, match="nested too deeply"):
         reader(data)
 

@@ -1,4 +1,4 @@
-"""The exception tree is the one that its docstring draws."""
+"""Does the exception tree match the drawing in its docstring?"""
 
 import inspect
 import pickle
@@ -27,7 +27,7 @@ DEFINED = {
 
 
 def drawn_tree():
-    """Child to parent, and the built-ins named beside them, read from the drawing."""
+    """Return the parent of each child, and the built-ins beside them, from the drawing."""
     parents, builtins, branch = {}, {}, {}
     for line in inspect.getdoc(errors).splitlines():
         found = re.match(r"^(\s*(?:│\s*)*(?:[├└]── )?)([A-Z][A-Za-z]+)(?: \(also ([A-Za-z]+)\))?(\s|$)", line)

@@ -22,14 +22,14 @@ HEAVY = {"aiohttp", "anyio", "asyncio", "boto3", "botocore", "h2", "msgspec", "p
 
 
 def order(name):
-    """Constants, then classes, then the rest: as isort and ruff sort."""
+    """Sort constants, then classes, then the rest, as isort and ruff do."""
     rank = 0 if name.isupper() and not name.startswith("_") else 1 if name[0].isupper() else 2
     return rank, name
 
 
 @pytest.fixture(scope="module")
 def fresh():
-    """What a new interpreter sees."""
+    """Return what a new interpreter sees."""
     run = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=60)
     assert run.stderr == ""
     return json.loads(run.stdout)
@@ -48,7 +48,7 @@ def test_every_name_can_be_had(name):
 @pytest.mark.parametrize("name", sorted(shardline._HOMES))
 def test_every_name_is_what_its_home_defines(name):
     home = importlib.import_module(f"shardline.{shardline._HOMES[name]}")
-    vars(shardline).pop(name, None)  # as if never asked for
+    vars(shardline).pop(name, None)  # as if it had never been used
     assert getattr(shardline, name) is getattr(home, name)
     assert vars(shardline)[name] is getattr(home, name)  # found at once from now on
 

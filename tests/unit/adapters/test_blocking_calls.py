@@ -1,4 +1,4 @@
-"""Who waits for a call that blocks?"""
+"""Do callers share a blocking call, and can each of them be cancelled?"""
 
 import asyncio
 import contextvars
@@ -47,7 +47,7 @@ async def test_it_runs_in_a_daemon_thread_with_the_callers_context():
 
 
 async def test_that_a_wake_up_is_lost_or_half_done_does_not_matter(monkeypatch):
-    """As by a signal handler that raises in the event loop."""
+    """A signal handler that raises in the event loop can cause this."""
     make = blocking_calls.call_soon_from_threads
 
     def lossy():
@@ -103,11 +103,11 @@ def test_a_loop_ends_while_a_call_hangs():
     began = time.monotonic()
     asyncio.run(leave())
     assert time.monotonic() - began < 2
-    slow.gate.set()  # to a loop that has ended
+    slow.gate.set()  # for a loop that has ended
 
 
 class NoThread:
-    """``threading.Thread`` as Python 3.12 has it at the interpreter's end."""
+    """``threading.Thread`` as in Python 3.12 during interpreter shutdown."""
 
     def __init__(self, **_):
         pass

@@ -1,4 +1,4 @@
-"""Which event loop runs here?"""
+"""Which event loop runs in this thread?"""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""How does each request become a call, and its answer a value?"""
+"""How does each request become a call, and its response a value?"""
 
 import json
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ BROKEN = broken("ConnectionReset", "host")
 
 
 class Poster:
-    """``SignedHttp`` of paper."""
+    """A fake ``SignedHttp``."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -70,7 +70,7 @@ class Arriving:
 
 
 async def asked(method, request, answer):
-    """What the request becomes: operation, members, routing."""
+    """Return the operation, the members and the routing of a request."""
     poster = Poster(answer)
     api = KinesisHttp(poster, awsjson)
     value = await getattr(api, method)(request)
@@ -126,7 +126,7 @@ async def test_get_shard_iterator(position, members):
     [
         (GetRecords("AAA"), {"ShardIterator": "AAA"}),
         (GetRecords("AAA", 5), {"ShardIterator": "AAA", "Limit": 5}),
-        (GetRecords("AAA", None, NAMED), {"ShardIterator": "AAA"}),  # the service takes no name here
+        (GetRecords("AAA", None, NAMED), {"ShardIterator": "AAA"}),  # the service accepts no name here
         (GetRecords("AAA", 5, BY_ARN), {"ShardIterator": "AAA", "Limit": 5, "StreamARN": ARN}),
     ],
 )
@@ -155,7 +155,7 @@ SHARD = b'{"Shards":[{"ShardId":"shardId-0","HashKeyRange":{"StartingHashKey":"0
 async def test_list_shards(request_, members):
     value, operation, sent, arn = await asked("list_shards", request_, SHARD)
     assert (operation, sent) == ("ListShards", members)
-    assert arn == request_.stream.arn  # every page comes from the same address
+    assert arn == request_.stream.arn  # every page comes from the same endpoint
     assert (value.shards[0].to_shard().shard_id, value.next_token) == ("shardId-0", "more")
 
 
@@ -229,7 +229,7 @@ def event(number, kind="SubscribeToShardEvent"):
 
 
 async def events_of(chunks):
-    """All that comes, until the end or a failure."""
+    """Return all events, until the end or a failure."""
     api = KinesisHttp(Poster(chunks), awsjson)
     seen = []
     async with api.subscribe_to_shard(SubscribeToShard(CONSUMER, "shardId-1", LATEST)) as events:

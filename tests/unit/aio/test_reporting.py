@@ -1,4 +1,4 @@
-"""What is logged of a producer or consumer, in which words and how often; and what its sink sees."""
+"""What is logged about a producer or consumer, in which words and how often, and which events does its sink get?"""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ def log(clock):
 
 @pytest.fixture
 def lines(caplog):
-    """What was logged, as (level, text)."""
+    """Return the log records, as (level, text)."""
     caplog.set_level(logging.DEBUG, "shardline")
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
 

@@ -1,4 +1,4 @@
-"""Tests of ``cli.mistakes``."""
+"""Tests of ``cli.error_messages``."""
 
 import click
 import pytest

@@ -1,4 +1,4 @@
-"""How do counts and sizes read?"""
+"""How are counts and sizes formatted?"""
 
 import pytest
 

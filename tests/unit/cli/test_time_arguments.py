@@ -1,4 +1,4 @@
-"""Is what users write taken for the time, duration or place that they mean?"""
+"""Are the times, durations and positions that users type parsed correctly?"""
 
 import time
 

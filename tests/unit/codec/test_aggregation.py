@@ -1,6 +1,6 @@
 """The aggregate format by example.
 
-Messages are put together by hand here, so that the reader is not tested with the writer.
+Messages are assembled by hand here, so that the reader is not tested with the writer.
 """
 
 import tracemalloc
@@ -173,7 +173,7 @@ class TestExplicitHashKeys:
 
 
 class TestLookalikes:
-    """Heads that begin like those of small records, which are read at one stroke, and go on differently."""
+    """Heads that begin like those of small records, which are read in one step, and continue differently."""
 
     def test_an_index_of_two_bytes_whose_second_is_the_tag_of_data(self):
         keys = [str(number) for number in range(3_329)]
@@ -406,7 +406,7 @@ class TestPlainRecords:
     def test_a_broken_message_in_a_good_frame(self, message):
         blob = frame(message)
         assert split_aggregate(blob) is None
-        assert is_framed(blob)  # other readers may forgive: a producer wraps it (P12)
+        assert is_framed(blob)  # other readers may accept it, so a producer wraps it (P12)
 
     def test_every_truncation(self):
         ends = {0: None, len(GOOD): [("a", b"x", "7")], len(GOOD) + 3: [("a", b"x", "7")]}
@@ -435,8 +435,8 @@ class TestBombs:
         assert split_aggregate(frame(GOOD + nested)) == [("a", b"x", "7")]
 
     def test_work_grows_with_the_bytes_only(self):
-        """3 MiB of the worst alternation take 0.3 s, a few times that under a tracer. Looking through all of the rest at
-        each turn (see ``_read_key_grid``) would take much longer than is allowed here.
+        """3 MiB of the worst alternation take 0.3 s, a few times that under a tracer. Searching the whole rest at each
+        step (see ``_read_key_grid``) would take much longer than this limit.
         """
         filler = key("k" * 36) + b"\x28\x00"
         blob = frame(GOOD + filler * (3 * 2**20 // len(filler)))

@@ -25,7 +25,7 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 
 
 def loads(body):
-    """As cbor2 reads it, with times as the milliseconds that they are."""
+    """Return the value that cbor2 reads, with times as their milliseconds."""
     return cbor2.loads(body, semantic_decoders={1: lambda value, _: ("milliseconds", value)})
 
 
@@ -93,7 +93,7 @@ def test_times_are_tag_1_with_whole_milliseconds(when, milliseconds):
     body = awscbor.encode({"Timestamp": when})
     assert loads(body) == {"Timestamp": ("milliseconds", milliseconds)}
     assert b"\xc1" in body
-    # both protocols say the same time
+    # both protocols encode the same time
     assert json.loads(awsjson.encode({"Timestamp": when})) == {"Timestamp": milliseconds / 1000}
 
 

@@ -72,7 +72,7 @@ def test_put_records_by_arn():
 
 @pytest.mark.parametrize(("stream", "member"), [("orders", "StreamName"), (ARN, "StreamARN")])
 def test_put_records_of_much_data(stream, member):
-    """Where base64 is most of the work, the body is written by hand."""
+    """If base64 is most of the work, the body is assembled by hand."""
     data = bytes(range(256)) * 20
     entries = [
         Entry(data, "key"),
@@ -191,7 +191,7 @@ def test_a_value_without_a_form_in_json_is_refused(value):
 
 @pytest.fixture
 def large(monkeypatch):
-    """Which answers took the way of large records."""
+    """The answers that used the path for large records."""
     taken = []
     real = awsjson._decode_large
 
@@ -400,4 +400,4 @@ def test_any_answer_that_is_broken_is_a_body_error(body):
         answer = awsjson.decode_any(body)
     except BodyError:
         return
-    assert answer == json.loads(body)  # for no shape is promised
+    assert answer == json.loads(body)  # no shape guarantees it

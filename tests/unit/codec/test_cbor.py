@@ -1,4 +1,4 @@
-"""CBOR as AWS speaks it, by example."""
+"""AWS's dialect of CBOR, by example."""
 
 import math
 import tracemalloc
@@ -307,7 +307,7 @@ def test_a_length_beyond_the_input_makes_nothing(first, length):
 
 
 def test_a_count_that_is_only_just_too_large_is_refused_before_the_items_are_read():
-    # were the items read first, the errors in them (a reserved head, a break) would be what is reported
+    # if the items were read first, the errors in them (a reserved head, a break) would be reported
     for hexadecimal in ("831c1c", "a2ffffff"):
         with pytest.raises(CborError, match="ends inside"):
             decode(bytes.fromhex(hexadecimal))

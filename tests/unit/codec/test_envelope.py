@@ -1,4 +1,4 @@
-"""Error answers, whoever wrote them."""
+"""Error responses of any origin."""
 
 import json
 import time
@@ -136,7 +136,7 @@ def test_a_cbor_answer_of_indefinite_length_is_read():
 
 
 def test_a_json_answer_to_a_cbor_request_is_read():
-    # The look of the body decides, whatever the Content-Type says.
+    # The content of the body decides, whatever the Content-Type says.
     body = b'{"__type":"InvalidSignatureException","message":"Signature expired"}'
     told = answer(body, 403, content_type="application/x-amz-cbor-1.1")
     assert (told.code, told.message) == ("InvalidSignatureException", "Signature expired")
@@ -166,7 +166,7 @@ def test_a_text_is_the_message():
         b"\x00\x00\x00",
         b"\x1f\x8b\x08\x00",  # gzip
         b"PK\x03\x04",
-        b"\x1b[31mred\x1b[0m",  # a terminal would obey
+        b"\x1b[31mred\x1b[0m",  # a terminal would execute it
         b"\xa5garbage",  # begins as a CBOR map
         b"\xbf",
         b"\xa1\x00\x00",  # a CBOR map whose key is a number
@@ -203,7 +203,7 @@ def test_a_nested_bomb_is_survived_at_once(opening):
 def test_unclosed_tags_cost_linear_time(piece):
     before = time.process_time()
     told = answer(piece * 200_000, 500)
-    assert time.process_time() - before < 0.1  # 0.4 s and more when every "<" looked ahead to the end
+    assert time.process_time() - before < 0.1  # 0.4 s and more if every "<" searched to the end
     assert len(told.message) <= 1_000
 
 

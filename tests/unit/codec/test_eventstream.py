@@ -25,7 +25,7 @@ def prelude(total, headers):
 
 
 def frame(headers=b"", payload=b""):
-    """A frame with right lengths and checksums around any header bytes, written independently of the codec."""
+    """Return a frame with right lengths and checksums around any header bytes, written independently of the codec."""
     body = prelude(16 + len(headers) + len(payload), len(headers)) + headers + payload
     return body + struct.pack(">I", crc32(body))
 
@@ -74,7 +74,7 @@ def test_every_type_of_header_is_read(raw, value):
 
 
 def test_a_known_frame():
-    # the empty message and one with a header: the sums are those that botocore accepts (see the properties)
+    # the empty message and one with a header: botocore accepts these checksums (see the properties)
     assert frame().hex() == encode_message({}, b"").hex() == "000000100000000005c248eb7d98c8ff"
     assert encode_message({"a": True, "b": 1}, b"{}") == frame(b"\x01a\x00\x01b\x04\x00\x00\x00\x01", b"{}")
 

@@ -199,7 +199,7 @@ class TestBounds:
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 20\r\n\r\n",
         b"HTTP/1.1 2000\r\n\r\n",
-        b"HTTP/1.1 020\r\n\r\n",  # no status begins with 0: it was one, and an error that is never tried again
+        b"HTTP/1.1 020\r\n\r\n",  # no status begins with 0: it was accepted, and became an error that is never retried
         b"HTTP/1.1 000\r\n\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
         b"\r\n\r\n",

@@ -1,4 +1,4 @@
-"""Are packs exactly the bytes of their formats, and as large as announced?"""
+"""Do packs have exactly the bytes of their formats, and the announced size?"""
 
 import json
 

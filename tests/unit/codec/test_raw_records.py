@@ -1,4 +1,4 @@
-"""Aggregating and opening raw records by example."""
+"""Aggregating and deaggregating raw records, by example."""
 
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def from_boto3(data, **changes):
 
 
 def from_lambda(data, **changes):
-    """As in https://docs.aws.amazon.com/lambda/latest/dg/with-kinesis.html."""
+    """The event of https://docs.aws.amazon.com/lambda/latest/dg/with-kinesis.html."""
     return {
         "kinesis": {
             "kinesisSchemaVersion": "1.0",
@@ -50,7 +50,7 @@ def from_lambda(data, **changes):
 
 
 def from_firehose(data, /, **changes):
-    """As in https://docs.aws.amazon.com/lambda/latest/dg/services-kinesisfirehose.html."""
+    """The event of https://docs.aws.amazon.com/lambda/latest/dg/services-kinesisfirehose.html."""
     return {
         "recordId": NUMBER + "0",
         "approximateArrivalTimestamp": 1_545_084_650_000,
@@ -150,7 +150,7 @@ class TestAggregate:
 
 
 class TestWithin:
-    """An aggregate holds records of one shard only."""
+    """An aggregate has records of only one shard."""
 
     def test_everything_is_within_the_whole_ring(self):
         assert aggregate(MEMBERS, within=WHOLE_RING) == AGGREGATE
@@ -360,7 +360,7 @@ class TestMistakes:
 
 
 class TestWhatOurClientReads:
-    """For records, pages and events of ``Client`` too."""
+    """This also works for records, pages and events of ``Client``."""
 
     RAW = RawRecord(aggregate([("a", b"1"), ("b", b"2")]), "7", key="a", arrived_at=1.5)
     PLAIN = RawRecord(b"plain", "8", key=None, arrived_at=2.5)
@@ -385,7 +385,7 @@ class TestWhatOurClientReads:
 
 
 def test_an_invalid_time_is_reported():
-    """Regression: an OverflowError came out."""
+    """Regression: it raised an OverflowError."""
     kinesis = {"data": "eA==", "partitionKey": "k", "sequenceNumber": NUMBER, "approximateArrivalTimestamp": 10**400}
     with pytest.raises(UsageError, match=r"record 0: .*is not a time"):
         deaggregate({"Records": [{"kinesis": kinesis, "eventSource": "aws:kinesis"}]})

@@ -1,4 +1,4 @@
-"""Answers as values: which members they have, which of them may be missing, and what they become."""
+"""Responses as values: their members, which of them may be missing, and their types."""
 
 import inspect
 
@@ -16,7 +16,7 @@ from shardline.model.shard import ChildShard, Shard
 LARGEST = "340282366920938463463374607431768211455"
 RANGE = {"StartingHashKey": "0", "EndingHashKey": LARGEST}
 
-# Ours, and the shape of the service model that it reads.
+# Our struct, and the shape of the service model that it reads.
 MODELLED = {
     shapes.HashKeyRangeShape: "HashKeyRange",
     shapes.SequenceNumberRangeShape: "SequenceNumberRange",
@@ -43,7 +43,7 @@ MODELLED = {
     shapes.TagShape: "Tag",
     shapes.ListTagsForStreamResponse: "ListTagsForStreamOutput",
 }
-# Required here though the model does not say so: without them the answer means nothing.
+# Required here although the model does not require them: without them the response is useless.
 DEMANDED = {"ShardIterator"}
 
 

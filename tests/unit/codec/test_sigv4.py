@@ -1,7 +1,7 @@
 """Signature Version 4 by example.
 
-The expected signatures were made with ``botocore.auth.SigV4Auth`` 1.43.117; the comparison with the installed one, for
-any request, is in ``tests/properties/test_sigv4_properties.py``.
+The expected signatures were made with ``botocore.auth.SigV4Auth`` 1.43.117.
+``tests/properties/test_sigv4_properties.py`` compares with the installed version, for any request.
 """
 
 import traceback
@@ -157,7 +157,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("timestamp", [-0.001, float("nan"), float("inf"), -float("inf"), 253_402_300_800.0])
     def test_times(self, timestamp):
         by = signer()
-        for _ in range(2):  # also when the last second is remembered
+        for _ in range(2):  # even if the last second is cached
             with pytest.raises(UsageError, match="time"):
                 sign(by, timestamp=timestamp)
             sign(by)
@@ -242,7 +242,7 @@ class TestSecrets:
 
 
 def assert_tells_nothing(error, *secrets):
-    """Neither it nor what it came from, in any form that a log or an error tracker keeps."""
+    """Check that neither the error nor its cause reveals the secret, in any form that a log or an error tracker keeps."""
     seen = error
     while seen is not None:
         for text in (str(seen), repr(seen), repr(seen.args), "".join(traceback.format_exception(seen))):

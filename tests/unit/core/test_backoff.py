@@ -1,4 +1,4 @@
-"""How long to wait after failures in a row."""
+"""How long is the delay after failures in a row?"""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from shardline.core.backoff import Backoff
 
 
 class Fixed:
-    """A chance that always draws the same."""
+    """A random generator that always returns the same number."""
 
     def __init__(self, drawn):
         self.drawn = drawn

@@ -1,4 +1,4 @@
-"""How the machines speak of time: ``shardline.core.clock``."""
+"""Tests of ``shardline.core.clock``."""
 
 from shardline.core.clock import NEVER, Instant
 

@@ -1,4 +1,4 @@
-"""What went wrong and what follows."""
+"""How are failures classified?"""
 
 import pytest
 from botocore.loaders import Loader
@@ -8,7 +8,7 @@ from shardline.errors import CredentialsError, RequestError, ServiceError, Shard
 
 K = FailureKind
 
-# What is to be done about each code of the data plane, as kinds.
+# The kind of each error code of the data plane.
 DATA_PLANE = {
     "ProvisionedThroughputExceededException": K.THROTTLED,
     "KMSThrottlingException": K.THROTTLED,
@@ -37,7 +37,7 @@ DATA_PLANE = {
 
 
 def modelled_errors():
-    """Every error of every operation, and every exception that an event stream can carry."""
+    """Return every error of every operation, and every exception that an event stream can carry."""
     model = Loader().load_service_model("kinesis", "service-2")
     shapes = model["shapes"]
     names = {error["shape"] for operation in model["operations"].values() for error in operation.get("errors", ())}

@@ -214,7 +214,8 @@ def test_the_holder_learns_of_a_hand_over_from_its_next_write(operation):
 def test_after_a_reset_who_held_the_lease_writes_nothing(operation):
     row = apply(HELD, reset(HELD))
     assert apply(row, operation) == Refused(row)
-    if not isinstance(operation, ReleaseLease):  # for whom it makes no difference: it has let go
+    # The write makes no difference for a worker that has released the lease.
+    if not isinstance(operation, ReleaseLease):
         assert not landed(operation, row)
 
 
@@ -249,7 +250,7 @@ def test_the_rows_of_a_group_keep_what_was_written_and_nothing_else():
     assert rows == {}
 
 
-# ---- what a lost answer left behind
+# ---- operations whose answer was lost
 
 
 @pytest.mark.parametrize("case", ALLOWED)
@@ -259,7 +260,7 @@ def test_a_write_that_got_through_is_known_by_its_effect(case):
     if isinstance(again, Refused):
         assert landed(operation, again.current)
     else:
-        assert isinstance(operation, (DeleteLease, WriteChildren))  # they need it not: they may be done twice
+        assert isinstance(operation, (DeleteLease, WriteChildren))  # these need no check: they may be repeated
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_a_renewal_is_known_by_holder_and_counter():
 
 
 def test_a_commit_is_known_by_its_checkpoint_too():
-    """The renewal before it may have got through instead: then the commit has not."""
+    """The earlier renewal may have succeeded instead: then the commit has not."""
     assert landed(COMMIT, replace(HELD, counter=5, checkpoint=FIVE))
     assert not landed(COMMIT, replace(HELD, counter=5))
 

@@ -1,4 +1,4 @@
-"""Does a listing go on?"""
+"""Does a listing continue?"""
 
 import pytest
 

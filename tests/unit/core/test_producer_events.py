@@ -1,4 +1,4 @@
-"""What an operator may want to know: ``shardline.core.producer_events``."""
+"""Tests of ``shardline.core.producer_events``."""
 
 from typing import get_args, get_type_hints
 
@@ -66,7 +66,7 @@ def test_an_event_is_a_value(event):
 
 @pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
 def test_an_event_has_no_place_for_data_or_keys(kind):
-    """Numbers, shard ids, codes and our own or the service's words."""
+    """Events have only numbers, shard ids, codes, and our own or the service's messages."""
     hints = get_type_hints(kind)
     assert set(hints.values()) <= {int, float, bool, str, str | None, tuple[str, ...], tuple[LaneStats, ...], Failure}
     assert not {"data", "key", "payload", "explicit_hash_key"} & set(hints)

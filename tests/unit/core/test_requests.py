@@ -1,4 +1,4 @@
-"""What a machine may ask of the service: plain values under AWS's own names."""
+"""The requests of a machine to the service: plain values under AWS's own names."""
 
 import inspect
 from dataclasses import FrozenInstanceError, fields, is_dataclass

@@ -1,4 +1,4 @@
-"""Is a wrong setting refused, with its name, its value and what is allowed?"""
+"""Is a wrong setting refused, with its name, its value and the allowed values?"""
 
 from math import inf, nan
 

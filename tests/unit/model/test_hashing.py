@@ -33,7 +33,7 @@ def test_a_python_without_its_own_md5_gives_the_same(monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     assert module.md5.func is hashlib.md5
-    assert module.md5.keywords == {"usedforsecurity": False}  # or a Python that obeys FIPS refuses
+    assert module.md5.keywords == {"usedforsecurity": False}  # or a Python in FIPS mode refuses it
     assert module.hash_key_of("abcd") == hash_key_of("abcd")
 
 
@@ -55,7 +55,7 @@ def test_a_key_with_a_lone_surrogate_is_refused(key):
 
 
 class Liar(str):
-    """A str that says of itself what is not so."""
+    """A str subclass whose methods return wrong values."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Every quota, pinned: a number that changes by accident fails here, and one that changes on purpose changes twice."""
+"""Every quota is pinned: an accidental change fails here, and a deliberate one is made in both places."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Places in a shard."""
+"""Positions in a shard."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -24,7 +24,7 @@ NUMBER = SequenceNumber(12, 3)
 
 
 class NoZone(tzinfo):
-    """A time zone that says nothing: the datetime is naive all the same."""
+    """A time zone without an offset: the datetime is still naive."""
 
     def utcoffset(self, _when):
         return None

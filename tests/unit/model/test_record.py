@@ -1,4 +1,4 @@
-"""What goes into a stream and comes out of it."""
+"""The entries that go into a stream, and the records that come out of it."""
 
 import gc
 import pickle
@@ -14,13 +14,13 @@ from shardline.model.sequence import SequenceNumber
 
 
 class Key(str):
-    """A str of another class, as some frameworks pass them."""
+    """A str subclass, as some frameworks pass them."""
 
     __slots__ = ()
 
 
 class Blob(bytes):
-    """Bytes of another class."""
+    """A bytes subclass."""
 
     __slots__ = ()
 
@@ -220,7 +220,7 @@ def test_a_request_of_one_byte_more_is_refused_with_its_size():
         check_entries([*[(data, "k")] * 10, (b"x", None)])
 
 
-# ---- what a reader gets
+# ---- records of a reader
 
 
 def test_a_record_tells_its_place_in_the_shard():

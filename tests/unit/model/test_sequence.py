@@ -80,7 +80,7 @@ def test_the_numbers_of_a_shard_begin_with_the_second_of_its_creation():
 
 
 def test_a_shard_of_aws_is_distinguished_from_its_children():
-    """AWS's own numbers, from https://brandur.org/kinesis-by-example: a shard, and one of the two that it was split into."""
+    """AWS's own numbers, from https://brandur.org/kinesis-by-example: a shard, and one of its two children."""
     parent = numbers_of_shard("49548859072970256769156879668947671610661756289899560962")
     child = numbers_of_shard("49548859213219643322715968606065803827347328807764754450")
     end = "49548859072981407141756144980517230543978492779512725506"

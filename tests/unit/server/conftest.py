@@ -1,4 +1,4 @@
-"""A service that tests talk to in AWS's words, on a clock that only they move."""
+"""A service that tests call with AWS's members, on a clock that only the tests move."""
 
 import json
 from random import Random
@@ -49,7 +49,7 @@ class Server:
         return msgspec.to_builtins(answer.body, builtin_types=(bytes,), enc_hook=list)
 
     def refused(self, operation, **members):
-        """The code of the refusal; its status is 400, as all of them are."""
+        """Return the code of the refusal. Its status must be 400, as for all of them."""
         refusal = self.answer(operation, **members).refusal
         assert refusal is not None, operation
         assert refusal.status == 400
@@ -83,7 +83,7 @@ class Server:
         return self.call("GetRecords", ShardIterator=iterator, **members)
 
     def read(self, shard=0, kind="TRIM_HORIZON", name="s", **members):
-        """The data of all that is there from a position on."""
+        """Return the data of all records from a position on."""
         iterator, found = self.iterator(shard, kind, name, **members), []
         while iterator is not None:
             page = self.page(iterator)
@@ -97,7 +97,7 @@ class Server:
         return self.call("ListShards", StreamName=name, **members)["Shards"]
 
     def ids(self, name="s", **members):
-        """The numbers of the shards that are listed."""
+        """Return the numbers of the listed shards."""
         return [int(shard["ShardId"][-12:]) for shard in self.shards(name, **members)]
 
     def open_shards(self, name="s"):
@@ -128,7 +128,7 @@ class Server:
         return self
 
     def channel_members(self, name="c", stream="s", destination=TO_S3, record=JSON, **members):
-        """A request for a channel."""
+        """Return the members of a request for a channel."""
         streams = [{"StreamARN": self.arn(stream), "RecordConfiguration": record}]
         members = {"ChannelName": name, "ServiceExecutionRoleARN": ROLE, "StreamConfigurationList": streams} | members
         return members | destination
@@ -158,7 +158,7 @@ class Server:
 
 @pytest.fixture
 def make_server():
-    """Makes servers: no rates are limited unless ``limits`` says so."""
+    """Return a function that makes servers, without rate limits unless ``limits`` sets them."""
 
     def make(seed=0, limits=None, delays=None, **settings):
         settings |= {"limits": limits or Limits.without_rates(), "delays": delays or Delays()}
@@ -176,7 +176,7 @@ WIDTH = HASH_KEY_COUNT // 4
 
 
 class FaultyServer:
-    """A service with faults, four shards, and hands on the clock."""
+    """A service with faults, four shards, and a clock that the test moves."""
 
     def __init__(self, seed=1, delays=None):
         self.now = BEGIN
@@ -190,7 +190,7 @@ class FaultyServer:
         return self.service.handle(operation, members, self.now)
 
     def put(self, *shards, stream="s"):
-        """One entry for each shard's number; its data is its place."""
+        """Put one entry for each shard number. Its data is its place."""
         entries = [
             {"Data": bytes([at]), "PartitionKey": "k", "ExplicitHashKey": str(shard * WIDTH)}
             for at, shard in enumerate(shards)
@@ -201,7 +201,7 @@ class FaultyServer:
         return self.ask("PutRecord", StreamName="s", Data=b"1", PartitionKey="k", ExplicitHashKey=str(shard * WIDTH))
 
     def stored(self, stream="s"):
-        """The data of every record, by the number of the shard."""
+        """Return the data of every record, by the number of the shard."""
         shards = self.service.state.streams[stream].shards.values()
         return {one.index: [record.data[0] for record in one.log.records] for one in shards if one.log.records}
 
@@ -224,6 +224,6 @@ def world():
 
 
 def post(endpoint, operation, **members):
-    """A request in JSON, as bytes."""
+    """Return a request in JSON, as bytes."""
     headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": f"Kinesis_20131202.{operation}"}
     return endpoint.reply(headers, json.dumps(members).encode())

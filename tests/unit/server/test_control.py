@@ -45,7 +45,7 @@ def world():
 def test_health_is_small_and_reads_no_stream(world, monkeypatch):
     world.post("CreateStream", StreamName="s", ShardCount=1)
     world.post("PutRecord", StreamName="s", Data="eA==", PartitionKey="k")
-    monkeypatch.setattr(ServerStream, "advance", None)  # nothing of a stream is called
+    monkeypatch.setattr(ServerStream, "advance", None)  # no method of a stream is called
     assert world.call("GET", "health") == (200, {"status": "ok", "streams": 1, "records": 1})
     assert world.call("HEAD", "health")[0] == 200
     assert world.call("POST", "health")[0] == 405
@@ -244,7 +244,7 @@ def test_a_limit_is_a_whole_number(world, limit):
 
 
 def test_the_service_works_at_the_end_of_time(world):
-    """The clock as far ahead as it goes: everything that writes a time still can."""
+    """The clock is as far ahead as it goes: everything that writes a time still works."""
     left = 7_258_118_400 - NOW
     assert world.call("POST", "clock", {"freeze": True, "advance": left})[0] == 200
     assert world.call("POST", "clock", {"advance": 1})[0] == 400

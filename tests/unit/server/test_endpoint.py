@@ -1,4 +1,4 @@
-"""Does a fault reach the reply, and is a reply without one what it always is?"""
+"""Does a fault change the reply, and is a reply without a fault unchanged?"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Are GOAWAY frames taken out of the bytes, and nothing else?"""
+"""Are only GOAWAY frames removed from the bytes?"""
 
 import random
 

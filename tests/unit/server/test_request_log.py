@@ -1,4 +1,4 @@
-"""Does the server remember what it was asked?"""
+"""Does the server remember its requests?"""
 
 import json
 from random import Random

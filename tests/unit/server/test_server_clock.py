@@ -1,4 +1,4 @@
-"""Tests of ``server.clock``."""
+"""Tests of ``server.server_clock``."""
 
 import time
 

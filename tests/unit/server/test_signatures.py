@@ -1,4 +1,6 @@
-"""Is a request believed only if its signature is right? Signed by botocore, which shares no code."""
+"""Is a request accepted only if its signature is right? botocore, which shares no code with the server, signs the
+requests.
+"""
 
 import hashlib
 from datetime import UTC, datetime
@@ -38,7 +40,7 @@ def checks():
 def signed(
     monkeypatch, *, key="AKID", secret="secret", token=None, at=NOW, region="eu-west-1", service="kinesis", path="/"
 ):
-    """The headers of a request that botocore signed."""
+    """Return the headers of a request that botocore signed."""
     request = AWSRequest("POST", f"http://127.0.0.1:4567{path}", dict(HEADERS), BODY)
     when = datetime.fromtimestamp(at, UTC)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: when.replace(tzinfo=None))
@@ -232,14 +234,14 @@ def test_the_texts_are_those_of_aws(checks, path, headers, code, message):
 
 
 class Presigner(SigV4QueryAuth):
-    """botocore's, which would move a body into the query: here it only takes the body's hash."""
+    """botocore's presigner would move a body into the query: here it only uses the body's hash."""
 
     def payload(self, request):
         return hashlib.sha256(request.context["payload"]).hexdigest()
 
 
 def presigned(monkeypatch, *, key="AKID", secret="secret", token=None, at=NOW, expires=900, payload=BODY, query=""):
-    """The path and headers of a request that botocore presigned."""
+    """Return the path and headers of a request that botocore presigned."""
     headers = {name: value for name, value in HEADERS.items() if name != "User-Agent"}
     request = AWSRequest("POST", f"http://127.0.0.1:4567/{query}", headers)
     request.context["payload"] = payload
@@ -315,7 +317,7 @@ def test_a_clock_that_was_moved_does_not_make_signatures_old(checks, monkeypatch
     moved = NOW + 86_400
     assert checks.check("POST", "/", headers, BODY, moved).message.startswith("Signature expired")
     assert checks.check("POST", "/", headers, BODY, moved, machine_now=NOW) is None
-    later = signed(monkeypatch, at=moved)  # a client that goes by the server's Date
+    later = signed(monkeypatch, at=moved)  # a client that uses the server's Date header
     assert checks.check("POST", "/", later, BODY, moved, machine_now=NOW) is None
 
 

@@ -27,7 +27,7 @@ DATA = Path(__file__).parent / "data"
 
 
 class Life:
-    """A server with a data file, that can be ended and begun again."""
+    """A server with a data file, which can be ended and started again."""
 
     def __init__(self, path, **settings):
         self.path = path
@@ -48,7 +48,7 @@ class Life:
 
 
 class Kept(Server):
-    """Keeps after every request, as the endpoint does."""
+    """Persists after every request, as the endpoint does."""
 
     def __init__(self, storage, now):
         super().__init__(storage.service, now)
@@ -75,7 +75,7 @@ def life(tmp_path):
 
 
 def told(server, name="s"):
-    """All that can be seen of a stream."""
+    """Return everything that is visible of a stream."""
     description = server.call("DescribeStream", StreamName=name)
     records = [server.page(server.iterator(one["ShardId"], name=name)) for one in server.shards(name)]
     for page in records:
@@ -270,7 +270,7 @@ def test_what_could_not_be_written_goes_with_the_next(life):
     assert one.again().read(name="t") == [b"4"]
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize("content", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 200, b"x" * 5000])
@@ -304,7 +304,7 @@ def test_a_later_version_is_refused(life):
 
 
 def test_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
-    """The file was written by the version that had schema 1; the JSON beside it is what that version answered."""
+    """The version with schema 1 wrote the file, and the JSON beside it has that version's answers."""
     one = life()
     then = json.loads((DATA / "schema_1.json").read_text())
     with contextlib.closing(sqlite3.connect(one.path)) as database:
@@ -324,7 +324,7 @@ def test_a_file_of_schema_1_keeps_the_numbers_of_its_shards(life):
         ]
         server = one.again()
     assert server.call("ListTagsForStream", StreamName="s")["Tags"] == [{"Key": "team", "Value": "a"}]
-    # shards that are new now have the layout of now, and follow those of then
+    # shards that are created now have the current layout, and follow the older ones
     server.call("SplitShard", StreamName="s", ShardToSplit="shardId-000000000005", NewStartingHashKey=str(2**128 - 9))
     put = server.put(b"g", hash_key=2**128 - 1)
     assert int(put["SequenceNumber"]) > max(int(number) for _, number, _ in then["put"])
@@ -351,7 +351,7 @@ def test_a_stream_keeps_its_second_of_creation_and_its_start_numbers(life):
     server = one.begin()
     server.create().pass_time(5)
     server.call("DeleteStream", StreamName="s")
-    server.create()  # in the second in which another was deleted
+    server.create()  # in the second in which another stream was deleted
     before = server.summary()["StreamCreationTimestamp"], server.service.state.streams["s"].numbers_begin
     server = one.again()
     assert (server.summary()["StreamCreationTimestamp"], server.service.state.streams["s"].numbers_begin) == before
@@ -463,7 +463,7 @@ def test_an_empty_file_is_a_new_one(tmp_path):
     one.storage.close()
 
 
-# ---- the death of the process
+# ---- a killed process
 
 CHILD = textwrap.dedent(
     """
@@ -515,13 +515,13 @@ def start_child(code, *arguments):
 
 
 def run_child(code, *arguments):
-    """What a child complains of."""
+    """Run a child, and return its errors."""
     child = start_child(code, *arguments)
     return child.communicate(timeout=30)[1].decode().strip()
 
 
 def run_until_killed(path, life, seconds):
-    """What a child acknowledged before it was killed."""
+    """Run a child until it is killed, and return what it acknowledged."""
     child = start_child("import sys; from tests_life import load; load(sys.argv[1], int(sys.argv[2]))", path, life)
     acknowledged = b""
     try:
@@ -566,7 +566,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path):
             assert numbers == sorted(numbers)
             order = [tuple(map(int, record.data.decode().split("-"))) for record in shard.log.records]
             assert order == sorted(order)
-        assert len(stream.shards) > 5  # it was resharded on the way
+        assert len(stream.shards) > 5  # it was resharded in between
     finally:
         storage.close()
 

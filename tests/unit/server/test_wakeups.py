@@ -1,4 +1,4 @@
-"""Is a subscription that waits woken by what concerns it, and by nothing else?"""
+"""Is a waiting subscription woken by the events that concern it, and by nothing else?"""
 
 import asyncio
 from random import Random
@@ -39,7 +39,7 @@ class World:
         return subscription
 
     async def waiting(self, *shards):
-        """Tasks that wait for the subscriptions of these shards."""
+        """Start tasks that wait for the subscriptions of these shards."""
         subscriptions = [self.subscribe(shard) for shard in shards]
         tasks = [asyncio.ensure_future(self.wakeups.wait(one)) for one in subscriptions]
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ class World:
 
 
 async def woken(tasks):
-    """Which of them are done, after the loop has turned; the others are cancelled."""
+    """Return which of the tasks are done after an iteration of the loop. The others are cancelled."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     done = [task.done() for task in tasks]
@@ -94,7 +94,7 @@ def test_a_moved_clock_wakes_all_and_carries_out_what_is_due(world):
         assert not any(task.done() for task in tasks)
         world.clock.advance(3)
         world.wakeups.wake_all()
-        assert not subscriptions[0]._shard.is_open  # No request came
+        assert not subscriptions[0]._shard.is_open  # no request came
         return await woken(tasks)
 
     assert asyncio.run(main()) == [True, True]

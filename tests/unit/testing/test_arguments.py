@@ -1,4 +1,4 @@
-"""Which arguments does a local Kinesis take? None of these starts one."""
+"""Which arguments does a local Kinesis accept? None of these tests starts one."""
 
 import pytest
 

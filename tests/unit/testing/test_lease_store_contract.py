@@ -1,4 +1,4 @@
-"""Does the contract suite notice a wrong store? (Right ones pass it in tests/contract.)"""
+"""Does the contract suite detect a wrong store? (Right ones pass it in tests/contract.)"""
 
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from shardline.testing import BatchingLeaseStoreContract, LeaseStoreContract
 
 
 class Wrong:
-    """A store in memory, and one way to be wrong."""
+    """A store in memory, with one defect."""
 
     def __init__(self, group, stream, rows):
         self._right = MemoryLeases(group, stream, rows)

@@ -1,4 +1,4 @@
-"""Does what botocore logs at DEBUG stay inside while credentials are fetched, and only that?"""
+"""Are botocore's DEBUG records dropped while it fetches credentials, and only these?"""
 
 import logging
 import threading

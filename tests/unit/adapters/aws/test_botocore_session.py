@@ -1,4 +1,4 @@
-"""Does it say what botocore says, and does nothing but our own exceptions come out?"""
+"""Does the session give the same settings as botocore, and raise only our own exceptions?"""
 
 import logging
 import os
@@ -55,7 +55,7 @@ class StoppedError(Exception):
 
 
 def addresses_of_boto3(**config):
-    """Where a real boto3 client sends: learnt at the last moment before it does."""
+    """Return where a real boto3 client sends: found at the last moment before it does."""
     settings = Config(parameter_validation=False, retries={"total_max_attempts": 1}, **config)
     client = boto3.Session(region_name="us-east-1").client("kinesis", config=settings)
     seen = []
@@ -86,7 +86,7 @@ def addresses_of_boto3(**config):
     ],
 )
 def test_every_operation_goes_where_boto3_sends_it(fips, dualstack, account, keys, monkeypatch):
-    """For each operation, however the stream is named."""
+    """This holds for each operation, however the stream is named."""
     if account is not None:
         monkeypatch.setenv("AWS_ACCOUNT_ID", account)
     client, real = addresses_of_boto3(use_fips_endpoint=fips, use_dualstack_endpoint=dualstack)
@@ -112,7 +112,7 @@ def test_an_operation_that_botocore_does_not_know_goes_where_descriptions_go(key
     assert session.endpoint("FlyToTheMoon", {}) == "https://kinesis.eu-west-1.amazonaws.com/"
     found = session.endpoint("FlyToTheMoon", {"StreamARN": arn})
     assert found == "https://123456789012.control-kinesis.eu-west-1.amazonaws.com/"
-    for member in ("ResourceARN", "ChannelARN", "ConsumerARN"):  # which a description does not take
+    for member in ("ResourceARN", "ChannelARN", "ConsumerARN"):  # which a description does not accept
         assert session.endpoint("FlyToTheMoon", {member: arn}) == "https://kinesis.eu-west-1.amazonaws.com/"
 
 
@@ -161,7 +161,7 @@ def test_an_address_needs_no_credentials():
 
 
 def test_an_address_is_learnt_before_anything_is_signed(keys, caplog):
-    """The signer of botocore logs the session token."""
+    """botocore's signer logs the session token."""
     caplog.set_level(logging.DEBUG)
     session_of(region="us-east-1").endpoint("DeleteStream", {"StreamARN": ARN})
     assert "botocore" in caplog.text
@@ -291,7 +291,8 @@ def test_credentials_of_a_profile_that_has_gone(tmp_path):
 def test_credentials_of_a_given_session(wrap):
     session = session_of(session=wrap(aws_access_key_id="A", aws_secret_access_key="S", aws_session_token="T"))
     assert session.credentials(reload=False) == (Credentials("A", "S", "T"), False)
-    assert session.credentials(reload=True) == (Credentials("A", "S", "T"), False)  # it is not ours to open again
+    # The caller's session is not opened again.
+    assert session.credentials(reload=True) == (Credentials("A", "S", "T"), False)
 
 
 def given(credentials):

@@ -1,4 +1,4 @@
-"""Which credentials does the next request get, and who looks them up?"""
+"""Which credentials does the next request get, and when are they looked up?"""
 
 import threading
 
@@ -99,9 +99,9 @@ async def test_refused_ones_are_forgotten_and_looked_up_afresh():
     chain = Chain(ONE, TWO)
     source = CredentialSource(chain)
     await source.get(0.0)
-    assert await source.replace(TWO, 0.0) is ONE  # an answer to an older request
-    assert await source.replace(Credentials("AKID1", "secret-1"), 0.0) is TWO  # equal is enough
-    assert await source.replace(ONE, 0.0) is TWO  # a late answer does not throw the new ones away
+    assert await source.replace(TWO, 0.0) is ONE  # a response to an older request
+    assert await source.replace(Credentials("AKID1", "secret-1"), 0.0) is TWO  # equal credentials are enough
+    assert await source.replace(ONE, 0.0) is TWO  # a late response does not discard the new credentials
     assert source.cached(1e9) is TWO
     assert chain.asked == [False, True]
 
@@ -122,7 +122,7 @@ async def test_the_same_again_are_used_and_each_refusal_is_answered_by_a_later_l
             tasks.start_soon(replace)
         await anyio.sleep(0.01)
         assert source.cached(0.0) is ONE  # no other request waits
-        chain.answers = [TWO]  # after the refusal, and the look-up sees it
+        chain.answers = [TWO]  # after the refusal, so the look-up sees it
     assert found == [TWO] * 20
     assert PAUSE * 0.9 < anyio.current_time() - began < PAUSE * 5
     assert chain.asked == [False, True, True]
@@ -274,7 +274,7 @@ async def test_a_look_again_that_hangs_keeps_what_there_is_and_asks_again_soon()
     chain.gate.clear()
     source._limit = 0.02
     assert await source.get(RECHECK) is ONE
-    assert source.cached(RECHECK + 0.02 + RETRY - 0.01) is ONE  # counted from when it gave up
+    assert source.cached(RECHECK + 0.02 + RETRY - 0.01) is ONE  # counted from the time when it gave up
     assert source.cached(RECHECK + 0.02 + RETRY) is None
     source._limit = 5
     threading.Timer(0.05, chain.gate.set).start()

@@ -1,4 +1,4 @@
-"""To which address does a call go, and how often is that asked?"""
+"""Which address does a call go to, and how often is it looked up?"""
 
 import threading
 

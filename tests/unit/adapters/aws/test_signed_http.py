@@ -1,4 +1,4 @@
-"""What does one signed request look like, and what is made of its answer?"""
+"""What does a signed request look like, and how is its response interpreted?"""
 
 import json
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ JSON = "application/x-amz-json-1.1"
 
 
 class Transport:
-    """An ``HttpTransport`` of paper: answers from a list, and remembers what it was asked."""
+    """A fake ``HttpTransport``: answers from a list, and remembers the requests."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -142,7 +142,7 @@ async def test_large_bodies_are_hashed_off_the_loop(size, hops, monkeypatch):
 
 
 async def test_where_no_thread_can_begin_any_more_large_bodies_are_hashed_on_the_loop(monkeypatch):
-    """At the interpreter's end, from Python 3.12 on."""
+    """This is the case during interpreter shutdown, since Python 3.12."""
 
     async def run_sync(*_, **__):
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -259,7 +259,7 @@ async def test_a_request_whose_keys_are_refused_is_sent_again_with_new_ones(code
 
 
 def keys_of(transport):
-    """Whose signature each request had."""
+    """Return the access key of each request's signature."""
     return [headers["Authorization"].partition("Credential=")[2].partition("/")[0] for _, headers, _ in transport.sent]
 
 

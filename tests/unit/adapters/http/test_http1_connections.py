@@ -1,4 +1,4 @@
-"""Which connection does a request get, and does each one that was opened come to its end?"""
+"""Which connection does a request get, and is each opened connection closed?"""
 
 import socket
 import ssl
@@ -16,7 +16,7 @@ URL = "http://kinesis.example/"
 
 
 class Stream:
-    """A ``WireStream`` of paper. Closing it takes a turn of the loop, as it does on trio."""
+    """A fake ``WireStream``. Closing it takes an iteration of the loop, as on trio."""
 
     def __init__(self):
         self.silent = True
@@ -56,7 +56,7 @@ def pool(dial, **settings):
 
 
 async def used(connections, url=URL, *, reusable=True):
-    """A connection that has served one request."""
+    """Return a connection that has served one request."""
     connection = await connections.get(url)
     assert isinstance(connection, Connection)
     connection.reusable = reusable
@@ -86,7 +86,7 @@ async def test_an_idle_connection_is_used_again():
     await connections.put_back(first)
     again = await connections.get(URL)
     assert again is first
-    assert not again.reusable  # until its answer says so
+    assert not again.reusable  # until its response says so
     assert len(dial.made) == 1
 
 
@@ -166,7 +166,7 @@ async def test_a_close_closes_idle_and_busy_ones_and_ends_the_making_of_others()
 
 
 async def test_a_connection_that_is_made_after_all_is_not_used_once_closed():
-    """What is cancelled may still succeed."""
+    """A cancelled attempt may still succeed."""
     dial = Dialer()
     found = []
 

@@ -1,4 +1,4 @@
-"""What goes over a connection for one request, and when is that connection used again?"""
+"""What is sent over a connection for one request, and when is that connection reused?"""
 
 import contextlib
 
@@ -16,7 +16,7 @@ GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Some: Header\r\n\r\nok"
 
 
 class Stream:
-    """A ``WireStream`` of paper: gives the prepared pieces, an exception among them is raised."""
+    """A fake ``WireStream``: returns the prepared pieces, and raises an exception among them."""
 
     def __init__(self, pieces):
         self.pieces = list(pieces)
@@ -47,7 +47,7 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def transport(*scripts, **settings):
-    """A transport whose connections give the answers of one script each; and the connections."""
+    """Return a transport whose connections follow one script each, and the connections."""
     left, made = list(scripts), []
 
     async def dial(name, port, context):
@@ -175,7 +175,7 @@ async def test_a_stream_can_be_read_whole_or_break():
 
 
 async def test_a_stream_may_be_longer_than_a_whole_answer_may_be(monkeypatch):
-    """A subscription gives up to 2 MB/s for five minutes: only what is held at a time can be limited."""
+    """A subscription sends up to 2 MB/s for five minutes: only the bytes held at a time can be limited."""
     monkeypatch.setattr("shardline.codec.http1.BODY_MAX_BYTES", 1_000)
     piece = b"1f4\r\n" + bytes(500) + b"\r\n"
     async with transport([CHUNKED, *[piece] * 10, b"0\r\n\r\n"]) as (http, _), http.stream(URL, {}, b"") as answer:

@@ -1,6 +1,6 @@
-"""What does an HTTP/2 connection send, and what does it make of the server's frames?
+"""What does an HTTP/2 connection send, and how does it interpret the server's frames?
 
-The server is h2 where it behaves, and frames by hand where it does not.
+The server is h2 where it behaves well, and frames made by hand where it does not.
 """
 
 import h2.config
@@ -31,7 +31,7 @@ def number(value):
 
 
 class Peers:
-    """Our connection, and a server of h2's."""
+    """Our connection, and an h2 server."""
 
     def __init__(self, **settings):
         self.now = 100.0
@@ -45,7 +45,7 @@ class Peers:
         self.exchange()
 
     def exchange(self):
-        """Pass bytes to and fro until both are silent."""
+        """Pass bytes back and forth until both sides are silent."""
         while True:
             to_server, to_us = self.ours.take_output(self.now), self.server.data_to_send()
             if not to_server and not to_us:
@@ -240,7 +240,7 @@ def test_frames_are_as_large_as_the_server_accepts():
 
 
 def test_two_gibibytes_may_be_sent_over_a_connection(peers):
-    """h2 adds up what the server allows: it must learn what was sent, or it sees the window overflow."""
+    """h2 adds up the server's window updates: it must learn what was sent, or it sees the window overflow."""
     peers.ours._frames.outbound_flow_control_window = 2**31 - 1
     peers.ours._sending.clear()
     exchange = peers.ours.open("/", {}, bytes(60_000), peers.now, is_whole=True)
@@ -327,7 +327,7 @@ def test_a_cancelled_exchange_resets_its_stream_and_leaves_the_others_alone(peer
     peers.exchange()
     [reset] = peers.events(h2.events.StreamReset)
     assert (reset.stream_id, reset.error_code) == (first.number, ErrorCodes.CANCEL)
-    peers.feed(frame(DATA, 0, first.number, b"late"))  # it was under way
+    peers.feed(frame(DATA, 0, first.number, b"late"))  # the exchange was in flight
     peers.feed(frame(DATA, END_STREAM, second.number, b"well"))
     assert (second.complete, peers.ours.take(second), first.is_over) == (True, b"well", False)
 
@@ -534,7 +534,7 @@ def test_a_reset_after_the_end_changes_nothing(peers):
 
 def test_after_a_goodbye_established_streams_go_on_and_later_ones_were_not_received(peers):
     first, second, third = peers.open(whole=False), peers.open(bytes(200_000)), peers.open()
-    peers.feed(frame(GOAWAY, 0, 0, number(2**31 - 1) + number(0)))  # a server announces its end, and then ends
+    peers.feed(frame(GOAWAY, 0, 0, number(2**31 - 1) + number(0)))  # a server announces its end, and then closes
     assert peers.ours.capacity == 0
     peers.feed(frame(GOAWAY, 0, 0, number(first.number) + number(0) + b"maintenance"))
     for exchange in (second, third):

@@ -25,10 +25,10 @@ def test_each_way_says_where_and_what_to_do(code):
     assert failure.code == code
     assert failure.kind is FINAL.get(code, FailureKind.TRANSIENT)
     assert failure.retryable == (code not in FINAL)
-    assert failure.maybe_received == (code not in UNSENT)  # Whatever may have been sent may have arrived
+    assert failure.maybe_received == (code not in UNSENT)  # a request that may have been sent may have arrived
     assert (failure.status, failure.request_id, failure.retry_after) == (None, None, None)
     assert "kinesis.example" in failure.message
-    assert ": " in failure.message  # what happened: what follows from it
+    assert ": " in failure.message  # the event, and the resulting failure
     assert "{" not in failure.message
 
 

@@ -1,4 +1,4 @@
-"""Which timeouts, trust and proxies come of what a caller says?"""
+"""Which timeouts, trust and proxies result from the settings?"""
 
 import dataclasses
 import ssl
@@ -128,7 +128,8 @@ def test_what_is_said_wins(monkeypatch):
 def test_certificates_are_verified_by_default():
     default = make_ssl_context(verify=True, ca_bundle=None)
     assert (default.verify_mode, default.check_hostname) == (ssl.CERT_REQUIRED, True)
-    assert default.cert_store_stats()["x509_ca"] > 50  # the system may have none: botocore's bundle is in it
+    # The system may have no certificates: botocore's bundle is included.
+    assert default.cert_store_stats()["x509_ca"] > 50
     off = make_ssl_context(verify=False, ca_bundle=None)
     assert (off.verify_mode, off.check_hostname) == (ssl.CERT_NONE, False)
 

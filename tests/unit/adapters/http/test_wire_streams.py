@@ -1,4 +1,4 @@
-"""Bytes to and from a socket, on both loops."""
+"""Sending and receiving over a socket, on both event loops."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ def event_loop_kind(kind):
 
 @pytest.fixture
 def peer():
-    """The other side: a listener, and ``accepted()`` for the socket that a connection gives it."""
+    """The other side: a listener, and ``accepted()`` for the socket of a connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(5)
         sockets = []
@@ -191,7 +191,7 @@ async def test_a_connection_that_is_cancelled_leaves_no_socket(kind, peer):
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
     await anyio.sleep(0.05)
-    assert open_files() <= before + 1  # a worker thread's wake-up, perhaps
+    assert open_files() <= before + 1  # perhaps the wake-up of a worker thread
 
 
 def slow_resolver(monkeypatch):

@@ -1,6 +1,6 @@
 """Lease operations as DynamoDB requests.
 
-That the conditions mean what ``core.leases`` says is shown against servers, in ``tests/contract``.
+``tests/contract`` checks against servers that the conditions match ``core.leases``.
 """
 
 import re
@@ -51,7 +51,7 @@ def sent(operation):
 
 @requests
 def test_every_name_and_value_that_is_used_is_given_and_no_other(operation):
-    """DynamoDB refuses a request for either."""
+    """DynamoDB refuses a request with a missing or an unused one."""
     _, members = sent(operation)
     expressions = members["ConditionExpression"] + members.get("UpdateExpression", "")
     assert set(re.findall(r"#\w+", expressions)) == set(members["ExpressionAttributeNames"])

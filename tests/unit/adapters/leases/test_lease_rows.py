@@ -79,7 +79,7 @@ def test_a_row_says_which_process_took_it():
 
 
 def test_the_format_of_a_row_never_changes():
-    """What is in stores outlives versions: this one must always be read."""
+    """Stored rows outlive versions, so this row must always be readable."""
     row = (
         b'{"shard_id":"shardId-000000000001","counter":7,"checkpoint":"4960","sub_sequence":3,"owner":"b",'
         b'"checkpoint_owner":"a","owner_switches":2,"parent_ids":["p","q"],"child_ids":["c"],'

@@ -1,4 +1,4 @@
-"""Which files lie on another machine?"""
+"""Which files are on a network file system?"""
 
 from pathlib import Path
 

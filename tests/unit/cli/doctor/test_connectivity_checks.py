@@ -20,7 +20,7 @@ STREAM = parse_stream("orders")
 
 @pytest.fixture
 def profiles(tmp_path, monkeypatch):
-    """Profiles whose credentials come from a program, and end after so many seconds."""
+    """Profiles whose credentials come from a program, and expire after this many seconds."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
@@ -52,7 +52,7 @@ def test_credentials_are_described_without_their_secrets(profiles):
 
 
 def test_credentials_that_end_soon(profiles):
-    """botocore renews 15 minutes before, but the program gives the same again."""
+    """botocore renews them 15 minutes before they expire, but the program returns the same ones again."""
     way = check_settings(profiles("late", 700), STREAM)
     found = {finding.check: finding for finding in way.findings}
     assert found["credentials"].verdict is Verdict.WARNING

@@ -1,4 +1,4 @@
-"""What is sent to learn what one may do?"""
+"""Which requests are sent to find out the permissions?"""
 
 import pytest
 
@@ -23,7 +23,7 @@ def anyio_backend():
 
 
 class Api:
-    """Answers by operation, and by whether it is a dry run; remembers what was sent."""
+    """Answers by operation, and by whether it is a dry run. It remembers the requests."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -61,7 +61,7 @@ async def test_a_service_that_heeds_dry_runs_is_known_by_its_answers():
     ("iterator", "records", "expected"),
     [
         (ITERATOR, {}, DryRuns.IGNORED),
-        (heeds(ITERATOR), {}, DryRuns.IGNORED),  # a server that knows it for one operation alone
+        (heeds(ITERATOR), {}, DryRuns.IGNORED),  # a server that supports dry runs for only one operation
         (ITERATOR, heeds({}), DryRuns.IGNORED),
         (DENIED, {}, DryRuns.UNKNOWN),
         (heeds(ITERATOR), DENIED, DryRuns.SUPPORTED),

@@ -25,7 +25,7 @@ def anyio_backend():
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Those of the test run: ``carry_out`` takes the signals over for good."""
+    """Restore the signal handlers of the test run, which ``carry_out`` replaces for good."""
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
     for one, handler in before.items():
@@ -33,7 +33,7 @@ def handlers():
 
 
 class Store:
-    """A store in memory; ``before`` is called with the number of each write, and may answer in its place."""
+    """A store in memory. ``before`` is called with the number of each write, and may answer in its place."""
 
     def __init__(self, before=lambda _: None):
         self.inner = MemoryLeases("g", "s")
@@ -43,7 +43,7 @@ class Store:
     async def apply(self, operation):
         self.writes.append(operation)
         answer = self.before(len(self.writes))
-        if isinstance(answer, list):  # carried out, and the answer is lost
+        if isinstance(answer, list):  # applied, but the answer is lost
             await self.inner.apply(operation)
             (answer,) = answer
         return await self.inner.apply(operation) if answer is None else answer
@@ -79,7 +79,7 @@ async def test_ctrl_c_ends_the_row_at_hand_and_begins_no_other():
     outcome = await carry_out(store, await steps_of(store), force=False)
     assert (outcome.done, outcome.stopped_by, outcome.interrupted_by) == (["s0", "s1"], "interrupted", 2)
     assert [row.counter for row in (await store.rows()).values()] == [5, 5, 4]
-    os.kill(os.getpid(), signal.SIGINT)  # breaks off no report of it
+    os.kill(os.getpid(), signal.SIGINT)  # does not interrupt the report
 
 
 async def test_who_writes_meanwhile_stops_it():

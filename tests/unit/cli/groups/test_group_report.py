@@ -1,4 +1,4 @@
-"""How do leases look?"""
+"""How are leases displayed?"""
 
 import pytest
 from rich.console import Console

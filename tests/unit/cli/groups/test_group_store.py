@@ -68,7 +68,7 @@ def test_during_a_hand_over_the_old_owner_holds_it():
 
 
 class Moving:
-    """A store whose holder renews at every second look."""
+    """A store whose holder renews between every two reads."""
 
     scan_interval = 0.01
 
@@ -112,7 +112,7 @@ async def test_a_group_is_watched_for_as_long_as_its_owners_may_be_silent():
     began_at = anyio.current_time()
     assert await require_quiet(store, 0.05) == rows(slow)
     assert anyio.current_time() - began_at >= 0.3
-    (seen,) = await watch_groups([store], 0.05)  # who only looks does not wait longer than was said
+    (seen,) = await watch_groups([store], 0.05)  # a command that only reads does not wait longer than requested
     assert seen.seconds < 0.3
 
 

@@ -18,7 +18,7 @@ def shard(name, start, *parents, end=None, hashes=(0, 9)):
     return Shard(name, HashRange(*hashes), SequenceNumber(start), ending, *(*parents, None, None)[:2])
 
 
-# s0 was split into s2 and s3, which were merged into s4; s1 was left alone.
+# s0 was split into s2 and s3, which were merged into s4; s1 is unchanged.
 S0, S1 = shard("s0", 100, end=199, hashes=(0, 4)), shard("s1", 100, hashes=(5, 9))
 S2, S3 = shard("s2", 200, "s0", end=299, hashes=(0, 1)), shard("s3", 200, "s0", end=299, hashes=(2, 4))
 S4 = shard("s4", 300, "s2", "s3", hashes=(0, 4))
@@ -35,7 +35,7 @@ def by_shard(*rows):
 
 
 def imported(rows, wanted):
-    """The rows after the import, as the store has them."""
+    """Return the rows after the import, as in the store."""
     after = dict(rows)
     for step in plan_import(STREAM, rows, wanted):
         for operation in operations(after.get(step.shard_id), step.after):

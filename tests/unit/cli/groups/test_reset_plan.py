@@ -1,7 +1,7 @@
-"""Where does a reset lead?
+"""Which rows does a reset write?
 
-That a consumer then reads what it should is shown twice: here by the consumer's own rules on shards of any lineage, and in
-``tests/cli`` by consumers.
+That a consumer then reads the right records is tested twice: here by the consumer's own rules on shards of any lineage,
+and in ``tests/cli`` by consumers.
 """
 
 import random
@@ -26,7 +26,7 @@ def name(index):
 
 
 class Stream:
-    """Shards that were split and merged at will; each has its time of birth and end."""
+    """Shards that were split and merged at random, each with its creation and end times."""
 
     def __init__(self, choose):
         self.shards, self.ends = {}, {}
@@ -73,13 +73,13 @@ class Stream:
 
     def graph(self, rows):
         graph = ShardGraph()
-        for now in (100.0, 101.0):  # what is gone is believed to be gone
+        for now in (100.0, 101.0):  # missing shards are believed to be gone
             graph.handle_listing(self.listed, rows, now, now)
         return graph
 
 
 def some_rows(choose, stream):
-    """Rows as a group may have them at some time, whatever became of it: some finished, some deleted, some never made."""
+    """Return rows that a group may have at some time: some finished, some deleted, some never created."""
     rows = {}
     for shard in stream.listed:
         if choose.random() < 0.6:
@@ -109,7 +109,7 @@ def carried_out(rows, steps):
 
 
 def read_by_a_consumer(stream, rows):
-    """Which shards a fleet reads, from where, in which order, by the rules of ``core.consumer``."""
+    """Return which shards a fleet reads, from where and in which order, by the rules of ``core.consumer``."""
     order = []
     rows = dict(rows)
     start = GroupStart(TRIM_HORIZON, 0.0)
@@ -132,7 +132,7 @@ def read_by_a_consumer(stream, rows):
 
 
 def read_after_a_reset(seed, position):
-    """A stream with some rows, and what a consumer reads of it after a reset to that position."""
+    """Return a stream with some rows, and what a consumer reads of it after a reset to that position."""
     choose = random.Random(seed)
     stream = Stream(choose)
     rows = some_rows(choose, stream)
@@ -176,7 +176,7 @@ def test_at_a_time_what_was_open_then_or_came_later_is_read_from_that_time(seed)
 
 @pytest.mark.parametrize("seed", range(40))
 def test_broken_off_anywhere_it_skips_nothing_that_was_not_done(seed):
-    """A reset to TRIM_HORIZON can only add to what is read, after each of its steps."""
+    """After each of its steps, a reset to TRIM_HORIZON can only add records to read."""
     choose = random.Random(seed)
     stream = Stream(choose)
     rows = some_rows(choose, stream)

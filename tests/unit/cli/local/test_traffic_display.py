@@ -1,4 +1,4 @@
-"""Tests of ``cli.local_display``."""
+"""Tests of ``cli.local.traffic_display``."""
 
 import json
 
@@ -17,7 +17,7 @@ def test_there_is_a_line_only_where_there_were_requests(capsys):
         display.show_traffic(lambda traffic=traffic: traffic)
     assert capsys.readouterr().out.splitlines() == [
         "     2 requests  2 in all  1 stream  2 records",
-        "     0 requests  1 in all  1 stream  2 records",  # the record of requests was cleared
+        "     0 requests  1 in all  1 stream  2 records",  # the request log was cleared
     ]
 
 

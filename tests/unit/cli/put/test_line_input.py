@@ -1,4 +1,4 @@
-"""Are lines cut where they end, however they come?"""
+"""Are lines split correctly, however the input arrives?"""
 
 import os
 import threading

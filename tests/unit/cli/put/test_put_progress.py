@@ -1,4 +1,4 @@
-"""Tests of ``cli.put_progress``."""
+"""Tests of ``cli.put.put_progress``."""
 
 from shardline.cli.put.put_progress import PutCounts, Rate, progress_line
 

@@ -1,4 +1,4 @@
-"""Do the steps of a reshard lead where they should, and is what cannot be refused?"""
+"""Do the steps of a reshard lead to the target, and are impossible changes refused?"""
 
 import pytest
 from hypothesis import given

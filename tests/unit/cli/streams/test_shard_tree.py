@@ -1,4 +1,4 @@
-"""Is every lineage drawn, whatever is missing of it?"""
+"""Is every lineage drawn, even if parts of it are missing?"""
 
 from hypothesis import given
 from hypothesis import strategies as st

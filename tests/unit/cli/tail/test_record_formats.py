@@ -1,4 +1,4 @@
-"""Is a record printed as its format says?"""
+"""Is a record printed in its format?"""
 
 import pytest
 

@@ -49,7 +49,7 @@ def child(number):
 
 
 def row(number, at=TRIM_HORIZON, **facts):
-    """A row; ``at`` is a position, or the number of a record."""
+    """Return a row. ``at`` is a position, or the number of a record."""
     position = at_sequence_number(SequenceNumber(at)) if isinstance(at, int) else at
     parents = frozenset(map(name, PARENTS.get(number, ())))
     return Lease(name(number), checkpoint=Checkpoint(position), parent_ids=parents, **facts)
@@ -61,7 +61,7 @@ def rows(*unfinished, finished=(), **facts):
 
 
 class Stream:
-    """What the examples need, in one place: test files here import nothing from each other."""
+    """Everything that the examples need, in one place: test files here import nothing from each other."""
 
     name = staticmethod(name)
     names = staticmethod(names)

@@ -1,6 +1,6 @@
 """Tests of ``shardline.core.consumer.assignment``.
 
-The tables are the scenarios of the KCL's lease taker that apply, and the property that any fleet becomes even.
+The tables have the scenarios of the KCL's lease taker that apply. A property test checks that any fleet becomes even.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from shardline.core.consumer.assignment import HAND_OVERS_MAX, ReadableLease, as
 
 
 def fleet(**loads):
-    """Leases ``a-0``, ``a-1``, ... of worker a, and so on; those of ``free`` can be taken."""
+    """Return leases ``a-0``, ``a-1``, ... of worker a, and so on. Those of ``free`` can be taken."""
     return [
         ReadableLease(f"{owner}-{number}", None if owner == "free" else owner)
         for owner, load in loads.items()
@@ -32,12 +32,12 @@ def plan(leases, me="me", max_leases=None, *, spill_after=1.5, impatient=False, 
         ({"free": 5}, 5),  # unowned leases are taken
         ({"a": 1, "free": 1}, 1),
         ({"a": 1}, 0),  # owned by a live worker: not taken
-        ({"a": 3, "me": 3, "free": 2}, 1),  # not greedy: the other gets its part
+        ({"a": 3, "me": 3, "free": 2}, 1),  # not greedy: the other worker gets its part
         ({"a": 0, "me": 4, "free": 1}, 1),
         ({"a": 1, "me": 4, "free": 2}, 0),
         ({"a": 3, "b": 3, "free": 3}, 3),
-        ({"a": 3, "b": 3, "free": 4}, 3),  # three to me, and the odd one to a, who comes first
-        ({"a": 6, "b": 1, "free": 3}, 2),  # the poorest first: one to me, one to b, one to me
+        ({"a": 3, "b": 3, "free": 4}, 3),  # three to me, and the odd one to a, which comes first
+        ({"a": 6, "b": 1, "free": 3}, 2),  # the worker with the fewest first: one to me, one to b, one to me
     ],
 )
 def test_unowned_leases_are_dealt_out(loads, taken):
@@ -73,21 +73,21 @@ def test_workers_that_start_together_take_in_different_orders():
 
 
 def asked(leases, **arguments):
-    """Who is asked for how many."""
+    """Return which worker is asked for how many leases."""
     return dict(Counter(one.owner for one in plan(leases, **arguments).ask))
 
 
 @pytest.mark.parametrize(
     ("loads", "asks"),
     [
-        ({"a": 1}, {}),  # off by one: no reason to move anything
+        ({"a": 1}, {}),  # a difference of one is no reason to move a lease
         ({"a": 2}, {"a": 1}),
         ({"a": 3, "me": 2}, {}),
         ({"a": 4, "me": 2}, {"a": 1}),
-        ({"a": 3, "b": 5, "me": 1}, {"b": 1}),  # from who has most
-        ({"a": 9, "me": 1, "free": 1}, {}),  # not while there are some to take
+        ({"a": 3, "b": 5, "me": 1}, {"b": 1}),  # from the worker with the most leases
+        ({"a": 9, "me": 1, "free": 1}, {}),  # not while there are free leases
         ({"me": 3}, {}),
-        ({"a": 3, "b": 1, "me": 1}, {}),  # b, who comes first, asks; then it is even
+        ({"a": 3, "b": 1, "me": 1}, {}),  # b, which comes first, asks; then the fleet is even
         ({"a": 5, "b": 0, "me": 1}, {"a": 1}),
         ({"a": 6, "b": 5, "c": 1, "me": 2}, {"b": 1}),  # after c has asked a
         ({"a": 9, "b": 9, "me": 3}, {"a": 2, "b": 2}),
@@ -148,7 +148,7 @@ def test_imbalance():
 
 class World:
     def __init__(self, owners, seed):
-        self.owners = owners  # by lease; None: can be taken
+        self.owners = owners  # by lease; None: it can be taken
         self.seed = Random(seed)
         self.moves = Counter()
 
@@ -156,7 +156,7 @@ class World:
         return [ReadableLease(lease, owner) for lease, owner in self.owners.items()]
 
     def step(self, workers, *, together):
-        """Each worker acts once: one after the other, or all on the same sight, of which the store lets the first win."""
+        """Let each worker act once: one after the other, or all on the same view, of which the store accepts the first."""
         seen = self.leases()
         changed = False
         for me in self.seed.sample(workers, len(workers)):
@@ -199,7 +199,8 @@ def test_any_fleet_becomes_even(owners, workers, together, seed):
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 5), st.sampled_from(["join", "leave"]), st.booleans(), st.integers(0, 999))
 def test_a_change_of_membership_moves_each_lease_once_at_most(leases, workers, change, together, seed):
-    leases = max(leases, workers)  # who holds nothing is seen by nobody, and may come too late for its share
+    # A worker without leases is not visible to others, and may come too late for its share.
+    leases = max(leases, workers)
     names = [f"w{number}" for number in range(workers)]
     world = World({f"s{place:02d}": names[place % workers] for place in range(leases)}, seed)
     if change == "join":
@@ -216,7 +217,7 @@ def test_a_change_of_membership_moves_each_lease_once_at_most(leases, workers, c
 
 
 def settle(leases, workers, joiners, seed, *, late):
-    """Workers join an even fleet at once; ``late``: what a worker asks for arrives after others have looked again."""
+    """Let workers join an even fleet at once. ``late``: a worker's request arrives after others have scanned again."""
     rng = Random(seed)
     old = [f"w{number}" for number in range(workers)]
     everyone = old + [f"new{number}" for number in range(joiners)]

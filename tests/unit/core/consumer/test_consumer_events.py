@@ -1,4 +1,4 @@
-"""Events are values: they compare, and say what they are."""
+"""Events are values: they compare equal, and have a readable repr."""
 
 from typing import get_args
 

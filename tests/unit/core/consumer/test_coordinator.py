@@ -1,4 +1,4 @@
-"""L1 to L6 are the invariants of ``shardline.core.consumer.coordinator``. The stream is drawn in ``conftest``."""
+"""Tests of L1 to L6, the invariants of ``shardline.core.consumer.coordinator``. The stream is drawn in ``conftest``."""
 
 import pytest
 from tests.harness.coordinator import DOWN, Group, page_of, record
@@ -44,8 +44,8 @@ def test_a_new_group_reads_its_first_shards_at_once(group, stream):
 
 
 def test_l3_rows_that_are_older_than_the_listing_do_not_begin_a_group_at_latest(group, stream):
-    """Two workers start; one begins the group, the shard is split, and the other lists the children: it has to look at
-    the rows again before it takes them for the beginning.
+    """Two workers start. One begins the group, the shard is split, and the other lists the children: it has to read the
+    rows again before it treats the children as the beginning.
     """
     worker = group.sleeper("me", start=LATEST)
     machine = worker.machine
@@ -65,7 +65,9 @@ def test_l3_rows_that_are_older_than_the_listing_do_not_begin_a_group_at_latest(
 
 
 def test_workers_whose_listings_differ_complete_a_group_at_latest_with_the_same_shards(group, stream):
-    """Who began it died with its first row. Then 6 and 7 were merged, 5 was split, and one of the others knows it."""
+    """The worker that began the group died after its first row. Then 6 and 7 were merged, 5 was split, and one of the
+    others knows that.
+    """
     group.rows = stream.rows(4, at=LATEST, latest_at=40.0)
     group.stream.open_then = [stream.shard(number, is_open=True) for number in (4, 5, 6, 7)]
     group.stream.shards = [stream.shard(number) for number in range(4)] + group.stream.open_then
@@ -108,7 +110,7 @@ def test_on_a_kcls_table_owners_that_state_no_duration_are_judged_by_the_kcls_ti
 
 
 def test_however_short_a_lease_is_it_is_looked_at_twice(group):
-    """With scans that are further apart than a lease lasts, every lease would seem to be expired between two of them."""
+    """If scans were further apart than a lease duration, every lease would seem expired between two of them."""
     first, second = (group.worker(name, lease_duration=1.0, scan_interval=10.0) for name in "ab")
     group.run(30.0)
     assert {len(first.numbers), len(second.numbers)} == {3}
@@ -188,7 +190,7 @@ def test_l5_whatever_is_under_way_when_a_worker_leaves_it_lets_go_of_everything(
     assert {row.owner for row in group.rows.values()} <= {None}
 
 
-# ---- when something is wrong
+# ---- failures
 
 
 def test_l4_reading_goes_on_through_an_outage_then_stops_then_starts_again(group):
@@ -342,8 +344,8 @@ def test_or_gives_up_what_it_holds_of_the_old_one(group, stream):
 
 @pytest.mark.parametrize("seen_by", ["a scan", "a refusal"])
 def test_rows_that_others_gave_up_are_made_again_from_a_new_listing(group, stream, seen_by):
-    """Another worker saw that the stream is another one, and gave up its rows. Our listing has the old shards' ranges:
-    with those in the rows, records of the new shards would be dropped.
+    """Another worker found out that the stream was re-created, and gave up its rows. Our listing has the ranges of the
+    old shards: with those in the rows, records of the new shards would be dropped.
     """
     group.stream.shards = open_shards(2)
     worker = group.worker("me", if_recreated="restart", out_of_range="drop", list_interval=60.0)
@@ -366,7 +368,7 @@ def test_rows_that_others_gave_up_are_made_again_from_a_new_listing(group, strea
 
 
 def test_what_we_deleted_ourselves_is_no_reason_for_doubt(group, stream):
-    group.rows = stream.rows(4, 8, 9, 10, 11, owner="dead")  # the last one's shard went out of retention
+    group.rows = stream.rows(4, 8, 9, 10, 11, owner="dead")  # the last one's shard was removed by retention
     worker = group.worker("me", lease_duration=2.0)
     while not group.done(DeleteLease):
         group.run(0.1)
@@ -403,7 +405,7 @@ def open_shards(count):
 
 
 def test_what_is_asked_for_is_not_asked_for_again_before_the_answer(group):
-    """A plan is also made when a scan or a listing comes before the answer: it would ask for others instead."""
+    """A plan is also made when a scan or a listing comes before the answer: it would ask for other leases instead."""
     group.stream.shards = open_shards(40)
     old = group.worker("old")
     group.run(0.0)

@@ -19,7 +19,7 @@ def lease():
 def test_a_record_that_a_thread_took_meanwhile_counts_as_taken(lease):
     cursor = Cursor(RECORDS, lease)
     cursor.take_back()
-    cursor.place = 1  # the thread had looked before
+    cursor.place = 1  # the thread had checked before
     cursor.take_back()
     assert (cursor.end, cursor.done, cursor.place) == (0, 0, 1)
     assert cursor.handling_state(is_manual=False) == HandlingState("r0", 1, 0, None)
@@ -41,7 +41,7 @@ def test_what_was_reported_is_the_trackers_and_a_part_of_a_batch_is_in_hand_alon
 
 @pytest.mark.parametrize("method", [Cursor.take, Cursor.take_all])
 def test_a_record_is_taken_by_the_last_store(method):
-    """An interrupt finds the record taken or not taken: nothing follows the store but the return."""
+    """An interrupt finds the record taken or not taken: only the return follows the store."""
     code = list(dis.get_instructions(method))
     (store,) = [at for at, one in enumerate(code) if one.opname == "STORE_ATTR" and one.argval == "place"]
     after = {one.opname for one in code[store + 1 :]}

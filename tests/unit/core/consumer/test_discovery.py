@@ -318,7 +318,7 @@ def test_a_stream_that_is_missing_is_looked_at_again_from_its_summary_on():
     now = 110.0
     for ceiling in (1, 2, 4, 8, 16, 30, 30):
         discovery.handle_missing(now)
-        discovery.list_by(now)  # readers find that their shards are gone: no reason to ask more often
+        discovery.list_by(now)  # readers find that their shards are gone: no reason to list more often
         wait = discovery.next_deadline() - now
         assert ceiling / 2 <= wait <= ceiling
         now += wait

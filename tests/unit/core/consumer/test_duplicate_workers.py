@@ -1,4 +1,4 @@
-"""Another live process with our worker_id looks different from a lost answer and from a restart."""
+"""Another live process with our worker_id is distinguished from a lost answer and from a restart."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def test_and_tw2_which_rows_are_ours_to_take_at_once(duplicates, row, ours):
 def test_a_row_under_our_name_that_moves_twice_is_a_twins(duplicates):
     assert move(duplicates, ITS, 1) == []
     assert move(duplicates, ITS, 2) == SHARED
-    assert move(duplicates, ITS, 9) == []  # said before
+    assert move(duplicates, ITS, 9) == []  # reported before
     assert move(duplicates, replace(ITS, shard_id="t"), 9) == []
     third = replace(ITS, incarnation=TWIN._replace(id="third"))
     assert move(duplicates, third, 1) == []
@@ -53,7 +53,7 @@ def test_a_row_under_our_name_that_moves_twice_is_a_twins(duplicates):
 
 def test_a_restart_after_a_kill_finds_rows_that_stand_still_or_move_once(duplicates):
     assert move(duplicates, ITS, 0) == []
-    assert move(duplicates, replace(ITS, counter=6), 0) == []  # its last write came late
+    assert move(duplicates, replace(ITS, counter=6), 0) == []  # its last write arrived late
     for _ in range(5):
         assert move(duplicates, replace(ITS, counter=6), 0) == []
 
@@ -62,7 +62,7 @@ def test_a_restart_after_a_kill_finds_rows_that_stand_still_or_move_once(duplica
 def test_what_is_ours_or_anothers_by_name_is_no_twins(duplicates, row):
     assert move(duplicates, row, 9) == []
     move(duplicates, ITS, 1)
-    duplicates.handle_row(replace(row, counter=60))  # it changed hands: what was seen before counts no more
+    duplicates.handle_row(replace(row, counter=60))  # the lease changed hands: earlier observations do not count
     assert move(duplicates, replace(ITS, counter=70), 1) == []
 
 

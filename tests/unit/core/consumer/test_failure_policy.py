@@ -17,7 +17,7 @@ def records(count):
 
 
 def drive(batch, policy, poison):
-    """Run a batch to its end: what was handled, when, and what went to the dead letters."""
+    """Run a batch to its end. Return the handled records, the times, and the dead letters."""
     work = BatchWork(batch, policy, Random(0), 0.0)
     now, calls, dead, done = 0.0, [], [], []
     while not (work.is_done or work.is_stopped):

@@ -1,6 +1,6 @@
 """Tests of ``shardline.core.consumer.group_rows``. The stream is drawn in ``conftest``.
 
-The tables are the scenarios of the KCL's shard syncer: start positions against rows that are all, some or none there.
+The tables have the scenarios of the KCL's shard syncer: start positions with all rows, some rows or no rows.
 """
 
 import math
@@ -22,7 +22,7 @@ from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequenc
 from shardline.model.sequence import SequenceNumber
 
 TIME = at_timestamp(1000.0)
-MIDDLE = (6, 7, 4, 5)  # what was open at that time
+MIDDLE = (6, 7, 4, 5)  # the shards that were open at that time
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def created(graph, rows, position, stream):
     return {int(row.shard_id[-3:]): row for row in missing_rows(graph, rows, start_at(position, stream))}
 
 
-# what has a row | finished | new at LATEST | new at TRIM_HORIZON | new at a time
+# shards with a row | finished | new at LATEST | new at TRIM_HORIZON | new at a time
 MATRIX = [
     ((), (), {4, 8, 9, 10}, {0, 1, 2, 3, 4, 5}, {4, 5, 6, 7}),
     (tuple(range(11)), (), set(), set(), set()),
@@ -67,7 +67,7 @@ def test_rows_that_are_missing(graph, stream, case):
     assert set(created(graph, rows, LATEST, stream)) == latest
     assert set(created(graph, rows, TRIM_HORIZON, stream)) == horizon
     assert set(created(graph, rows, TIME, stream)) == time
-    if rows:  # A group at LATEST that was begun at that time
+    if rows:  # a group at LATEST that began at that time
         begun = GroupStart(LATEST, 50.0, frozenset(stream.names(*MIDDLE)), 40.0)
         new = {int(row.shard_id[-3:]): row.latest_at for row in missing_rows(graph, rows, begun)}
         heirs = {
@@ -78,7 +78,9 @@ def test_rows_that_are_missing(graph, stream, case):
 
 @pytest.mark.parametrize(("rows", "new"), [((4,), {9, 10}), ((), set())])
 def test_a_line_of_shards_that_came_and_went_unseen_is_read_from_the_start_time(stream, rows, new):
-    """The parent of 9 and 10 is gone, and no row knows of it: it was made after we asked who was open at that time."""
+    """The parent of 9 and 10 is gone, and no row names it: it was created after the request for the shards that were
+    open at that time.
+    """
     graph = ShardGraph()
     graph.handle_listing([stream.shard(number) for number in (4, 9, 10)], {}, 100.0, 100.0)
     start = GroupStart(TIME, 50.0, frozenset(stream.names(4)))
@@ -157,12 +159,12 @@ def test_an_announced_shard_of_unknown_parents_waits(stream):
         (5, (5,), (), {9, 10}),
         (5, (5, 9), (), {10}),
         (5, (5, 9, 10), (), set()),
-        (6, (6, 7), (), {8}),  # the other side has a row: it is waited for by reading, not by creating
+        (6, (6, 7), (), {8}),  # the other parent has a row: the child waits until it is read, and no row is created
         (6, (6,), (7,), {8}),
-        (6, (6,), (), set()),  # the other side is new: its row comes first
+        (6, (6,), (), set()),  # the other parent is new: its row comes first
         (6, (6, 2), (), set()),
         (0, (0, 1), (), {6}),
-        (0, (0, 1, 8), (), {6}),  # 8 has not begun, so that 6 was never read
+        (0, (0, 1, 8), (), {6}),  # 8 has not begun, so 6 was never read
         (0, (0, 1), (8,), set()),  # so old that the child's row is gone
         (8, (8,), (), set()),
     ],
@@ -181,7 +183,7 @@ def test_l3_the_other_side_may_be_trimmed(stream):
     assert [row.shard_id for row in child_rows(graph, stream.name(6), stream.rows(6))] == [stream.name(8)]
 
 
-# ---- what can go
+# ---- rows that can be deleted
 
 
 @pytest.mark.parametrize(
@@ -195,8 +197,8 @@ def test_l3_the_other_side_may_be_trimmed(stream):
         ({"finished": [6], "at": {8: 250}}, {6}),
         ({"finished": [6], "at": {8: LATEST}}, set()),
         ({"finished": [6], "at": {}}, set()),
-        ({"finished": [0], "at": {8: 250}}, {0}),  # the child's row is gone: its descendant has one
-        ({"finished": [10], "at": {}}, set()),  # its children are not known so far
+        ({"finished": [0], "at": {8: 250}}, {0}),  # the child's row is gone, but its descendant has one
+        ({"finished": [10], "at": {}}, set()),  # its children are not known yet
         ({"finished": [], "at": {5: 50, 9: 250, 10: 260}}, set()),
     ],
 )
@@ -262,7 +264,7 @@ def test_rows_of_this_stream_are_not(graph, stream):
 
 
 def test_an_end_before_the_beginning_says_nothing(stream):
-    """kinesis-local gives every closed shard the end 2^63 - 1, which is less than any of its sequence numbers."""
+    """kinesis-local gives every closed shard the end 2^63 - 1, which is less than all of its sequence numbers."""
     graph = ShardGraph()
     closed = replace(stream.shard(6), ending_sequence_number=SequenceNumber(7))
     graph.handle_listing([closed], {}, 100.0, 100.0)

@@ -1,4 +1,4 @@
-"""What does the task of a handler do next?"""
+"""What is the next step of a handler task?"""
 
 import pytest
 from tests.harness.hand_out import Desk
@@ -24,12 +24,12 @@ class Shell:
         (self.task,) = self.run.new_tasks
 
     def step(self, outcome=None):
-        """Ask with this outcome; the step that follows, or ``None`` if the task has to wait."""
+        """Ask with this outcome. Return the next step, or ``None`` if the task has to wait."""
         self.task.outcome = Outcome() if outcome is None else outcome
         return self.task.step if self.desk.ask(self.task) else None
 
     def handle(self, count=1):
-        """Run along the cursor."""
+        """Take the records of the cursor."""
         return [self.task.cursor.take(self.desk.now) for _ in range(count)]
 
     @property
@@ -95,7 +95,7 @@ def test_a_handler_at_work_is_let_finish_its_attempt_when_its_lease_is_asked_for
 
 
 def test_a_lease_that_is_lost_and_regained_waits_for_the_handler_that_is_still_at_work():
-    """A handler that is shielded from cancellation: the run once ended with a ValueError."""
+    """The handler is shielded from cancellation. Regression: the run ended with a ValueError."""
     shell = Shell(stuck_after=5.0)
     shell.desk.bring(2)
     shell.step()

@@ -1,4 +1,4 @@
-"""How far behind is handling, and what does a worker count of the failures of its handlers?"""
+"""How far behind is handling, and how does a worker count the failures of its handlers?"""
 
 import pytest
 
@@ -32,9 +32,9 @@ def test_calls_that_are_repeated_and_records_that_failed_for_good_are_counted():
         ([None, 70.0], 0.0, 0.0, 30.0),
         ([100.5], 0.0, 0.0, 0.0),  # our clock is a little behind
         ([], 0.0, 0.0, 0.0),
-        ([], 7.0, 5.0, 7.0),  # nothing was read of what there is
+        ([], 7.0, 5.0, 7.0),  # nothing was read although there are records
         ([], None, None, None),
-        ([None], 0.0, 5.0, 5.0),  # the service names no arrivals
+        ([None], 0.0, 5.0, 5.0),  # the service reports no arrival times
         ([None], 0.0, None, None),
     ],
 )
@@ -46,7 +46,7 @@ def test_handling_is_as_late_as_its_oldest_record(arrivals, unread_age, reading_
     ("wall_time", "now"),
     [
         (1000.0, 1000.0),
-        (1000.9, 1000.9),  # the Date was cut to its second
+        (1000.9, 1000.9),  # the Date header has whole seconds
         (1001.4, 1001.4),
         (1001.5, 1000.0),  # our clock is ahead
         (999.9, 1000.0),  # it is behind

@@ -1,4 +1,4 @@
-"""Which records go to which taker, which are done, which come again, and when is a lease let go?"""
+"""Which records go to which taker, which are done, which come again, and when is a lease released?"""
 
 import pytest
 from tests.harness.hand_out import Desk
@@ -39,7 +39,7 @@ def test_shards_take_turns_page_by_page_over_all_streams(desk):
 
 
 def test_a_wait_that_was_interrupted_has_taken_nothing(desk):
-    """The cursor stays for the one who asks next, and the question that was left behind is void."""
+    """The cursor stays for the next taker that asks, and the abandoned question is void."""
     desk.gain()
     taker = desk.iterate()
     desk.ask(taker)
@@ -230,7 +230,7 @@ def test_a_bounded_run_ends_when_all_is_done(bounds):
     assert taker.is_over
 
 
-# ---- looking
+# ---- queries
 
 
 def test_progress_is_reported_in_time(desk):

@@ -109,7 +109,7 @@ def test_by_which_range_records_are_judged(world, stream, number, written, told)
 
 def test_l6_a_row_at_latest_is_read_from_when_it_was_made(world):
     world.gain(4, at=LATEST, latest_at=77.0)
-    world.gain(8, at=LATEST)  # as another library makes them
+    world.gain(8, at=LATEST)  # as another library writes them
     pinned, bare = world.held.take_events()
     assert (pinned.start, bare.start) == (at_timestamp(77.0), at_timestamp(55.0))
 

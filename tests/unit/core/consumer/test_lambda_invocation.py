@@ -30,7 +30,7 @@ BURY = FailurePolicy(attempts=2, backoff=1, backoff_max=1, finally_="dead-letter
 
 
 def records(*sizes):
-    """Kinesis records with so many user records each."""
+    """Return Kinesis records with this many user records each."""
     return [
         Record(b"x", f"{number}/{place}", sequence_number=str(number), sub_sequence=place)
         for number, size in enumerate(sizes)
@@ -43,9 +43,10 @@ def start(found, policy=STOP, **arguments):
 
 
 def drive(machine, poison=(), *, now=0.0, pause=0.0):
-    """Do the steps of an invocation. Returns the keys that each call got, those of the dead letters, and the time.
+    """Carry out the steps of an invocation. Return the keys that each call got, those of the dead letters, and the
+    time.
 
-    With a window, the state counts the records of each Kinesis record. ``pause``: how long a call takes.
+    With a window, the state counts the records of each Kinesis record. ``pause`` is the duration of a call.
     """
     calls, dead = [], []
     while machine.ending is None:
@@ -244,7 +245,7 @@ def test_the_state_goes_back_to_the_start_of_the_aggregate_that_comes_again():
 
 
 def test_a_batch_that_ends_inside_of_an_aggregate_comes_again_as_a_whole():
-    """The state after it has records that come again, and the state before it lacks the first."""
+    """The state after the batch includes records that come again, and the state before it lacks the first one."""
     machine = start(records(1, 3), batch=3, state={})
     drive(machine, {"1/2"})
     assert machine.done == 3
@@ -260,7 +261,7 @@ def test_a_batch_that_ends_inside_of_an_aggregate_comes_again_as_a_whole():
     limit=st.integers(1, 30) | st.just(NEVER),
 )
 def test_no_record_is_lost_or_counted_twice_over_the_invocations(sizes, batch, bad, buries, bisect, limit):
-    """Lambda retries from the reported record, with the state that was returned, until the poison is gone."""
+    """Lambda retries from the reported record, with the returned state, until no record fails."""
     policy = FailurePolicy(attempts=1, bisect=bisect, finally_="dead-letter" if buries else "stop")
     found, state, written = records(*sizes), {}, []
     poison = {f"{number}/{place}" for number, place in bad}

@@ -24,7 +24,7 @@ from shardline.model.position import SHARD_END, TRIM_HORIZON
 
 
 class World:
-    """A holding, and the row that it is about. Everything is sent and answered at the time ``now``."""
+    """A holding, and its row. Everything is sent and answered at the time ``now``."""
 
     def __init__(self):
         self.now = 100.0
@@ -44,7 +44,7 @@ class World:
         return result
 
     def step(self, now=None):
-        """Send what is due, and answer it."""
+        """Send the operation that is due, and answer it."""
         operation = self.poll(now)
         if operation is not None:
             self.holding.handle_applied(self.apply(operation))
@@ -200,7 +200,7 @@ def test_what_another_process_took_under_our_name_is_lost(world, by_scan):
 
 @pytest.mark.parametrize("by_scan", [True, False])
 def test_what_another_process_writes_in_our_name_is_lost(world, by_scan):
-    """An older version names no incarnation, and leaves ours in the row."""
+    """A process of an older version names no incarnation, and leaves ours in the row."""
     moved = replace(world.row, counter=8, incarnation=Incarnation("me", "this", 10.0))
     if by_scan:
         world.holding.handle_seen(moved)
@@ -232,7 +232,7 @@ def test_the_row_that_refuses_to_take_children_is_gone(world):
     assert world.holding.why == "its row was deleted"
 
 
-# ---- letting go
+# ---- releasing the lease
 
 
 def test_a_hand_over_ends_when_the_user_is_done(world):

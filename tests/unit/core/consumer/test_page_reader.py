@@ -73,7 +73,7 @@ def test_stopping_drops_the_pages_and_the_unopened_rest(shell_of, monkeypatch):
     assert shell.reader.state is ReaderState.STOPPED
     assert shell.reader.take_pages() == []
     assert (shell.reader.has_unopened, shell.budget.total_bytes) == (False, 0)
-    shell.reader.stop()  # again is harmless
+    shell.reader.stop()  # a repeated call is harmless
 
 
 def test_stopping_a_reader_that_has_ended_keeps_its_state(shell_of):

@@ -51,7 +51,7 @@ def world(stream):
 
 
 def owned(rows, **owners):
-    """The rows with owners: ``w_4="a"`` for shard 4."""
+    """Return the rows with owners: ``w_4="a"`` for shard 4."""
     for key, owner in owners.items():
         shard_id = f"shardId-{int(key[2:]):012d}"
         rows[shard_id] = replace(rows[shard_id], owner=owner)
@@ -123,7 +123,7 @@ def handed(stream, by="a"):
 
 def test_a_hand_over_is_waited_for(world, stream):
     rows = handed(stream)
-    for step in range(40):  # the old owner renews all the time, and does not let go
+    for step in range(40):  # the old owner keeps renewing, and does not release the lease
         rows[stream.name(4)] = replace(rows[stream.name(4)], counter=step)
         rows[stream.name(8)] = replace(rows[stream.name(8)], counter=step)
         world.scan(rows, 100.0 + 0.5 * step)

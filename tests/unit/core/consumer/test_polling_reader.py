@@ -146,7 +146,7 @@ def trimmed(setting, hours=24):
 
 
 def test_an_empty_page_after_such_a_long_silence_is_a_gap_too():
-    """What came and was trimmed in between is not to be seen any more."""
+    """Records that arrived and were trimmed in between are not visible any more."""
     setting = Setting().start()
     setting.page(1, behind=0)
     setting.now += DAY + 1
@@ -259,7 +259,7 @@ TINY = aggregate([("k", b"x")] * 6_000)
 
 
 def tiny(count):
-    """Aggregates of which two are a slice."""
+    """Aggregates of which two make a slice."""
     return [RawRecord(TINY, str(number), "k", 5.0) for number in range(1, count + 1)]
 
 

@@ -26,7 +26,7 @@ def test_who_was_refused_is_named_when_there_is_room():
 def test_what_an_interrupt_left_in_the_sum_is_gone_when_nothing_is_held():
     budget = PrefetchBudget(100)
     budget.hold("a", 60)
-    budget.total_bytes += 5  # as if a release had ended between its two steps
+    budget.total_bytes += 5  # as if a release had been interrupted between its two steps
     budget.release("a", 60)
     assert budget.total_bytes == 0
 
@@ -34,7 +34,7 @@ def test_what_an_interrupt_left_in_the_sum_is_gone_when_nothing_is_held():
 def test_what_is_not_opened_counts_too():
     budget = PrefetchBudget(100)
     budget.keep("a", 90)
-    assert budget.admits("a")  # It holds nothing that is opened
+    assert budget.admits("a")  # it has no opened pages
     budget.hold("b", 20)
     assert not budget.admits("b")
     budget.keep("a", 50)

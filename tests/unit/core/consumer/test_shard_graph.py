@@ -42,7 +42,7 @@ def test_the_topology_is_known_in_both_directions(graph, stream):
         (8, [8], [6, 7], True),
         (8, [8], [6], True),
         (8, [8, 0], [], False),  # every generation: a grandparent is not finished, the parent has no row
-        (8, [8, 0], [6, 7], True),  # a parent that is finished answers for its own
+        (8, [8, 0], [6, 7], True),  # a finished parent implies finished ancestors
         (8, [8], [0, 1, 2, 3], True),
     ],
 )
@@ -57,13 +57,13 @@ def test_a_shard_between_an_older_row_and_one_that_has_not_begun_was_never_read(
         rows = {**stream.rows(0), young: stream.row(8, at)}
         assert graph.is_left_out(middle, rows) == left_out
         assert not graph.is_left_out(middle, rows | stream.rows(finished=[0]))  # then its row would be there
-    assert not graph.is_left_out(middle, stream.rows(8))  # where a group begins, what is older counts as finished
+    assert not graph.is_left_out(middle, stream.rows(8))  # at the beginning of a group, older shards count as finished
     assert not graph.is_left_out(middle, stream.rows(0, 6, 8))
     assert not graph.is_left_out("nobody", stream.rows(0, 8))
 
 
 def test_who_does_not_know_a_row_s_shard_believes_nothing_of_parents_without_rows(stream):
-    """They may be younger than the listing, and not gone."""
+    """The parents may be younger than the listing, and not gone."""
     graph = ShardGraph()
     graph.handle_listing([stream.shard(number, is_open=True) for number in range(6)], {}, 100.0, 100.0)
     assert not graph.is_readable(stream.name(8), stream.rows(8, 4))
@@ -89,7 +89,7 @@ def test_l3_sg1_a_parent_that_is_gone_from_two_listings_is_finished(stream):
     graph = ShardGraph()
     rows = stream.rows(5, 9)
     left = [stream.shard(number) for number in (4, 8, 9, 10)]
-    for begun_at, now in ((99.0, 100.0), (100.1, 100.2), (100.9, 109.0)):  # the others may be as late as the first
+    for begun_at, now in ((99.0, 100.0), (100.1, 100.2), (100.9, 109.0)):  # the others may be as outdated as the first
         graph.handle_listing(left, rows, begun_at, now)
         assert graph.has_doubts
         assert not graph.is_trimmed(stream.name(5))
@@ -110,7 +110,7 @@ def test_they_are_forgotten_when_their_parents_are_gone_too(stream):
 
 
 def test_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
-    """The new stream has a shard of the same id, which seems to vouch for the child."""
+    """The new stream has a shard with the same id, which seems to confirm the child."""
     graph = ShardGraph()
     graph.handle_listing([stream.shard(5)], {}, 100.0, 100.0)
     graph.handle_children([stream.child(9)])
@@ -136,7 +136,7 @@ def test_a_graph_that_is_older_than_the_rows_is_seen(graph, stream):
     assert graph.covers(stream.rows(0, 8))
     stranger = {"stranger": stream.row(0)}
     assert not graph.covers(stranger)
-    graph.handle_listing(stream.all, stranger, 100.0, 100.0)  # asked after: there is no such shard
+    graph.handle_listing(stream.all, stranger, 100.0, 100.0)  # requested later: there is no such shard
     assert graph.covers(stranger)
 
 

@@ -1,4 +1,4 @@
-"""Who asks, who is refused, and which question does an answer cover?"""
+"""Which taker asks, which is refused, and which question does an answer cover?"""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from shardline.core.consumer.taker import Questions, Taker
 
 
 class Asker(Taker):
-    """It is answered at a time that the test chooses."""
+    """A taker that is answered at a time that the test chooses."""
 
     def __init__(self, until=None):
         super().__init__()
@@ -81,7 +81,7 @@ def test_a_question_is_answered_once():
     questions.serve(100.0)
     assert questions.take_answered() == [taker]
     assert taker.answered == 1
-    questions.ask(taker, 1)  # it arrives late: the answer came for an older one
+    questions.ask(taker, 1)  # it arrives late: the answer was for an older question
     questions.serve(100.0)
     assert (questions.take_answered(), taker.served) == ([], 1)
 

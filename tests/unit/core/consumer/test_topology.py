@@ -26,7 +26,7 @@ class World:
         self.created_at = 1.0
 
     def look(self, shards, rows):
-        """One round: the summary, if it is due, and a listing."""
+        """Run one round: the summary, if it is due, and a listing."""
         self.now = max(self.now, self.topology.next_deadline())
         request = self.topology.poll_request(rows, self.now)
         if isinstance(request, DescribeStreamSummary):
@@ -114,7 +114,7 @@ def test_nothing_is_settled_before_it_is_known_what_was_open_when_the_group_was_
     world = World()
     world.look(stream.all, {})
     topology = world.topology
-    topology.match_at(math.inf, world.now)  # the rows do not tell
+    topology.match_at(math.inf, world.now)  # the rows do not show it
     assert topology.is_settled
     topology.match_at(50.0, world.now)
     assert not topology.is_settled

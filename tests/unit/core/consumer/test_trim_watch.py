@@ -39,9 +39,9 @@ def test_a_summary_that_was_requested_before_the_gap_does_not_judge_it():
 
 def test_what_a_retention_had_removed_stays_removed_when_it_is_raised():
     trims = watch(24)
-    trims.handle_page("a", 23 * HOUR, 30 * HOUR, 5 * HOUR)  # what was older than 24 hours 5 hours ago is gone
+    trims.handle_page("a", 23 * HOUR, 30 * HOUR, 5 * HOUR)  # records that were older than 24 hours 5 hours ago are gone
     trims.handle_page("b", 28 * HOUR, 30 * HOUR, 5 * HOUR)
-    trims.handle_page("c", 29.5 * HOUR, 30 * HOUR, 5 * HOUR)  # its first is older than that, and is there
+    trims.handle_page("c", 29.5 * HOUR, 30 * HOUR, 5 * HOUR)  # its first record is older than that, and exists
     trims.handle_page("d", 20 * HOUR, 28 * HOUR, 5 * HOUR)  # raised in time
     assert summarize(trims, 168, 5 * HOUR) == [
         RecordsTrimmed(shard_id, "unread records were up to 108000 s old, and records older than 104400 s are gone")
@@ -81,9 +81,9 @@ def test_of_too_many_gaps_the_oldest_is_judged_by_what_is_known():
 def test_both_edges_of_a_gap():
     trims = watch(24)
     trims.handle_page("a", 24 * HOUR, 30 * HOUR, 100.0)
-    assert len(summarize(trims, 24, 200.0)) == 1  # what came next may be the oldest that is left
+    assert len(summarize(trims, 24, 200.0)) == 1  # the next record may be the oldest that is left
     trims.handle_page("a", 24 * HOUR + 1, 30 * HOUR, 300.0)
-    assert summarize(trims, 24, 300.0) == []  # it is older than what retention keeps: nothing before it was removed
+    assert summarize(trims, 24, 300.0) == []  # the record is older than the retention: nothing before it was removed
     trims = watch(30)
     trims.handle_page("a", 20 * HOUR, 30 * HOUR, 400.0)
     assert summarize(trims, 30, 400.0) == []

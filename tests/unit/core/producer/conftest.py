@@ -1,4 +1,4 @@
-"""A producer's machine on a bench: tests put, look at what it sends, and answer."""
+"""A test bench for the producer's machine: tests put records, inspect its requests, and answer them."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ SIXTEENTH = HASH_KEY_COUNT // 16
 
 
 def at(place):
-    """A hash key in the middle of a sixteenth of the ring."""
+    """Return a hash key in the middle of a sixteenth of the ring."""
     return str(place * SIXTEENTH + SIXTEENTH // 2)
 
 
@@ -32,7 +32,7 @@ class Rig(ProducerShell):
         if shards is not None:
             assert self.machine.poll_list_shards(self.now) is not None
             self.listed(**shards)
-            self.now += 1.0  # what is sent from now on is newer than the map
+            self.now += 1.0  # requests from now on are newer than the map
         self.began = self.now
 
     # ---- commands
@@ -43,7 +43,7 @@ class Rig(ProducerShell):
         return record
 
     def puts(self, *places):
-        """One record for each place in the ring, named by a letter of its own."""
+        """Put one record for each place in the ring, each named by a letter."""
         return [self.put(b"%d" % number, f"key {place}", place) for number, place in enumerate(places)]
 
     def wait(self, seconds):
@@ -56,13 +56,13 @@ class Rig(ProducerShell):
         self.now = deadline
         return self
 
-    # ---- what it sends
+    # ---- requests
 
     def send(self):
-        """The next request: for each entry, the data of its records."""
+        """Return the next request: for each entry, the data of its records."""
         polled = self.machine.poll_put(self.now)
         while polled is None and self.machine._backlog:
-            polled = self.machine.poll_put(self.now)  # it has sorted a slice of what was put
+            polled = self.machine.poll_put(self.now)  # it has sorted a slice of the records
         if polled is None:
             return None
         self.number, self.request = polled
@@ -73,28 +73,28 @@ class Rig(ProducerShell):
         ]
 
     def lanes(self, number=None):
-        """The lane of each entry of a request."""
+        """Return the lane of each entry of a request."""
         shipments = self.machine._flights[self.number if number is None else number].group.shipments
         return [lane for aggregate, lane in shipments for _ in range(aggregate.entry_count)]
 
     def sort(self):
-        """Let what was put find its lanes, without a request."""
+        """Sort the records into lanes, without a request."""
         self.machine._sort(len(self.intake.records), self.now)
 
     def flush(self):
         self.machine.flush()
         return self.send()
 
-    # ---- what it hears
+    # ---- answers
 
     def stored(self, *shards, number=None):
-        """Each entry was stored there; by default where it was predicted to be."""
+        """Answer that each entry was stored in this shard; by default, in the predicted one."""
         number = self.number if number is None else number
         predicted = [lane.shard_id or "a" for lane in self.lanes(number)]
         return self.results(*(shards or predicted), number=number)
 
     def results(self, *ends, number=None):
-        """A shard's letter for an entry that was stored, an error code for one that was not."""
+        """Answer with a shard's letter for each stored entry, or with an error code."""
         told = [
             PutRecordsResult(str(next(self.numbers)), end)
             if len(end) == 1
@@ -167,7 +167,7 @@ class Rig(ProducerShell):
 
 @pytest.fixture
 def rig():
-    """Makes a machine, with a map of two halves by default."""
+    """Return a function that makes a machine, with a map of two halves by default."""
 
     def make(**changes):
         return Rig(**{"shards": {"a": (0, 8), "b": (8, 16)}} | changes)

@@ -34,7 +34,7 @@ def aggregate(*records, address=ADDRESS):
 
 
 def cost(whole):
-    """What it costs, once it is sealed."""
+    """Return the cost of the aggregate, once it is sealed."""
     whole.seal()
     return whole.cost_bytes
 
@@ -43,7 +43,7 @@ def framed(payload=b"x"):
     return build_aggregate([("k", payload)])
 
 
-# ---- what goes on the wire
+# ---- the wire format
 
 
 def test_p12_a_record_that_goes_alone_goes_as_it_is():
@@ -180,7 +180,7 @@ def test_a_wrapped_record_costs_its_wrapping_too():
 
 
 def test_the_cost_is_never_too_low_for_what_starts_with_the_magic():
-    """Whether it is framed costs an MD5 to know: it is counted as if it were."""
+    """Whether it is framed takes an MD5 to know, so it is counted as framed."""
     whole = aggregate(record(MAGIC + b"and no more"))
     assert cost(whole) > len(whole.entry().data) + 3
 
@@ -208,7 +208,7 @@ def test_it_starts_open_and_is_due_at_the_given_time():
     assert (whole.due_at, whole.order, whole.records, whole.payload_bytes) == (12.5, 0, [], 0)
 
 
-# ---- bundles: each record is an entry of its own
+# ---- bundles: each record is a separate entry
 
 
 def bundle(*records, address=ADDRESS):

@@ -1,4 +1,4 @@
-"""When does a request go, and what travels in it?"""
+"""When is a request sent, and which entries does it have?"""
 
 from dataclasses import replace
 from random import Random
@@ -18,7 +18,7 @@ CONFIG = ProducerConfig(linger=0.1, record_ttl=10.0, aggregate_max_count=1)
 
 
 class Bench:
-    """A collector and the lanes before it."""
+    """A collector, and its lanes."""
 
     def __init__(self, lanes=2, **changes):
         self.config = replace(CONFIG, **changes)
@@ -27,7 +27,7 @@ class Bench:
         self.lanes = [Lane(f"shard {n}", WHOLE_RING, self.config, Random(n), 0.0) for n in range(lanes)]
 
     def seal(self, lane=0, *sizes, put_at=0.0):
-        """Let the lane seal an aggregate of each size."""
+        """Seal an aggregate of each size in the lane."""
         for size in sizes or (10,):
             self.lanes[lane].add(BufferedRecord(bytes(size - 1), "k", None, put_at + self.config.record_ttl))
             self.collector.note_sealed(self.lanes[lane])
@@ -117,7 +117,7 @@ def test_after_a_failure_there_is_a_pause_then_one_at_a_time_until_one_succeeds(
     bench.seal(0, *[10] * 6)
     bench.collector.drain()
     first, second = (bench.collector.poll_group(0.0) for _ in range(2))
-    for _group in (first, second):  # under way together: one failure
+    for _group in (first, second):  # in flight together: one failure
         bench.collector.handle_answered()
         bench.collector.handle_failure(None, 0.0)
     until = bench.collector.next_deadline()

@@ -1,4 +1,6 @@
-"""What was put, and is in no lane yet? P1, P7, P9 and P11 are invariants of ``shardline.core.producer.intake``."""
+"""Which records were put, and are in no lane yet? P1, P7, P9 and P11 are invariants of
+``shardline.core.producer.intake``.
+"""
 
 import dis
 from itertools import pairwise
@@ -29,7 +31,7 @@ def intake(**settings):
 
 
 def end(one, *records, size):
-    """The host has delivered these."""
+    """End these records, as if the host had delivered them."""
     for each in records:
         each.ending = LANDING
     one.release(len(records), size)
@@ -39,7 +41,7 @@ def end(one, *records, size):
 
 
 def puts(sizes, **settings):
-    """What an intake answers to records of these sizes."""
+    """Return the intake's answers to records of these sizes."""
     one = intake(**settings)
     said = [one.put(record(b"x" * size, None), size) is not Put.FULL for size in sizes]
     return said, one.outstanding, one.buffered_bytes
@@ -216,7 +218,7 @@ def test_records_that_have_ended_are_not_kept():
 
 
 def test_p1_a_record_that_is_appended_after_the_end_is_taken_back_by_its_putter():
-    """Its putter had passed the gate when the host refused, and went on when the host had taken its last."""
+    """The putter had passed the gate when the host refused, and continued after the host had taken its last record."""
     one, first, late = intake(), record(), record()
     one.put(first, 7)
     one.refuse("the host has ended")
@@ -234,7 +236,7 @@ def test_p1_a_record_that_is_appended_after_the_end_is_taken_back_by_its_putter(
 
 
 def test_p1_the_last_records_are_taken_one_by_one():
-    """A putter in another thread may take its own back meanwhile."""
+    """A putter in another thread may take its own record back meanwhile."""
 
     class TakenBack(list):
         def pop(self):
@@ -282,7 +284,7 @@ def test_a_round_has_at_least_one_record():
 
 
 def shell(lanes, **settings):
-    """One that knows so many shards, and has one record in its intake."""
+    """Return a shell that knows this many shards, and has one record in its intake."""
     one = ProducerShell(ProducerConfig(linger=5.0, **settings), 0.0)
     edges = [HASH_KEY_COUNT * place // lanes for place in range(lanes + 1)]
     shards = [shard(f"s-{place}", start, end - 1) for place, (start, end) in enumerate(pairwise(edges))]
@@ -307,7 +309,7 @@ def test_p9_in_order_a_round_is_sorted_record_by_record(ordered, keys):
 
 
 def from_looking_to_appending(function):
-    """The instructions from the first look at ``reserved_records`` to the call that appends, that one included."""
+    """Return the instructions from the first read of ``reserved_records`` to the call that appends, inclusive."""
     found, is_in = [], False
     for instruction in dis.get_instructions(function):
         is_in = is_in or instruction.argval == "reserved_records"
@@ -320,9 +322,9 @@ def from_looking_to_appending(function):
 
 @pytest.mark.parametrize("function", [Intake.put, Intake.put_many, AsyncProducer.put, BlockingProducer.put])
 def test_p1_nothing_is_called_between_reserving_and_appending(function):
-    """Python looks for signals after calls, where a function begins, and where a loop begins again: not in here.
+    """Python checks for signals after calls, at the start of a function, and where a loop begins again, but not here.
 
-    Nor from the look at what is reserved: a put of a signal handler in between would be forgotten.
+    The same applies from the read of the reserved amount on: a signal handler's put in between would be forgotten.
     """
     *before, call = from_looking_to_appending(function)
     written = [one.argval for one in before if one.opname == "STORE_ATTR"]

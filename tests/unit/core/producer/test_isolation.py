@@ -19,7 +19,7 @@ ALL_AT_ONCE = 10_000
 
 
 class Bench:
-    """A service that refuses every request with an invalid record, and an isolation that finds these."""
+    """A service that refuses every request with an invalid record, and an isolation that finds these records."""
 
     def __init__(self, *, names=None, **settings):
         self.config = ProducerConfig(**{"max_in_flight": 4, "isolation_calls_per_second": 10_000} | settings)
@@ -33,7 +33,7 @@ class Bench:
         self.bad = set()
 
     def shipment(self, records, *, together=False, lane=0, keys=None, expires_at=30.0):
-        """Records that are numbered on, in one entry or in one each."""
+        """Return numbered records, in one entry or in one each."""
         aggregate = Aggregate(0.0, KeylessAddress(None, None), separate=not together)
         for place in range(records):
             key = f"key {self.made}" if keys is None else keys[place % len(keys)]
@@ -67,7 +67,7 @@ class Bench:
         return part
 
     def answer(self, part):
-        """By whether it holds an invalid record."""
+        """Answer depending on whether the part has an invalid record."""
         numbers = numbers_of(part)
         if not self.bad & set(numbers):
             self.isolation.handle_stored(part)
@@ -82,7 +82,7 @@ class Bench:
             shipment.lane.in_flight -= 1
 
     def run(self, newest_first=False):
-        """Send and answer, as many as may be under way together, until nothing is left."""
+        """Send and answer, as many at a time as may be in flight, until nothing is left."""
         flying = []
         while True:
             part = self.send()
@@ -105,7 +105,7 @@ def numbers_of(part):
 
 
 def bundles(bench, records):
-    """Records of a request, as lanes that do not aggregate hand them out."""
+    """Return the records of a request, as lanes that do not aggregate hand them out."""
     return [bench.shipment(min(64, records - at), lane=at // 64 % 2) for at in range(0, records, 64)]
 
 
@@ -220,7 +220,7 @@ TOO_LARGE = (
     "Value 'java.nio.HeapByteBuffer[pos=0 lim=1048577 cap=1048577]' at 'records.{}.member.data' failed to satisfy "
     "constraint: Member must have length less than or equal to 1048576"
 )
-"""As AWS says it (docs/tested/differences.md)."""
+"""AWS's wording (docs/tested/differences.md)."""
 
 
 @pytest.mark.parametrize(

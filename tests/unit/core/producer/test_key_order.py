@@ -28,7 +28,7 @@ def test_p9_a_record_that_is_refused_stays_the_head_of_its_key():
     first, second = record("a"), record("a")
     order.admit([first, second])
     assert order.admit([first]) == [first]
-    assert order.end([second]) == []  # it is no head: nothing follows it
+    assert order.end([second]) == []  # it is not the head: nothing follows it
     assert order.waiting == 1
 
 
@@ -50,7 +50,7 @@ def test_what_expires_while_it_waits_leaves_and_the_others_keep_their_places():
     assert order.take_expired(11.0) == [old]
     assert order.expires_at() == 13.0
     assert order.end([head]) == [young]
-    assert order.expires_at() == 13.0  # of one that has left: early is harmless
+    assert order.expires_at() == 13.0  # the time of a record that has left: an early time is harmless
     assert order.take_expired(13.0) == []
     assert order.expires_at() == 14.0
     assert order.end([other]) == [last]
@@ -68,7 +68,7 @@ def test_all_of_it_in_the_order_of_the_puts():
 
 
 def test_a_hundred_thousand_records_of_one_key_expire_one_by_one_at_little_cost():
-    """A head that never ends: each record behind it leaves at its own time, and none is looked at twice."""
+    """The head never ends: each record behind it leaves at its own time, and none is visited twice."""
     order = KeyOrder()
     records = [record("a", put_at / 1000) for put_at in range(100_000)]
     order.admit(records)

@@ -1,4 +1,4 @@
-"""What does a properties file of the KPL mean here?"""
+"""How is a KPL properties file translated?"""
 
 import pytest
 
@@ -7,7 +7,7 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.errors import UsageError
 from shardline.model.limits import MIB
 
-# KinesisProducerConfiguration 1.0.7: name, default, and what that is here (None: explained, not translated).
+# KinesisProducerConfiguration 1.0.7: name, default, and the setting here (None: explained, not translated).
 OF_THE_KPL = {
     "AggregationEnabled": ("true", {"aggregation": True}),
     "AggregationMaxCount": ("4294967295", {"aggregate_max_count": None}),
@@ -217,14 +217,14 @@ def test_an_even_number_of_backslashes_does_not_continue_a_line_an_odd_one_does(
 
 @pytest.mark.parametrize("character", ["Å", "…", "\x0b", "\x0c", "\x1c", "\x85"])
 def test_a_comment_in_any_encoding_stays_one_line(character):
-    """Regression: bytes of UTF-8, read as Latin-1, passed for ends of lines, and the rest of the comment for a property."""
+    """Regression: bytes of UTF-8, read as Latin-1, passed for line ends, and the rest of the comment for a property."""
     text = f"# before {character} after\nRecordTtl=60000".encode().decode("latin-1")
     assert translate(text) == ({"record_ttl": 60.0}, ())
 
 
 @pytest.mark.parametrize("digits", [400, 5_000])
 def test_a_number_out_of_range_is_reported_and_not_shown_in_full(digits):
-    """Regression: it was an OverflowError."""
+    """Regression: it raised an OverflowError."""
     with pytest.raises(UsageError, match="RecordTtl has a value that cannot be read") as caught:
         translate(f"RecordTtl={'9' * digits}")
     assert len(str(caught.value)) < 200

@@ -1,4 +1,4 @@
-"""What waits for one shard?"""
+"""How does a lane fill, send and expire the records of one shard?"""
 
 from dataclasses import replace
 from random import Random
@@ -57,7 +57,7 @@ def test_in_an_ordered_lane_a_late_record_without_a_key_goes_alone(again):
     assert leave(one) == [b"late"]
     one.in_flight = 0
     one.seal()
-    assert add(record(b"later", None, 0.9)) == 1  # also if nothing is open: what left may come back
+    assert add(record(b"later", None, 0.9)) == 1  # even if nothing is open: records that left may come back
     assert leave(one) == [b"later"]
 
 
@@ -88,7 +88,9 @@ def test_p2_a_lane_that_does_not_aggregate_makes_bundles_of_separate_records(cha
     "changes", [{}, {"aggregation": False}, {"ordered": True}, {"aggregate_max_count": 3}, {"packing": "netstrings"}]
 )
 def test_p2_many_are_taken_in_as_one_by_one(changes):
-    """Whatever their sizes: those that fill an aggregate, those that go beside it, those that are one by themselves."""
+    """This holds for records of any size: those that fill an aggregate, those that go beside it, and those that are one
+    by themselves.
+    """
     sizes = [1, 20_000, 30_000, 5, 60_000, 60_000, 7, 51_000, 9, 200, 40_000, 1, 1, 1]
     one_by_one, at_once = lane(**changes), lane(**changes)
     sealed = sum(one_by_one.add(record(b"x" * size, f"key {size}")) for size in sizes)
@@ -274,7 +276,9 @@ def test_the_others_of_an_aggregate_stay_in_its_place():
 
 @pytest.mark.parametrize("step", range(200))
 def test_what_expires_at_the_deadline_leaves_at_the_deadline_however_it_is_rounded(step):
-    """``expires_at`` less a duration plus the same duration need not be ``expires_at``: it once looped forever."""
+    """``expires_at`` minus a duration plus the same duration may differ from ``expires_at``. Regression: it looped
+    forever.
+    """
     one = lane(linger=0.1, record_ttl=0.7)
     put_at = 5_000.25 + step / 7
     one.add(BufferedRecord(b"a", "k", None, put_at + 0.7))
@@ -358,7 +362,7 @@ SEPARATE = {"ordered": True, "aggregation": False}
 
 
 def keyed(a_lane, *names, put_at=0.0):
-    """Records whose data begins with their key."""
+    """Return records whose data begins with their key."""
     records = [record(name, name[:1].decode(), put_at) for name in names]
     for one in records:
         a_lane.add(one)
@@ -428,7 +432,7 @@ def test_p9_parts_of_an_aggregate_keep_their_order_however_they_come_back():
     assert leave(one) == [b"a", b"b"]
 
 
-# ---- how the shard does
+# ---- the health of the shard
 
 
 def test_p5_a_failure_pauses_the_lane_and_entries_of_one_request_make_one_pause():
@@ -542,7 +546,7 @@ def test_p6_a_bundle_that_is_cut_to_the_room_of_a_request_still_has_to_pay_for_a
 
 
 def with_ttls(*ttls, **changes):
-    """A lane with sealed aggregates of one record each, put at 0, and the records."""
+    """Return a lane with sealed aggregates of one record each, put at 0, and the records."""
     one = lane(aggregate_max_count=1, **changes)
     one.ttls_differ = True
     records = [record(b"%d" % number) for number in range(len(ttls))]

@@ -43,7 +43,7 @@ def ledger():
 
 
 def put(book, *records):
-    """Put records, and give them as one aggregate."""
+    """Put records, and return them as one aggregate."""
     whole = Aggregate(0.1, KeylessAddress("k", "7"))
     for one in records:
         book._intake.put(one, payload_bytes(one))
@@ -52,7 +52,7 @@ def put(book, *records):
 
 
 def room(book):
-    """What is in use."""
+    """Return the room in use."""
     return book._intake.outstanding, book._intake.buffered_bytes
 
 
@@ -90,7 +90,7 @@ def test_p1_delivery_gives_every_record_its_place_and_one_shared_landing():
     ]
     assert all(one.ending is LANDING for one in records)
     assert (book.delivered_records, book.delivered_bytes) == (3, 21)
-    assert book.events == []  # the settlement tells of deliveries, once a request
+    assert book.events == []  # deliveries are reported once per request
 
 
 SENT = Sent(1.0, 0.5)
@@ -137,7 +137,7 @@ def test_a_record_that_landed_alone_in_the_end_tells_of_all_attempts():
 @pytest.mark.internal_error
 @pytest.mark.parametrize("how", ["delivered", "failed"])
 def test_p1_a_record_of_a_bundle_that_has_ended_does_not_end_again(how):
-    """Regression: only that its data was there was asked, and a failed record keeps it."""
+    """Regression: only the presence of its data was checked, and a failed record keeps its data."""
     book, one = ledger(), record()
     bundle = put(book, one)
     if how == "delivered":
@@ -194,7 +194,7 @@ def test_p1_a_record_that_ends_twice_is_an_internal_error(first, second):
         end(second)
 
 
-# ---- who is told
+# ---- reports
 
 
 def test_only_records_that_someone_waits_for_are_named():

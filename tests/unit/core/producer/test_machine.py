@@ -265,7 +265,7 @@ def test_a_listing_that_failed_ends_the_patience(rig):
 
 
 def test_a_service_that_is_down_sees_no_busy_loop(rig):
-    """Without a map, and requests that fail: the deadline once lay in the past for as long as it lasted."""
+    """There is no map, and requests fail. Regression: the deadline stayed in the past during the whole outage."""
     one = rig(**NO_MAP)
     one.puts(1, 2, 9)
     polls = requests = 0
@@ -340,7 +340,7 @@ def test_what_expires_in_a_part_of_a_refused_request_leaves_too(rig):
     records += one.puts(1)
     one.failed("ValidationException", 400)
     assert one.send() == [[b"0"]]
-    one.wait(0.5).failed(retry_after=30.0)  # nobody may send
+    one.wait(0.5).failed(retry_after=30.0)  # nothing may be sent
     assert one.send() is None
     while one.elapsed < 2.9:
         one.to_deadline()
@@ -350,7 +350,7 @@ def test_what_expires_in_a_part_of_a_refused_request_leaves_too(rig):
 
 
 def until_ended(one, *records):
-    """Go from deadline to deadline. Returns when each of the records ended, since the beginning."""
+    """Advance from deadline to deadline. Return when each of the records ended, since the beginning."""
     ended = {}
     while len(ended) < len(records):
         one.to_deadline()
@@ -367,7 +367,7 @@ def test_records_with_ttls_of_their_own_expire_exactly_then(rig, settings):
     one = rig(record_ttl=3.0, retry_backoff_max=60.0, **settings)
     one.asks_for_map()
     records = [one.put(b"%d" % place, place=1, ttl=ttl) for place, ttl in enumerate([None, 1.0, 7.0, None, 2.0])]
-    one.machine._collector.handle_failure(30.0, one.now)  # nobody may send
+    one.machine._collector.handle_failure(30.0, one.now)  # nothing may be sent
     assert until_ended(one, *records) == pytest.approx([3.0, 1.0, 7.0, 3.0, 2.0])
     assert [record.conclusion.code for record in records] == ["Expired"] * 5
     messages = [record.conclusion.message for record in records[:3]]
@@ -408,7 +408,7 @@ def test_the_parts_of_a_refused_request_expire_by_their_own_ttls(rig):
     one.flush()
     one.failed("ValidationException", 400)
     assert one.send() == [[b"0"]]
-    one.machine._collector.handle_failure(30.0, one.now)  # nobody may send
+    one.machine._collector.handle_failure(30.0, one.now)  # nothing may be sent
     assert until_ended(one, *records[1:]) == pytest.approx([2.0, 3.0, 2.0])
     assert "its ttl (2 s) ended before this one was sent alone" in records[1].conclusion.message
     assert "its ttl (3 s) ended before this one was sent alone" in records[2].conclusion.message
@@ -594,7 +594,7 @@ def test_p9_when_keys_count_again_and_there_is_no_map_yet_ordered_records_wait(r
 def test_nothing_goes_before_the_stream_has_answered_but_no_longer_than_patience(rig, answer):
     one = rig(facts=False)
     assert one.asks_for_summary()
-    one.now = 100.5  # the map came at once
+    one.now = 100.5  # the map arrived at once
     one.put(place=1)
     assert one.flush() is None
     if answer == "none":

@@ -1,6 +1,7 @@
-"""Defects of other producers that concern the core and that no promise in ``tests/machines`` covers.
+"""Defects of other producers that concern the core and that no test in ``tests/machines`` covers.
 
-aiokpl_b1 to aiokpl_b19 are defects of aiokpl, as in tests/shell/producer/test_peer_defects.py; the loss at a split is the KPL's.
+aiokpl_b1 to aiokpl_b19 are defects of aiokpl, as in tests/shell/producer/test_peer_defects.py; the loss at a split is
+the KPL's.
 """
 
 import pytest
@@ -14,7 +15,7 @@ SIXTEENTH = 1 << 124
 
 
 class Stream:
-    """What was stored, and what a reader by the KCL's rule sees of it."""
+    """The stored entries, and what a reader that follows the KCL's rules sees of them."""
 
     def __init__(self, rig):
         self.rig = rig
@@ -52,9 +53,9 @@ def until_sent(rig):
 
 
 def test_kpl_loss_at_a_split_what_is_acknowledged_is_readable(rig):
-    """An aggregate of the parent lands in one child after the map has learnt of the children.
+    """An aggregate of the parent lands in one child after the map has learned of the children.
 
-    The KPL acknowledges the half that belongs there; a KCL reader drops the aggregate whole; that half is lost.
+    The KPL acknowledges the half that belongs there, but a KCL reader drops the whole aggregate, so that half is lost.
     """
     one = rig()
     stream = Stream(one)

@@ -1,4 +1,4 @@
-"""How shall a producer behave?"""
+"""Are the settings of a producer checked?"""
 
 from dataclasses import FrozenInstanceError, fields, replace
 
@@ -49,7 +49,7 @@ SWITCHES = [
 
 
 def limited(name, value):
-    """A config with that value, and with what it must be consistent with."""
+    """Return a config with that value, and with other settings that are consistent with it."""
     wide = {"record_ttl": 31_536_000.0, "retry_backoff_max": 3_600.0, "request_max_bytes": 10 * MIB}
     narrow = {"linger": 0.0, "retry_backoff": 0.001, "aggregate_max_bytes": 64}
     return ProducerConfig(**{**wide, **narrow, name: value})
@@ -193,7 +193,7 @@ def test_the_record_limit_is_the_default_of_streams_until_one_is_asked():
     assert ProducerConfig(record_max_bytes=500).known_record_max_bytes == 500
 
 
-# ---- those who come from the KPL
+# ---- migration from the KPL
 
 
 def test_a_properties_file_of_the_kpl_becomes_a_config(tmp_path):

@@ -1,4 +1,4 @@
-"""What is kept of a record."""
+"""What does a record keep about its put and its attempts?"""
 
 import gc
 import sys
@@ -40,14 +40,14 @@ def record(data=b"data", key="key", hash_key=None):
 
 
 def tried(count, *, stored=()):
-    """A record that failed so often; some of the attempts may have left a copy."""
+    """Return a record that failed this often. Some of the attempts may have left a copy."""
     one = record()
     for number in range(count):
         note_attempt([one], attempt(number, stored=number in stored))
     return one
 
 
-# ---- what its owner learns
+# ---- the outcome
 
 
 def test_a_record_that_has_not_ended_concludes_nothing():
@@ -120,7 +120,7 @@ def test_an_attempt_of_no_records_is_noted_nowhere():
     assert one.history is None
 
 
-# ---- what it costs
+# ---- the cost
 
 
 def test_p11_a_record_is_one_slotted_object_that_the_garbage_collector_does_not_see():

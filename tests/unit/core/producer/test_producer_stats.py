@@ -1,4 +1,4 @@
-"""How does a producer do, in numbers? ``shardline.core.producer.producer_stats``."""
+"""Tests of ``shardline.core.producer.producer_stats``."""
 
 from dataclasses import FrozenInstanceError, asdict
 

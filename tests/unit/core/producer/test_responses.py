@@ -1,4 +1,4 @@
-"""An answer came: how does each aggregate go on?"""
+"""What happens to each aggregate when a response arrives?"""
 
 import pytest
 from tests.harness.producer_shell import ProducerShell, shard, stream_summary
@@ -127,7 +127,7 @@ def test_p4_a_parked_record_expires_and_the_others_of_its_aggregate_go_again(rig
     young = one.put(b"young", "y", 5)
     one.flush()
     one.stored("c")
-    assert one.asks_for_map()  # and no answer comes
+    assert one.asks_for_map()  # and no answer arrives
     while old.conclusion is None:
         one.to_deadline()
         sent = one.send()
@@ -158,7 +158,7 @@ def test_p4_a_lane_that_is_right_again_aggregates_again(rig):
     one = rig()
     one.puts(1, 5)
     one.flush()
-    one.stored("c")  # an answer that is wrong: the shard was never split
+    one.stored("c")  # a wrong answer: the shard was never split
     one.wait(PARKING_TIMEOUT)
     assert one.send() == [[b"0"], [b"1"]]
     one.wait(0.1).stored()
@@ -285,7 +285,7 @@ def test_the_values_of_a_refused_pack_are_tried_apart(rig):
     assert b"1:2," in sent
 
 
-# ---- who chooses the shards?
+# ---- AUTO record distribution
 
 
 def test_what_lands_in_a_known_shard_that_cannot_hold_it_makes_us_ask_the_stream(rig):
@@ -333,7 +333,7 @@ def test_records_that_land_where_nothing_explains_it_ask_the_stream_after_growin
         record = one.put(place=1)
         one.flush()
         one.stored("b")
-        assert record.conclusion.delivered  # it went alone
+        assert record.conclusion.delivered  # it was sent alone
         if one.asks_for_summary():
             asked_at.append(one.elapsed)
             one.summary(auto=False)
@@ -344,7 +344,7 @@ def test_records_that_land_where_nothing_explains_it_ask_the_stream_after_growin
 
 @pytest.mark.parametrize("keys_count", [True, False])
 def test_what_was_refused_without_a_key_is_sent_again_with_one(rig, keys_count):
-    """AUTO was switched off, and we have not heard of it: nothing is wrong with the records."""
+    """AUTO was switched off without our knowledge: the records themselves are valid."""
     one = rig(auto=True, shards=None)
     records = [one.put(b"%d" % number, None) for number in range(3)]
     one.flush()
@@ -579,7 +579,7 @@ def test_p4_parked_ones_expire_one_by_one(rig):
     one.wait(1.6)
     one.stored("c", number=earlier)
     one.stored("c")
-    assert one.asks_for_map()  # no answer comes
+    assert one.asks_for_map()  # no answer arrives
     while first[0].conclusion is None:
         one.to_deadline()
         one.send()
@@ -594,7 +594,7 @@ def test_p4_parked_ones_expire_one_by_one(rig):
 
 def test_the_same_shard_id_with_a_number_of_another_life_is_another_shard(rig):
     one = rig()
-    one.lane("a").numbers = NumberRange("0", "1")  # as if the listing told of shards that give out no such numbers
+    one.lane("a").numbers = NumberRange("0", "1")  # as if the listing had shards that issue no such numbers
     alone = one.put(b"alone", "x", 1)
     one.flush()
     first = one.number
@@ -602,7 +602,7 @@ def test_the_same_shard_id_with_a_number_of_another_life_is_another_shard(rig):
     records = one.puts(1, 5)
     one.flush()
     one.stored(number=first)
-    assert alone.conclusion.delivered  # it went alone
+    assert alone.conclusion.delivered  # it was sent alone
     assert not one.machine._router.lanes
     assert one.asks_for_map()
     assert one.asks_for_summary()

@@ -1,4 +1,4 @@
-"""What was not delivered: how does it go on? P1, P8 and P9 are invariants of ``shardline.core.producer.retries``."""
+"""What happens to undelivered records? P1, P8 and P9 are invariants of ``shardline.core.producer.retries``."""
 
 import pytest
 from tests.unit.core.producer.conftest import at
@@ -12,7 +12,7 @@ SPLIT = {"b": (8, 16), "c": (0, 4), "d": (4, 8)}
 
 
 def new_map(rig, **shards):
-    """The map changes, for any reason."""
+    """Change the map, for any reason."""
     machine = rig.machine
     machine._map.invalidate(rig.now, machine._router.lanes[0].shard_id, rig.now)
     rig.wait(0.001)
@@ -44,7 +44,7 @@ def test_p8_a_keyless_record_of_a_refused_entry_goes_elsewhere(rig):
 def test_p8_those_with_a_key_stay(rig):
     one = rig()
     free = one.put(b"free", None)
-    one.sort()  # which brings it to its lane
+    one.sort()  # which moves it to its lane
     lane = one.machine._router._sticky
     keyed = one.put(b"keyed", "x", 1 if lane.shard_id == "a" else 9)
     assert one.flush() == [[b"free", b"keyed"]]
@@ -173,7 +173,7 @@ def test_parts_that_expire_fail_with_the_reason_of_the_refusal(rig):
     one.failed("ValidationException", 400)
     assert one.send() == [[b"old"]]
     one.lost()
-    one.machine._collector.handle_failure(5.0, one.now + 5.0)  # nobody may send for a while
+    one.machine._collector.handle_failure(5.0, one.now + 5.0)  # nothing may be sent for a while
     one.wait(1.0)
     assert one.send() is None
     assert [record.conclusion.code for record in (old, first)] == ["Expired", "ValidationException"]
@@ -353,7 +353,7 @@ def test_a_lower_limit_fails_what_is_larger_in_parts_of_refused_requests(rig):
 
 
 def test_p9_after_a_merge_records_stand_by_the_time_of_their_put(rig):
-    """Two parents' records meet in one lane. By the order of the parents, the third would be due before the second."""
+    """Records of two parents meet in one lane. In the order of the parents, the third would be due before the second."""
     one = rig(ordered=True, linger=10.0, aggregate_max_count=2)
     for number, place in enumerate([9, 1, 1, 9]):
         one.put(b"%d" % number, f"key {place}", place)
@@ -389,7 +389,7 @@ def test_p9_an_ordered_lane_goes_on_when_what_was_parked_expired(rig):
     one.flush()
     one.wait(1.8)
     one.stored("c")
-    assert one.asks_for_map()  # no answer comes
+    assert one.asks_for_map()  # no answer arrives
     later = one.put(b"later", "key 1", 1)
     assert one.flush() is None
     while first.conclusion is None:

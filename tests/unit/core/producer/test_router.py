@@ -94,7 +94,7 @@ def test_p2_without_a_map_everything_goes_to_the_catch_all():
 
 
 class Routed:
-    """Routes keys, now and then lets the cache be judged, and checks every lane."""
+    """Routes keys, lets the cache be judged now and then, and checks every lane."""
 
     def __init__(self, monkeypatch):
         for name, value in (("_CACHE_MAX", 20), ("_CACHE_TRIAL", 5), ("_CACHE_LIFE", 100)):
@@ -103,7 +103,7 @@ class Routed:
         self.count = 0
 
     def route(self, keys):
-        """Returns how many keys were remembered at most, and are in the end."""
+        """Return how many keys were cached at most, and in the end."""
         most = 0
         for key in keys:
             assert hash_key_of(key) in self.router.lane_for(record(key), 0.0).hash_range

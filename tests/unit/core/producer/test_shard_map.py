@@ -32,7 +32,7 @@ def new_map(**settings):
 
 
 def refresh(shard_map, now, *shards):
-    """One whole refresh, on one page."""
+    """Run one complete refresh, with one page."""
     assert shard_map.poll_request(now) is not None
     return shard_map.handle_page(page(*shards), now)
 
@@ -192,7 +192,7 @@ def test_a_shard_that_is_not_in_the_map_is_no_news():
 
 
 def test_a_split_costs_one_refresh_however_many_entries_tell_of_it():
-    """Regression against the port of the KPL, where the shard that was landed in was named: it never refreshed."""
+    """Regression of the port of the KPL, which named the shard of the landing: it never refreshed."""
     shard_map = ready(PARENT)
     told = [shard_map.invalidate(5.0, PARENT[0], 5.0) for _ in range(100)]
     refresh(shard_map, 5.1, LOW, HIGH)
@@ -226,7 +226,7 @@ def test_a_time_of_zero_forgets_it_at_once():
 
 
 def test_a_number_of_another_shard_of_the_same_id_has_no_range():
-    """A stream was re-created: the range of the shard that the map knows says nothing about the other."""
+    """A stream was re-created: the range of the shard in the map does not apply to the other shard."""
     own, foreign = "49" * 28, "48" * 28
     shard_map = new_map()
     assert shard_map.poll_request(0.0) is not None

@@ -1,4 +1,4 @@
-"""What does the stream say of itself?"""
+"""Which facts does the stream's summary provide, and when is it requested?"""
 
 from random import Random
 
@@ -38,7 +38,7 @@ def facts(**settings):
 
 
 def answered(answer=None, **settings):
-    """Facts that were asked for and answered at 0."""
+    """Return facts that were requested and answered at 0."""
     known = facts(**settings)
     known.poll_request(0.0)
     known.handle_summary(answer or summary(), 0.0)
@@ -97,7 +97,7 @@ def test_a_permanent_failure_leaves_the_default_and_is_reported(kind):
     assert known.record_max_bytes == MIB
     assert known.events == [StreamUnknown(failure)]
     assert known.may_predict
-    if kind is FailureKind.NOT_FOUND:  # it may be created, or be created again
+    if kind is FailureKind.NOT_FOUND:  # the stream may be created, or re-created
         assert 0.5 <= known.next_deadline() <= 1.0
         return
     assert not known.is_asking
@@ -117,7 +117,7 @@ def test_asked_again_before_it_ever_answered_and_refused_the_limit_is_the_defaul
     assert known.record_max_bytes == MIB
 
 
-# ---- failures that may pass
+# ---- transient failures
 
 
 def test_they_are_tried_again_after_one_to_thirty_seconds():
@@ -153,7 +153,7 @@ def test_after_an_answer_the_pauses_start_over():
     assert known.has_unexplained_landings
 
 
-# ---- who chooses the shard
+# ---- AUTO record distribution
 
 
 def test_a_stream_that_distributes_by_itself_is_not_aggregated_for():

@@ -1,4 +1,4 @@
-"""May this go now, and if not, when?"""
+"""May a record be sent now, and if not, when?"""
 
 import pytest
 
@@ -6,7 +6,7 @@ from shardline.core.producer.tokens import TokenBucket
 
 
 class Bucket:
-    """One with as many streams as a test speaks of: if only of one, the other is as good as unlimited."""
+    """A bucket with as many rates as a test passes. If it passes only one, the other is practically unlimited."""
 
     def __init__(self, rates, now):
         self._bucket = TokenBucket(*self._both(rates, 1e12), now)
@@ -33,7 +33,7 @@ def make(*rates, now=0.0):
 
 
 def left(bucket, now):
-    """What can be taken of the first stream, to a thousandth."""
+    """Return the balance of the first rate, to a thousandth."""
     taken = 0
     while bucket.try_take((0.001,), now):
         taken += 1
@@ -54,7 +54,7 @@ def test_a_take_that_one_stream_refuses_debits_none(costs):
 
 
 def test_a_legal_record_larger_than_a_second_of_rate_does_not_starve():
-    """The port of the KPL never sent one: its bucket could not hold the tokens."""
+    """Regression of the port of the KPL, which never sent one: its bucket could not hold the tokens."""
     bucket = make(1_000.0, 1_048_576.0)
     assert bucket.try_take((1.0, 1_048_580.0), 0.0)
     assert bucket.try_take((1.0, 10_485_760.0), 1.001)
@@ -77,7 +77,7 @@ def test_at_ready_at_the_take_is_admitted_however_long_the_machine_is_up(started
 
 
 def test_what_is_forgiven_to_rounding_is_not_forgotten():
-    """A thousand takes at the first moment they are admitted do not outrun the rate."""
+    """A thousand takes, each at the first time when it is admitted, do not exceed the rate."""
     bucket = make(1_000.0 * 0.7)
     assert bucket.try_take((700.0,), 0.0)
     now = 0.0

@@ -35,12 +35,12 @@ def failed(kind, *, records=10, strict=False, code="Code", keyless=False):
 
 
 def judged(predicted, landed, count, hash_keys=(), landed_in=None):
-    """As the settlement asks: the landing, and the ranges if that does not decide."""
+    """Judge as the code for responses does: by the landing, and by the ranges if that does not decide."""
     rule = judge_landing(predicted, landed, alone=count == 1)
     return rule if rule is not None else judge_range(digests(*hash_keys), landed_in)
 
 
-# The whole table: each row, and answers that fall under it.
+# The whole table: each row, with answers that it covers.
 REACHED = {
     "STORED": [judged(A, A, 5), judged(None, A, 5), judged(None, A, 1), judged(A, A, 1)],
     "STORED_ALONE": [judged(A, B, 1)],
@@ -71,7 +71,7 @@ REACHED = {
         for records in (1, 10)
     ],
 }
-# A matter of the record's age and its number of attempts, not of the answer: the settlement applies them.
+# These depend on the record's age and number of attempts, not on the answer: the code for responses applies them.
 NOT_OF_THE_ANSWER = {"EXPIRED", "TOO_MANY_ATTEMPTS"}
 NAMED = {name: rule for name, rule in vars(Rules).items() if isinstance(rule, Rule)}
 
@@ -145,7 +145,7 @@ def test_every_action_is_that_of_some_rule(action):
 
 
 def test_p4_p5_what_no_kind_of_failure_decides_has_its_action():
-    """The KPL would acknowledge those records of an aggregate that are in range, and a KCL reader would have dropped them."""
+    """The KPL would acknowledge the records of an aggregate that are in range, although a KCL reader drops them."""
     rules = [*Rules.ALL[:5], Rules.REQUEST_INVALID, Rules.REQUEST_INVALID_ALONE, Rules.EXPIRED, Rules.TOO_MANY_ATTEMPTS]
     delivered, given_up = [Action.DELIVER] * 3, [Action.FAIL] * 3
     assert [rule.action for rule in rules] == [*delivered, Action.REROUTE, Action.PARK, Action.BISECT, *given_up]

@@ -1,8 +1,8 @@
-"""Is every constraint of botocore's model of Kinesis enforced, and refused as AWS refuses it?
+"""Is every constraint of botocore's model of Kinesis enforced, and refused as AWS does?
 
-Each constraint of each member of each operation is broken by itself, in a request that is right otherwise: a required
-member is left out, a value is too short, too long, too small, too large or outside of its pattern or enum, or of a type
-that AWS does not convert. The requests go as bytes to the endpoint, in JSON and in CBOR.
+Each constraint of each member of each operation is violated by itself, in an otherwise valid request: a required member
+is missing, a value is too short, too long, too small, too large or outside its pattern or enum, or has a type that AWS
+does not convert. The requests go as bytes to the endpoint, in JSON and in CBOR.
 """
 
 import copy
@@ -42,11 +42,11 @@ SAMPLES = {
     "TableBucketARN": "arn:aws:s3tables:us-east-1:000000000000:bucket/bucket",
     "ExpectedBucketOwner": "000000000000",
 }
-"""A value of each shape whose pattern ``x`` does not fit."""
+"""A value of each shape whose pattern ``x`` does not match."""
 OTHER_PATTERNS = {"HashKey": r"0|([1-9]\d{0,38})", "SequenceNumber": r"0|([1-9]\d{0,128})"}
-"""Patterns that AWS's messages were recorded to print without the ``^(...)$`` of the model."""
+"""Patterns that AWS's recorded messages print without the ``^(...)$`` of the model."""
 OFF_PATTERN = ("a b", ":", "\u00e9", "a b" * 8, " " * 12)
-"""Texts of which each pattern refuses one."""
+"""Texts such that each pattern refuses one."""
 LIST = "Start of list found where not expected"
 MAP = "Start of structure or map found where not expected."
 NUMBER = "class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not be converted to {}"
@@ -65,11 +65,11 @@ WRONG_TYPES = {
     "map": [("23", "Expected map or null"), (True, "Expected map or null"), (23, "Expected map or null"), ([], LIST)],
     "structure": [("23", "Expected null"), (True, "Expected null"), (23, "Expected null"), ([], LIST)],
 }  # fmt: skip
-"""By type: what AWS does not convert, and what it says (kinesalite, test/helpers.js, assertType)."""
+"""By type: a value that AWS does not convert, and AWS's message (kinesalite, test/helpers.js, assertType)."""
 
 
 class Broken(NamedTuple):
-    """One broken constraint: the request, and what AWS says."""
+    """One violated constraint: the request, and AWS's message."""
 
     operation: str
     path: tuple
@@ -77,14 +77,14 @@ class Broken(NamedTuple):
     members: dict
     code: str
     sentence: str
-    """The whole message of a SerializationException, or what a ValidationException says of the member."""
+    """The whole message of a SerializationException, or the part of a ValidationException about the member."""
 
     def __str__(self):
         return f"{self.operation}-{'.'.join(map(str, self.path))}-{self.kind}"
 
 
 def sample(shape):
-    """A value that keeps to all constraints, with every member that there is."""
+    """Return a value that satisfies all constraints, with every member."""
     match shape.type_name:
         case "structure":
             return {name: sample(member) for name, member in shape.members.items()}
@@ -101,7 +101,7 @@ def sample(shape):
 
 
 def place(members, path, value):
-    """A copy of the members with another value at the path; ``Ellipsis`` leaves it out."""
+    """Return a copy of the members with another value at the path; ``Ellipsis`` removes it."""
     members = copy.deepcopy(members)
     inner = members
     for name in path[:-1]:
@@ -114,12 +114,12 @@ def place(members, path, value):
 
 
 def named(path):
-    """A path as messages write it."""
+    """Return a path as messages write it."""
     return ".".join(f"{name + 1}.member" if isinstance(name, int) else name[:1].lower() + name[1:] for name in path)
 
 
 def shown(value, shape=None):
-    """A value as messages show it; structures in a list have the name of their shape."""
+    """Return a value as messages show it. Structures in a list have the name of their shape."""
     if isinstance(value, bytes):
         return f"java.nio.HeapByteBuffer[pos=0 lim={len(value)} cap={len(value)}]"
     if isinstance(value, list):
@@ -132,7 +132,9 @@ def shown(value, shape=None):
 
 
 def constraints(shape):
-    """What a value of a shape must keep to: the kind, AWS's sentence, and a value that breaks it (``None``: there is none)."""
+    """Yield the constraints of a shape: the kind, AWS's sentence, and a value that violates it (``None``: there is
+    none).
+    """
     metadata, what = shape.metadata, "value" if shape.type_name == "integer" else "length"
     if shape.type_name == "string" and shape.enum:
         yield "enum", "Member must satisfy enum value set: [", "NO"
@@ -154,7 +156,7 @@ def constraints(shape):
 
 
 def sized(shape, size):
-    """A value of a length, or a number."""
+    """Return a value of a length, or a number."""
     match shape.type_name:
         case "integer":
             return size
@@ -171,7 +173,7 @@ def sized(shape, size):
 
 
 def breaks(shape, whole, path, operation):
-    """Every way to break one constraint of a value and of what is in it."""
+    """Yield every way to violate one constraint of a value and of its parts."""
     for wrong, message in WRONG_TYPES[shape.type_name]:
         kind = f"type {type(wrong).__name__}"
         yield Broken(operation, path, kind, place(whole, path, wrong), "SerializationException", message)
@@ -199,7 +201,7 @@ def member_breaks(shape, whole, path, operation):
 
 
 def item_breaks(shape, whole, path, operation, what):
-    """An item of a list or map: the constraints of scalars are named at the collection."""
+    """Yield the violations of an item of a list or map. The constraints of scalars are named at the collection."""
     if shape.type_name == "structure":
         yield from breaks(shape, whole, path, operation)
         return
@@ -220,7 +222,7 @@ def key_breaks(shape, whole, path, operation):
 
 
 def at(path, value, sentence):
-    """What a message says about a member, as a pattern; ``None`` is null."""
+    """Return the part of a message about a member, as a pattern; ``None`` is null."""
     said = "null" if value is None else f"'{value}'"
     start = re.escape(f"Value {said} at '{named(path)}' failed to satisfy constraint: {sentence}")
     return start + (r"[^;]*\]" if sentence.endswith("[") else r"(;|$)")
@@ -283,7 +285,7 @@ def test_every_constraint_is_enforced_and_refused_as_aws_does(endpoint, operatio
 
 @pytest.mark.parametrize("operation", sorted({case.operation for case in CASES}))
 def test_the_request_is_right_before_it_is_broken(endpoint, operation):
-    """Without this, a constraint could be refused for another reason."""
+    """Without this, a request could be refused for another reason."""
     members = sample(MODEL.operation_model(operation).input_shape)
     for content_type, body in ((bodies.JSON, to_json(members)), (bodies.CBOR, cbor.encode(members))):
         headers = {"content-type": content_type, "x-amz-target": TARGET_PREFIX + operation}
@@ -318,11 +320,11 @@ ODD = (
     None, True, 0, -1, 2**31, 2**63, 1.5, 1e308, "", "x", "a b", "=", "a===", "YQ==", "+/+=", "\x00", "\u00e9" * 300, "yes",
     [], {}, [[]], [None], {"": ""}, {"a": None},
 )  # fmt: skip
-"""Values that one member or another does not take."""
+"""Values that some members do not accept."""
 
 
 def spoilt(value, rng):
-    """The value with some of its parts replaced, left out or repeated."""
+    """Return the value with some of its parts replaced, removed or repeated."""
     if rng.random() < 0.1:
         return rng.choice(ODD)
     if isinstance(value, dict):

@@ -10,7 +10,7 @@ WITH_SCHEMA = JSON | {"GSRSchemaARN": SCHEMA}
 
 
 def described(server, **changes):
-    """The description of a channel that was asked for with nothing but what is required."""
+    """Return the description of a channel that was created with only the required members."""
     return {
         "ChannelName": "c",
         "ChannelARN": ARN,
@@ -51,7 +51,7 @@ def test_a_channel_is_created_updated_and_deleted_over_time(make_server):
     assert server.pass_time(3).channel()["ChannelStatus"] == "ACTIVE"
     assert server.call("DeleteChannel", ChannelARN=ARN) is None
     assert server.channel()["ChannelStatus"] == "DELETING"
-    server.pass_time(1).call("DeleteChannel", ChannelARN=ARN)  # asking again delays nothing
+    server.pass_time(1).call("DeleteChannel", ChannelARN=ARN)  # a repeated request does not restart the delay
     server.pass_time(1)
     for operation in ("DescribeChannel", "DeleteChannel"):
         assert server.refused(operation, ChannelARN=ARN) == "ResourceNotFoundException"
@@ -66,7 +66,7 @@ def test_without_delays_a_change_is_there_at_once_though_the_answer_tells_of_its
     assert server.call("ListChannels") == {"ChannelSummaries": []}
 
 
-# ---- what is kept and described
+# ---- storing and describing
 
 
 def test_whatever_is_asked_for_is_described(server):
@@ -218,7 +218,7 @@ def test_channels_are_filtered_by_streams(many):
     assert many.refused("ListChannels", StreamFilter=[]) == "ValidationException"
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize(

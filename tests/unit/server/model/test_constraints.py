@@ -1,4 +1,4 @@
-"""AWS's conversions, and its sentences about what is broken, as kinesalite's tests recorded them."""
+"""AWS's conversions, and its messages about violated constraints, as kinesalite's tests recorded them."""
 
 import math
 from base64 import b64decode, b64encode
@@ -152,7 +152,7 @@ NUMBER = "class com.amazon.coral.value.json.numbers.TruncatingBigNumber can not 
     ],
 )
 def test_a_wrong_type_is_reported_in_the_words_of_aws(given, message):
-    """For all other types, ``kinesalite_recordings`` has them, with each member of each operation."""
+    """``kinesalite_recordings`` has all other types, with each member of each operation."""
     found = refusal("GetRecords", {"DryRun": given})
     assert (found.code, found.message) == ("SerializationException", message)
 

@@ -16,7 +16,7 @@ def data(event):
 
 
 def drain(server, subscription):
-    """What is pushed now, all of it, as data."""
+    """Return the data of all records that are pushed now."""
     found = []
     while (event := server.pushed(subscription)) is not None:
         found += data(event)
@@ -44,7 +44,7 @@ def test_a_consumer_is_registered_over_time(make_server):
     assert server.summary()["ConsumerCount"] == 1
     server.call("DeregisterStreamConsumer", ConsumerARN=arn)
     server.pass_time(2)
-    server.call("DeregisterStreamConsumer", ConsumerARN=arn)  # asking again delays nothing
+    server.call("DeregisterStreamConsumer", ConsumerARN=arn)  # a repeated request does not restart the delay
     by_name = {"StreamARN": server.arn(), "ConsumerName": "c"}
     assert server.call("DescribeStreamConsumer", **by_name)["ConsumerDescription"]["ConsumerStatus"] == "DELETING"
     server.pass_time(2)
@@ -205,7 +205,7 @@ def test_a_dry_run_subscribes_to_nothing_and_ends_nothing(server):
     request = {"ConsumerARN": arn, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "LATEST"}}
     for _ in range(3):
         assert server.refused("SubscribeToShard", **request, DryRun=True) == "DryRunOperationException"
-    first = server.subscribe(arn)  # at once: no dry run began the wait
+    first = server.subscribe(arn)  # at once: the dry run did not start the wait
     assert server.refused("SubscribeToShard", **request, DryRun=True) == "ResourceInUseException"
     server.pass_time(5)
     assert server.refused("SubscribeToShard", **request, DryRun=True) == "DryRunOperationException"
@@ -350,7 +350,7 @@ def test_the_continuation_of_an_empty_or_trimmed_shard_is_good(server):
         server.pass_time(25 * 3600)
 
 
-# ---- when a shell must ask
+# ---- when a shell must poll
 
 
 def test_due_at_says_when_the_next_push_is_due(server):

@@ -238,7 +238,7 @@ def test_no_limit_is_a_large_one(make_server):
 
 
 def test_creation_times_are_whole_seconds(server):
-    """On AWS they are: kinesalite's createStream.js, and LocalStack's test of the CBOR that holds one."""
+    """Recorded on AWS: kinesalite's createStream.js, and LocalStack's test of the CBOR with a creation time."""
     server.pass_time(0.75).create()
     server.register()
     whole = int(server.now)

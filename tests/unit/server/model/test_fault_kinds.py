@@ -1,4 +1,4 @@
-"""What does each kind of fault do, and is stored what it leaves?"""
+"""What does each kind of fault do, and are the right records stored?"""
 
 from random import Random
 
@@ -276,7 +276,7 @@ def test_pushes_are_counted_before_a_subscription_ends_early(world):
     assert not other.ended
 
 
-# ---- random ones
+# ---- random mixtures
 
 
 def test_random_faults_are_many_different_and_the_same_for_a_seed():
@@ -291,7 +291,7 @@ def test_random_faults_are_many_different_and_the_same_for_a_seed():
 
 
 def test_under_random_faults_what_is_acknowledged_is_stored_and_nothing_else_once():
-    """Entries with a sequence number are stored once, those with an error not at all."""
+    """Entries with a sequence number are stored once, and those with an error not at all."""
     acknowledged = hidden = stored = 0
     for seed in range(8):
         world = FaultyServer(seed)

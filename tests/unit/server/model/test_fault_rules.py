@@ -1,4 +1,4 @@
-"""How are rules written down and checked, and where do they hook in?"""
+"""How are rules written and checked, and which hooks do they use?"""
 
 import json
 
@@ -90,7 +90,7 @@ def test_a_rule_that_is_wrong_is_a_usage_error_that_says_what_is_allowed(world, 
 
 
 class Teapot(FaultRule, tag="teapot"):
-    """A kind that is defined here: a class is all that a new fault needs."""
+    """A kind that is defined here: a new fault needs only a class."""
 
     cups: int = 1
 

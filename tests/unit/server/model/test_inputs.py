@@ -1,4 +1,4 @@
-"""What fits, what does not, and what AWS says about it."""
+"""Which requests are valid, and what does AWS answer to invalid ones?"""
 
 import msgspec
 import pytest

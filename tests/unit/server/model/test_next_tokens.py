@@ -1,4 +1,4 @@
-"""Tests of ``server.model.tokens``."""
+"""Tests of ``server.model.next_tokens``."""
 
 from base64 import b64decode
 

@@ -1,4 +1,4 @@
-"""What becomes of the resource policies of streams and consumers?"""
+"""How are the resource policies of streams and consumers stored and checked?"""
 
 import json
 
@@ -10,7 +10,7 @@ POLICY = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal
 
 
 def test_a_policy_is_stored_returned_and_deleted(server):
-    """As AWS answered LocalStack's test_resource_policy_crud (recorded on 2025-08-01)."""
+    """AWS's answers in LocalStack's test_resource_policy_crud (recorded on 2025-08-01)."""
     server.create().create("t")
     for arn in (server.arn(), server.register()):
         assert server.call("GetResourcePolicy", ResourceARN=arn) == {"Policy": "{}"}

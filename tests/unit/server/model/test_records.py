@@ -38,7 +38,7 @@ def test_a_hash_key_off_the_ring_is_an_invalid_argument(server, hash_key):
     assert server.refused("PutRecord", StreamName="s", **entry) == "InvalidArgumentException"
     good = {"Data": b"x", "PartitionKey": "k"}
     assert server.refused("PutRecords", StreamName="s", Records=[good, entry]) == "InvalidArgumentException"
-    assert server.read() == []  # All of it was refused
+    assert server.read() == []  # everything was refused
 
 
 def test_put_records_answers_entry_by_entry(server):
@@ -135,7 +135,7 @@ def test_an_ordering_number_of_the_future_is_refused(server):
 
 
 def test_ordered_puts_go_on_through_a_reshard(server):
-    """The numbers of a child begin in the second after its parent's end: they are not of the future."""
+    """The numbers of a child begin in the second after its parent's end, so they are not from the future."""
     server.create()
     number = server.call("PutRecord", **ORDERING)["SequenceNumber"]
     for lowest, at in ((0, 2**100), (1, 2**99), (3, 2**98)):

@@ -1,4 +1,4 @@
-"""What is refused has AWS's type, status and words."""
+"""Do refusals have AWS's types, statuses and messages?"""
 
 import pytest
 

@@ -37,7 +37,7 @@ def test_a_new_time_replaces_the_old_one():
 
 def test_times_that_were_replaced_do_not_pile_up():
     schedule = Schedule()
-    schedule.set("first", 0.0)  # so that none of the others comes to the top
+    schedule.set("first", 0.0)  # so that none of the others reaches the top
     for at in range(1, 10_000):
         schedule.set("a", float(10_000 - at % 7))
     assert len(schedule._heap) < 100

@@ -1,6 +1,6 @@
-"""Does the server know all that botocore's model of the service knows, and answer nothing else?
+"""Does the server support everything in botocore's model of the service, and answer nothing else?
 
-A newer botocore shows here what is missing: an operation, a member of a request, or a member of an answer.
+With a newer botocore, this test shows what is missing: an operation, a member of a request, or a member of an answer.
 """
 
 import json
@@ -24,12 +24,12 @@ NEVER = {
     "ChannelDescription.ChannelStatusReason": "no channel fails",
     "ChannelSummary.ChannelStatusReason": "no channel fails",
 }
-"""Members of answers that the server never has, and why."""
+"""Members of answers that the server never has, with the reason."""
 
 
 @pytest.fixture
 def answers(server):
-    """The answers to requests that together have every operation, as (operation, answer)."""
+    """Return the answers to requests that together use every operation, as (operation, answer)."""
     found = []
 
     def call(operation, **members):
@@ -115,10 +115,12 @@ def test_every_operation_is_known():
 
 
 def members_of(shape, value, where):
-    """The members that a value has, as ``Shape.Member``; a wrong type, and one that the model does not know, raises."""
+    """Return the members of a value, as ``Shape.Member``. A wrong type, or a member that the model does not have,
+    raises.
+    """
     if shape.type_name == "structure":
         for name in shape.required_members:
-            # At the end of a shard there is no number to continue at, whatever the model says.
+            # At the end of a shard there is no number to continue from, whatever the model says.
             assert name in value or name == "ContinuationSequenceNumber", f"{where} has no {name}"
         for name, member in value.items():
             assert name in shape.members, f"{where} has {name}, which the model does not know"
@@ -172,7 +174,7 @@ def test_every_member_of_the_models_answers_is_answered(answers):
 def test_every_member_of_the_models_requests_is_read():
     def compare(shape, kind, where):
         ours = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-        # DescribeStream and others take a name beside what the model of these two has.
+        # DescribeStream and others accept a name in addition to the members in the model of these two.
         assert set(ours) - set(shape.members) <= {"StreamName"}, where
         assert set(shape.members) - set(ours) <= {"StreamARN"}, where
         for name in shape.required_members:

@@ -1,4 +1,4 @@
-"""Every limit is there, is AWS's, and can be switched off."""
+"""Does every limit exist, equal AWS's, and can it be switched off?"""
 
 from dataclasses import fields
 

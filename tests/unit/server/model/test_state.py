@@ -33,7 +33,7 @@ def test_time_that_passes_looks_at_no_stream_until_something_is_due(make_server,
         stream = ServerStream(f"s{number}", "arn", Limits(), server.now, state.records_held)
         state.streams[stream.name] = stream
         state.reschedule(stream)
-    server.put(b"x")  # what came in the meantime is looked at once
+    server.put(b"x")  # a change that came due in the meantime is checked once
     looked = []
     advance = ServerStream.advance
     monkeypatch.setattr(ServerStream, "advance", lambda stream, now: (looked.append(stream.name), advance(stream, now)))
@@ -45,7 +45,7 @@ def test_time_that_passes_looks_at_no_stream_until_something_is_due(make_server,
     looked.clear()
     server.call("EnableEnhancedMonitoring", StreamName="s", ShardLevelMetrics=["ALL"])
     server.put(b"x")
-    assert set(looked) <= {"s"}  # a change is looked for where it was made
+    assert set(looked) <= {"s"}  # a change is looked for only where it was made
     server.call("DeleteStream", StreamName="s")
     assert server.status() == "DELETING"
     server.pass_time(100)
@@ -71,7 +71,7 @@ def test_streams_of_one_name_are_distinguished_however_soon_one_follows_the_othe
 
 
 def test_what_was_handed_out_for_a_stream_is_no_good_for_the_next_of_its_name(server):
-    """Both exist at the same time of the clock, which a test may hold still."""
+    """Both streams exist at the same time of the clock, which a test may freeze."""
     server.create(shards=2)
     iterator, stream_id = server.iterator(), server.summary()["StreamId"]
     token = server.call("ListShards", StreamName="s", MaxResults=1)["NextToken"]
@@ -104,7 +104,7 @@ def test_the_records_that_are_held_are_counted_as_they_come_and_go(make_server):
     server.split()
     server.pass_time(12 * 3600).put(b"4")
     assert held() == 5
-    server.pass_time(13 * 3600).put(b"5")  # what is older than a day is swept
+    server.pass_time(13 * 3600).put(b"5")  # records older than a day are swept
     assert held() == 2
     server.pass_time(24 * 3600 - 30)  # the next sweep is in a minute: the reader trims its shard itself
     assert [server.read(1), server.read(2)].count([b"5"]) == 1

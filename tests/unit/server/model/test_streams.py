@@ -36,7 +36,7 @@ def test_the_ranges_of_three_shards_are_those_of_aws():
 
 
 def check_lineage(stream):
-    """Dense ids, lineage, numbers that grow from parents to children."""
+    """Check dense ids, the lineage, and numbers that grow from parents to children."""
     shards = sorted(stream.shards.values(), key=lambda one: one.index)
     assert [one.index for one in shards] == list(range(stream.next_index))
     ranges = [one.hash_range for one in stream.open_shards]
@@ -130,7 +130,7 @@ def test_the_open_shards_cover_the_ring_whatever_is_split_merged_and_scaled(coun
 
 
 def scaled(server, *counts):
-    """The open shards after each scaling, by their ranges, and how many shards there are in all."""
+    """Return the open shards after each scaling, by their ranges, and the number of all shards."""
     server.create(shards=counts[0])
     for count in counts[1:]:
         server.call("UpdateShardCount", StreamName="s", TargetShardCount=count, ScalingType="UNIFORM_SCALING")
@@ -142,7 +142,7 @@ def scaled(server, *counts):
 
 
 def test_scaling_from_4_to_3_gives_the_shards_the_ids_that_aws_gives_them(server):
-    """https://github.com/risingwavelabs/risingwave/issues/9961: AWS splits 1 and 2, and merges them with 0 and 3."""
+    """See https://github.com/risingwavelabs/risingwave/issues/9961: AWS splits 1 and 2, and merges them with 0 and 3."""
     assert scaled(server, 4, 3) == ([6, 9, 10], 11)
     parents = {int(one["ShardId"][8:]): one for one in server.shards()}
     assert [parents[child]["ParentShardId"][-1] for child in (4, 5, 6, 7, 8, 9, 10)] == list("1102258")
@@ -150,7 +150,7 @@ def test_scaling_from_4_to_3_gives_the_shards_the_ids_that_aws_gives_them(server
 
 
 def test_scaling_from_1_over_2_to_3_gives_the_ids_and_ranges_that_aws_gives(server):
-    """Seen in a description of a stream on AWS: shard 7 has a third of the ring, and comes from 4 and 5."""
+    """Observed in a description of a stream on AWS: shard 7 has a third of the ring, and comes from 4 and 5."""
     assert scaled(server, 1, 2, 3) == ([3, 7, 6], 8)
     middle = server.shards()[7]
     assert middle["HashKeyRange"] == {
@@ -162,7 +162,7 @@ def test_scaling_from_1_over_2_to_3_gives_the_ids_and_ranges_that_aws_gives(serv
 
 @pytest.mark.parametrize(("before", "after", "total"), [(2, 4, 6), (4, 5, 15), (10, 13, 37), (4, 2, 6)])
 def test_scaling_creates_as_many_shards_as_on_aws(server, before, after, total):
-    """moto's test_kinesis_boto3.py, test_update_shard_count: "verified against AWS"."""
+    """From moto's test_kinesis_boto3.py, test_update_shard_count: "verified against AWS"."""
     assert scaled(server, before, after)[1] == total
 
 

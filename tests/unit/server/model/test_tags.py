@@ -47,7 +47,7 @@ ILLEGAL = (
 
 
 def taggers(server):
-    """Every request that gives tags."""
+    """Return every request that sets tags."""
     consumer = server.register()
     return [
         lambda tags: ("AddTagsToStream", {"StreamName": "s", "Tags": tags}),
@@ -87,7 +87,7 @@ def test_a_percent_sign_is_refused_in_words_of_its_own(server):
 
 
 def test_characters_that_aws_knows(server):
-    """Recorded in kinesalite's addTagsToStream.js and listTagsForStream.js, but for the colon."""
+    """Recorded in kinesalite's addTagsToStream.js and listTagsForStream.js, except for the colon."""
     tags = {
         "a": "a",
         "\u00fc0 _.": "a",

@@ -1,4 +1,4 @@
-"""Which stream and which shards does a request mean?"""
+"""Which stream and which shards does a request refer to?"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Is each text of the table in docs/tested/differences.md what the server says?"""
+"""Does the server send each text of the table in docs/tested/differences.md?"""
 
 import pytest
 from tests.interop.texts import TEXTS
