@@ -134,7 +134,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     origin: Origin = UNKNOWN_ORIGIN
     """How the record was read."""
     headers: Mapping[str, str] = NO_HEADERS
-    """The headers that were put with the record. Empty if there are none. They cannot be changed."""
+    """The headers that were put with the record, as a read-only mapping. Empty without headers."""
 
     @property
     def lag(self) -> float | None:

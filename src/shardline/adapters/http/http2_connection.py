@@ -261,7 +261,7 @@ class Http2Connection:
         return self._output_bytes > _CONGESTED
 
     def take_output(self, now: float) -> bytes:
-        """Return the bytes to send next. Empty if there are none."""
+        """Return the bytes to send next. Empty if there is nothing to send."""
         if self._can_send and not self.is_over:
             self._send_bodies(now)
         output, self._output = self._output, []
@@ -367,7 +367,8 @@ class Http2Connection:
         exchange.body += payload
         if flags & _END_STREAM:
             self._finish(exchange, now)
-            # h2 would compare the length with the data that it has seen, which is none: it regards the stream as reset.
+            # h2 would compare the length with the data that it has seen. It has seen no data, because it regards the
+            # stream as reset.
             self._frames.receive_data(_frame(_RST_STREAM, 0, number, bytes(4)))
             return
         if exchange.is_whole:

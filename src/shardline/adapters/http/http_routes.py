@@ -37,7 +37,7 @@ Trust: TypeAlias = Callable[[], ssl.SSLContext]
 @final
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way to a URL: directly or through a proxy, with or without TLS."""
+    """How to connect to a URL: directly or through a proxy, with or without TLS."""
 
     url: str
     host: str

@@ -346,7 +346,7 @@ def test_if_the_stream_may_not_be_asked_its_facts_are_done_without():
 # ---- channels
 
 
-def test_channels_are_told_once_and_the_stream_is_asked_every_minute_until_they_are_gone():
+def test_channels_are_reported_once_and_the_stream_is_described_every_minute_until_they_are_gone():
     known = answered(summary(channels=2))
     assert known.events == [ChannelsFound(2)]
     assert (known.channels, known.may_predict) == (2, True)
