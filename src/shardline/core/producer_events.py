@@ -37,6 +37,8 @@ class RequestAnswered(NamedTuple):
     """The number of entries that the service refused. If the request failed, this is the number of all entries."""
     code: str | None
     """Why the request failed as a whole. ``None`` if it did not."""
+    started_at: float = 0.0
+    """When the request was sent, in seconds since 1970."""
 
 
 @final

@@ -24,8 +24,18 @@ from shardline.core.producer_events import (
 
 FAILURE = Failure(FailureKind.DENIED, "AccessDeniedException", "not for you", 400)
 EXAMPLES = [
-    RequestAnswered(entries=3, records=40, size_bytes=2_000, duration=0.02, refused_entries=1, code="InternalFailure"),
-    RequestAnswered(entries=3, records=40, size_bytes=2_000, duration=0.02, refused_entries=0, code=None),
+    RequestAnswered(
+        entries=3,
+        records=40,
+        size_bytes=2_000,
+        duration=0.02,
+        refused_entries=1,
+        code="InternalFailure",
+        started_at=1.7e9,
+    ),
+    RequestAnswered(
+        entries=3, records=40, size_bytes=2_000, duration=0.02, refused_entries=0, code=None, started_at=1.7e9
+    ),
     RecordsDelivered(records=40, payload_bytes=1_900, shard_id="shardId-000000000000", latency=0.12),
     RecordsRetried(records=4, shard_id="shardId-000000000000", code="WrongShard", message="stored elsewhere"),
     RecordsRetried(records=4, shard_id=None, code="InternalFailure", message="again"),

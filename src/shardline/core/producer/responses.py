@@ -133,8 +133,10 @@ class ResponseHandler:
             refused = self._settle_entries(flight, answer.records, now)
         code = answer.code if isinstance(answer, Failure) else None
         self._ledger.failed_requests += code is not None
-        duration = now - flight.started_at
-        self._ledger.events.append(RequestAnswered(entries, records, flight.size_bytes, duration, refused, code))
+        duration, started_at = now - flight.started_at, flight.wall_started_at
+        self._ledger.events.append(
+            RequestAnswered(entries, records, flight.size_bytes, duration, refused, code, started_at)
+        )
         if self._config.ordered:
             for aggregate, lane in shipments:
                 lane.handle_ended(aggregate.records)

@@ -46,6 +46,17 @@ def test_every_record_of_an_entry_has_its_place_in_it(rig):
     ] == [(2, 3, 0)]
 
 
+def test_an_answered_request_says_when_it_was_sent(rig):
+    one = rig()
+    one.machine.ledger.wall_offset = 1_000_000.0
+    one.puts(1)
+    one.flush()
+    sent_at, one.now = one.now, one.now + 0.25
+    one.stored()
+    [event] = [event for event in one.machine.take_events() if type(event) is RequestAnswered]
+    assert (event.started_at, event.duration) == (sent_at + 1_000_000.0, 0.25)
+
+
 def test_p5_a_refused_entry_is_sent_again_after_a_pause_and_the_others_are_not(rig):
     one = rig()
     first, second = one.puts(1, 9)
