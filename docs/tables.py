@@ -18,6 +18,7 @@ sys.path.insert(0, str(HERE))
 from settings import shown, table  # noqa: E402 - in this directory, which is not a package
 
 from shardline import ConsumerConfig, ProducerConfig  # noqa: E402
+from shardline.adapters.sinks.otel_metrics import METRICS  # noqa: E402
 from shardline.core import producer_events  # noqa: E402
 from shardline.core.consumer import consumer_events  # noqa: E402
 from shardline.core.producer import kpl_properties  # noqa: E402
@@ -270,6 +271,11 @@ def async_kinesis_table() -> str:
     return moved_table(("async-kinesis, `Consumer`", "its default", "Shardline (default)"), ASYNC_KINESIS)
 
 
+def otel_metrics_table() -> str:
+    rows = [(f"`{name}`", kind, f"`{unit}`", description) for name, kind, unit, description in METRICS]
+    return table(("metric", "kind", "unit", "meaning"), rows)
+
+
 TABLES = {
     "retries": retry_table,
     "producer_events": producer_events_table,
@@ -279,6 +285,7 @@ TABLES = {
     "aiokpl": aiokpl_table,
     "kcl": kcl_table,
     "async_kinesis": async_kinesis_table,
+    "otel_metrics": otel_metrics_table,
 }
 PAGES = {
     "guides/producer/retries.md": ["retries"],
@@ -287,6 +294,7 @@ PAGES = {
     "migration/aiokpl.md": ["aiokpl"],
     "migration/kcl.md": ["kcl"],
     "migration/async-kinesis.md": ["async_kinesis"],
+    "reference/opentelemetry.md": ["otel_metrics"],
 }
 
 

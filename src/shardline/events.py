@@ -121,15 +121,23 @@ class Sink(Protocol):
 class Tracing(Protocol):
     """Carries the trace context from the put of a record to its handler.
 
-    A ``Sink`` with a method ``tracing(source)`` that returns such an object traces that producer or consumer.
+    A ``Sink`` with a method ``tracing(source)`` that returns such an object traces that producer or consumer. Its
+    methods are called where your code runs, and must be quick. Their exceptions are logged, and cost no record.
+
+    If ``put_headers`` depends on a context variable alone, the object may have it as ``put_context``. Once the method
+    has returned ``None``, it is not called again while the variable has the same value.
     """
 
     def put_headers(self) -> Mapping[str, str] | None:
         """Return the headers for a record, or ``None`` for no headers. Called for every put, in the putter's thread."""
         ...
 
-    def handling(self, records: Sequence[Record[Any]], /) -> AbstractContextManager[object]:
-        """Return the context manager in which the handler is called with these records."""
+    def handling(self, records: Sequence[Record[Any]], /) -> AbstractContextManager[object] | None:
+        """Return the context manager in which a handler is called with these records, or ``None`` for no context.
+
+        For a handler that takes batches, ``records`` is the batch. For a handler that takes single records, it is a
+        tuple of one record, and records without headers are left out.
+        """
         ...
 
 

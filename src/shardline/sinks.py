@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardline.adapters.sinks.log_sink import LogSink
+    from shardline.adapters.sinks.otel_sink import OpenTelemetrySink
 else:  # hidden from type checkers, which would accept every misspelt name if they saw __getattr__
     from importlib import import_module
 
@@ -20,9 +21,9 @@ else:  # hidden from type checkers, which would accept every misspelt name if th
         return value
 
 
-__all__ = ["LogSink"]
+__all__ = ["LogSink", "OpenTelemetrySink"]
 
-_HOMES = {"LogSink": "log_sink"}
+_HOMES = {"LogSink": "log_sink", "OpenTelemetrySink": "otel_sink"}
 
 
 def __dir__() -> list[str]:

@@ -212,6 +212,7 @@ class ConsumerReporter:
         self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, source, consequence, clock)
         self.log_due = self._log.log_due
         self.log_rest = self._log.log_rest
+        self.log_user_error = self._log.log_user_error
 
     def report(self, events: Sequence[consumer_events.Event]) -> None:
         reported: list[consumer_events.Event] = []

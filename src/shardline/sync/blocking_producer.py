@@ -35,7 +35,7 @@ from shardline.aio.producer.validation import (
     SerializedT,
     Serializer,
     check_client,
-    check_record,
+    check_tagged_record,
     check_timeout,
     serialized,
 )
@@ -224,12 +224,13 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         The arguments and exceptions are those of the async ``put``. ``on_delivery`` is called in the network thread.
         """
         payload: Any = data if self._serializer is None else serialized(self._serializer, data)
-        intake = self._intake
+        intake, trace = self._intake, self._trace
         if (
             type(payload) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and headers is None
+            and (trace is None or trace.variable.get(None) is trace.untraced)
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the usual case, with few function calls
@@ -239,9 +240,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         tags = b""
         if size > intake.plain_max_bytes:
             tags, limit = self._tags_of(headers), intake.record_max_bytes
-            payload, key, explicit_hash_key = check_record(
-                payload, key, explicit_hash_key, limit, self._packing, tags=tags
-            )
+            checked = check_tagged_record(payload, key, explicit_hash_key, limit, self._packing, tags=tags)
+            payload, key, explicit_hash_key, tags = checked
             size = len(payload) + len(key or "") + len(tags)
         delivery = Delivery(payload, key, explicit_hash_key, _clock() + self._ttl)
         if tags:

@@ -111,6 +111,7 @@ class ConsumerDriver:
         self._reporter = reporter
         self.sinks = reporter.sinks
         """The threads that call the sinks. The session starts them before the host."""
+        self.log_user_error = reporter.log_user_error
         self._store = store
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
         self._watchdog = StallWatchdog(reporter.name, self._config.lease_duration, self.clock)

@@ -53,6 +53,7 @@ from shardline.aio.loop.latch import Latch
 from shardline.aio.loop.notifier import Notifier
 from shardline.aio.producer.validation import check_callable, check_client, check_timeout
 from shardline.aio.reporting import ConsumerReporter
+from shardline.aio.tracing import Tracings, find_tracings
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.coordinator import Coordinator
@@ -155,6 +156,8 @@ class ConsumerSession:
         )
         self._owned_store = self._store if store is None or isinstance(store, str) else None
         self._not_started_message = not_started
+        self.tracings: Tracings | None = None
+        """The tracings of the sinks, if there are any."""
         self._starting = anyio.Lock()
         self._ended: Flag | None = None
         self._driver: ConsumerDriver | None = None
@@ -205,6 +208,7 @@ class ConsumerSession:
             ended.set()
 
         driver.sinks.start()
+        self.tracings = find_tracings(driver.sinks.sinks, driver.sinks.source, driver.log_user_error)
         spawn(self._host(driver, api, failure, ended), "shardline consumer", finish)
         self._driver, self._hand_out = driver, driver.hand_out
 

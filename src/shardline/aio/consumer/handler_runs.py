@@ -33,6 +33,7 @@ from shardline.core.consumer.handler_checks import check_handler, is_async_calla
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Handle, HandlerTask, Outcome, Run, Step
 from shardline.errors import HandlerFailed
+from shardline.model.headers import NO_HEADERS
 from shardline.model.record import Record, hand_out
 
 Handler: TypeAlias = Callable[[Any], object]
@@ -81,6 +82,9 @@ class HandlerRun:
         self.handler = handler
         self.dead_letters = dead_letters
         self.is_async = is_async_callable(handler)
+        tracings = session.tracings
+        self.traced = None if tracings is None else tracings.wrap(handler, is_async=self.is_async)
+        """The handler for batches, and for single records that have headers, if the consumer has tracings."""
         self.threads = anyio.CapacityLimiter(_MAX_THREADS)
         self.exit: SystemExit | KeyboardInterrupt | None = None
         """The first exit that a handler raised. ``_run_task`` writes it."""
@@ -171,6 +175,7 @@ class ShardHandler:
 
     async def _handle_each(self, cursor: Cursor) -> Outcome:
         handler = cast("Callable[[Record[Any]], Awaitable[object]]", self._run.handler)
+        traced = self._run.traced
         records, clock = cursor.records, boot_time
         now = clock()
         while (place := cursor.place) < cursor.end:
@@ -184,7 +189,10 @@ class ShardHandler:
             cursor.taken_at = now
             cursor.place = place + 1
             try:
-                await handler(records[place])
+                if traced is None or records[place].headers is NO_HEADERS:
+                    await handler(records[place])
+                else:
+                    await traced(records[place])
             except MAY_FAIL as error:
                 if is_cancelled(error):
                     raise
@@ -203,12 +211,12 @@ class ShardHandler:
 
     def _handle_page(self, cursor: Cursor) -> object:
         """Call the handler with one record after another, in a thread. If it returns an awaitable, return that."""
-        handler = self._run.handler
+        handler, traced = self._run.handler, self._run.traced
         while cursor.is_open:
             now = boot_time()
             record = cursor.take(now)
             self._note_lag((record,), now)
-            result = handler(record)
+            result = handler(record) if traced is None or record.headers is NO_HEADERS else traced(record)
             if result is not None and inspect.isawaitable(result):
                 return result
         return None
@@ -235,7 +243,10 @@ class ShardHandler:
             return NOT_CALLED
         self._task.cursor.taken_at = now = boot_time()
         self._note_lag(records, now)
-        result = self._run.handler(argument)
+        handler, traced = self._run.handler, self._run.traced
+        if traced is not None and (isinstance(argument, Batch) or argument.headers is not NO_HEADERS):
+            handler = traced
+        result = handler(argument)
         return result if inspect.isawaitable(result) else None
 
     async def _finish(self, result: object, records: Sequence[Record[Any]]) -> Outcome:

@@ -36,7 +36,7 @@ from shardline.aio.producer.validation import (
     SerializedT,
     Serializer,
     check_client,
-    check_record,
+    check_tagged_record,
     check_timeout,
     serialized,
 )
@@ -252,7 +252,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             is_here = self._running_loop() is self._loop
         except RuntimeError:  # an event loop of the other library
             is_here = False
-        intake = self._intake
+        intake, trace = self._intake, self._trace
         payload: Any = data  # a type checker cannot tell that a value of any type is bytes
         if (
             is_here
@@ -260,6 +260,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             and type(key) is str
             and explicit_hash_key is None
             and headers is None
+            and (trace is None or trace.variable.get(None) is trace.untraced)
             and ttl is None
             and on_delivery is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
@@ -389,8 +390,10 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             data = serialized(self._serializer, data)
         tags = self._tags_of(headers)
         self._check_open()
-        checked = check_record(data, key, explicit_hash_key, self._intake.record_max_bytes, self._packing, tags=tags)
-        return Delivery(*checked, 0.0, tags=tags)
+        max_bytes = self._intake.record_max_bytes
+        checked = check_tagged_record(data, key, explicit_hash_key, max_bytes, self._packing, tags=tags)
+        payload, key, explicit_hash_key, tags = checked
+        return Delivery(payload, key, explicit_hash_key, 0.0, tags=tags)
 
     def _accept(self, delivery: Delivery, in_turn: bool = False) -> bool:
         """Put the record into the intake. Return whether there was room."""

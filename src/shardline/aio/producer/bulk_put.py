@@ -12,6 +12,7 @@ Invariants:
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
 
 from shardline.aio.producer.delivery import SettledRecord
@@ -98,6 +99,9 @@ class BulkPut(Generic[_D]):
             UsageError: a record is invalid, and ``on_invalid`` is ``"raise"``.
         """
         make, max_bytes = self._make, self._intake.record_max_bytes
+        tags = self._tags_of(None)  # of a trace: the same for all records
+        if tags:
+            make, max_bytes = partial(make, tags=tags), max_bytes - len(tags)
         checked: list[_D] = []
         for place, record in enumerate(records):
             if self._serializer is None and is_plain(record, max_bytes):  # the common case, with few function calls

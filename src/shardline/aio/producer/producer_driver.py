@@ -71,6 +71,7 @@ class Driver:
         self.failure: str | None = None
         """The error that ended the host, or ``None``."""
         self._reporter = reporter
+        self.log_user_error = reporter.log_user_error
         self.sinks = reporter.sinks
         """The threads that call the sinks. Whoever starts the host starts them first."""
         self._on_failure = on_failure

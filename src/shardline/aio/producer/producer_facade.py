@@ -24,6 +24,7 @@ from shardline.aio.producer.backpressure import WaitQueue
 from shardline.aio.producer.bulk_put import BulkPut, OnInvalid
 from shardline.aio.producer.delivery import DeliveryHook, SettledRecord
 from shardline.aio.producer.producer_driver import Driver
+from shardline.aio.producer.trace_headers import TraceHeaders
 from shardline.aio.producer.validation import (
     Serializer,
     check_callable,
@@ -32,6 +33,8 @@ from shardline.aio.producer.validation import (
     packing_serializer,
 )
 from shardline.aio.reporting import ProducerReporter
+from shardline.aio.sink_threads import log_context
+from shardline.aio.tracing import find_tracings
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import PackingName, packing_named
 from shardline.core.producer.intake import Put
@@ -64,6 +67,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     _is_started: bool = False  # a class attribute, because __del__ also runs if __init__ raised
     _closed: bool = False
+    _trace: TraceHeaders | None = None
     _schedule_in_loop: Callable[[Callable[[], None]], object] | None = None  # schedules a call in the host's event loop
     _with_statement: ClassVar[str]  # the statement that starts and closes the producer: "with" or "async with"
     _host_lifetime: ClassVar[str]  # the host runs as long as this runs: the "loop" or the "process"
@@ -107,9 +111,19 @@ class ProducerFacade(ABC, Generic[_Q]):
         """Accept puts from now on, because the host runs."""
         for sentence in self._config.untranslated:
             _log.warning("KPL property %s", sentence)
+        self._begin_tracing()
         watch(self)
         self._is_started = True
         self._intake.admit()
+
+    def _begin_tracing(self) -> None:
+        sinks, stream = self._driver.sinks, str(self._stream)
+        tracings = find_tracings(sinks.sinks, sinks.source, self._driver.log_user_error)
+
+        def log_refusal(why: str) -> None:
+            _log.warning("%s: records carry no trace: %s", stream, why, extra=log_context(sinks.source))
+
+        self._trace = None if tracings is None else TraceHeaders(tracings, self._intake, log_refusal)
 
     def _refuse_puts(self) -> bool:
         """Refuse puts, because the producer is closed. Return whether this is the first close."""
@@ -126,19 +140,19 @@ class ProducerFacade(ABC, Generic[_Q]):
     # ---- putting
 
     def _tags_of(self, headers: Any) -> bytes:
-        """Validate the headers of a put, and return them as they are sent. Empty if there are none.
+        """Validate the headers of a put, add those of its trace, and return them as they are sent.
 
-        Every put with headers passes through this function.
+        They are empty if there are none. Every put with headers, or in a trace, passes through this function.
 
         Raises:
             UsageError: a header is invalid, or this producer cannot send headers.
         """
-        checked = check_headers(headers)
+        checked, trace = check_headers(headers), self._trace
         if not checked:
-            return b""
+            return b"" if trace is None else trace.tags()
         if self._intake.headers_refusal is not None:
             raise UsageError(f"this producer cannot send headers: {self._intake.headers_refusal}")
-        return encode_tags(checked)
+        return encode_tags(checked if trace is None else trace.merge(checked))
 
     def _extra_ttl(self, ttl: float | None) -> float:
         """Return how much longer than ``record_ttl`` a record with this TTL lives."""

@@ -14,6 +14,7 @@ from shardline.codec.aggregation import is_framed
 from shardline.codec.packing import Packing
 from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES, bytes_alone
 from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_record import OptionalTags
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -80,6 +81,18 @@ def check_record(
     return payload, plain_key, plain_hash_key
 
 
+def check_tagged_record(
+    data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None, *, tags: bytes
+) -> tuple[bytes, str | None, str | None, bytes]:
+    """Like ``check_record``. Return the tags as well, or none if they are those of a trace and do not fit."""
+    try:
+        return (*check_record(data, key, explicit_hash_key, max_bytes, packing, tags=tags), tags)
+    except UsageError:
+        if not tags or type(tags) is not OptionalTags:
+            raise
+    return (*check_record(data, key, explicit_hash_key, max_bytes, packing), b"")
+
+
 def serialized(serializer: Serializer, data: object) -> bytes:
     """Return the data as serialized by the user's serializer. Its exceptions are not caught.
 
@@ -122,7 +135,8 @@ def check_item(
     key, data, explicit_hash_key, headers = fields_of(record)
     payload = data if serializer is None else serialized(serializer, data)
     tags = tags_of(headers)
-    payload, key, explicit_hash_key = check_record(payload, key, explicit_hash_key, max_bytes, packing, tags=tags)
+    checked = check_tagged_record(payload, key, explicit_hash_key, max_bytes, packing, tags=tags)
+    payload, key, explicit_hash_key, tags = checked
     return key, payload, explicit_hash_key, tags
 
 

@@ -148,6 +148,12 @@ class Ledger:
         self._note_failed(records, code)
         self.events.append(RecordsFailed(len(records), code, message))
 
+    def drop_tags(self, records: list[BufferedRecord]) -> None:
+        """Let records go on without their headers, and free the room that those took (P7)."""
+        self._intake.release(0, sum([len(record.tags) for record in records]))
+        for record in records:
+            record.tags = b""
+
     def note_invalid(self, records: list[BufferedRecord]) -> None:
         """Count and report records that ``put_many`` refused. They were never accepted, so they take no room.
 

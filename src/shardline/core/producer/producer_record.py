@@ -146,6 +146,14 @@ class History(msgspec.Struct, frozen=True, gc=False):
 _NO_ATTEMPTS: Final = History(0, ())
 
 
+@final
+class OptionalTags(bytes):
+    """Headers of a trace, encoded. If they cannot be sent, the record is sent without them: no caller passed them."""
+
+
+NO_TAGS: Final = OptionalTags()
+
+
 class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     """A record of the user, until it is delivered or has failed (P11)."""
 

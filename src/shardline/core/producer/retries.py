@@ -10,6 +10,7 @@ Invariants:
   record is stored more than three times because the map is wrong.
 - A record with headers fails as soon as it is known that the stream must not get aggregates, because it cannot be sent
   without its headers. One that is in flight then is delivered if it is stored where every reader accepts it.
+- A record whose headers are those of a trace (``OptionalTags``) does not fail because of them. It goes on without them.
 - P9: records that come back to an ordered lane are placed before the records that wait there, by the time of their put.
   A part of an aggregate that was cut up never overtakes the part before it.
 """
@@ -25,7 +26,7 @@ from shardline.core.producer.isolation import Family, Isolation
 from shardline.core.producer.lane import Lane, Shipment, repacked
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.producer_config import ProducerConfig
-from shardline.core.producer.producer_record import Attempt, BufferedRecord
+from shardline.core.producer.producer_record import Attempt, BufferedRecord, OptionalTags
 from shardline.core.producer.router import Router
 from shardline.core.producer.verdicts import WRONG_SHARD
 from shardline.core.producer_events import RecordsRetried
@@ -67,6 +68,7 @@ class Retries:
             reroute: whether keyless records may move to another lane (P8).
         """
         aggregate, lane = shipment
+        drops_tags = self.headers_refusal is not None and any(record.tags for record in aggregate.records)
         alive = self._give_up_some(aggregate.records, now, code, message)
         if not alive:
             return
@@ -77,7 +79,7 @@ class Retries:
             return
         # Keyless records of a refused entry may do better in another lane. Records with a key have to stay.
         staying = [record for record in alive if record.key is not None] if reroute else alive
-        if len(staying) == len(aggregate.records):
+        if len(staying) == len(aggregate.records) and not drops_tags:
             lane.requeue(aggregate)
         elif staying:
             lane.requeue(repacked(staying, aggregate.due_at, aggregate))
@@ -211,11 +213,17 @@ class Retries:
         return [record for record in records if record.ending is None]
 
     def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
-        """Fail the records that the stream no longer accepts. Returns whether there were any."""
+        """Fail the records that the stream no longer accepts, unless they fit without the headers of a trace.
+
+        Returns whether any record failed or lost its headers.
+        """
         larger = [record for record in records if self._is_larger(record, max_bytes)]
+        has_dropped = self._drop_optional_tags(larger)
+        if has_dropped:
+            larger = [record for record in larger if self._is_larger(record, max_bytes)]
         message = f"data and key exceed {max_bytes:,} bytes: the stream's record limit was lowered to this size"
         self._ledger.fail(larger, TOO_LARGE, message)
-        return bool(larger)
+        return has_dropped or bool(larger)
 
     def _is_larger(self, record: BufferedRecord, max_bytes: int) -> bool:
         assert record.data is not None
@@ -274,9 +282,16 @@ class Retries:
 
     def _fail_with_headers(self, records: list[BufferedRecord]) -> bool:
         assert self.headers_refusal is not None
+        has_dropped = self._drop_optional_tags(records)
         refused = [record for record in records if record.tags]
         self._ledger.fail(refused, HEADERS_REFUSED, self.headers_refusal)
-        return bool(refused)
+        return has_dropped or bool(refused)
+
+    def _drop_optional_tags(self, records: list[BufferedRecord]) -> bool:
+        """Drop the headers of traces from records that are packed again. Returns whether there were any."""
+        traced = [record for record in records if record.tags and type(record.tags) is OptionalTags]
+        self._ledger.drop_tags(traced)
+        return bool(traced)
 
     # ---- lanes whose predictions are wrong
 

@@ -5,7 +5,7 @@ from tests.unit.core.producer.conftest import at
 
 from shardline.codec.aggregation import encode_tags
 from shardline.core.producer.aggregate import bytes_alone
-from shardline.core.producer.producer_record import Receipt, Undelivered
+from shardline.core.producer.producer_record import OptionalTags, Receipt, Undelivered
 
 THROTTLED = "ProvisionedThroughputExceededException"
 SPLIT = {"b": (8, 16), "c": (0, 4), "d": (4, 8)}
@@ -586,3 +586,81 @@ def test_a_lower_limit_counts_the_headers(rig):
     assert fits.conclusion is None
     one.flush()
     assert [len(entry.data) + len(entry.key) for entry in one.request.entries] == [1 << 20]
+
+
+# ---- headers of a trace: a record does not fail because of them
+
+
+def put_traced(rig, data, key="k", place=1):
+    """Put a record whose headers no caller has passed."""
+    record = rig.record(data, key, at(place), headers=TRACE)
+    record.tags = OptionalTags(record.tags)
+    rig.answer = rig.accept(record)
+    return record
+
+
+@pytest.mark.parametrize("told", FORBIDDEN.values(), ids=FORBIDDEN)
+@pytest.mark.parametrize("is_sorted", [True, False], ids=["in lanes", "in the intake"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_waits_in_a_trace_is_sent_without_it_if_headers_cannot_be_sent(rig, told, is_sorted, ordered):
+    one = rig(ordered=ordered)
+    traced, headed, plain = put_traced(one, b"1"), one.put(b"2", "k", 1, headers=TRACE), one.put(b"3", "k", 1)
+    if is_sorted:
+        one.sort()
+    one.new_summary(**told)
+    late = put_traced(one, b"4")
+    assert drained(one) == [[b"1"], [b"3"], [b"4"]]
+    assert all(headers == [] for headers in one.sent_headers())
+    assert all(record.conclusion.delivered for record in (traced, plain, late))
+    assert headed.conclusion.code == "HeadersRefused"
+    assert one.is_empty
+    assert one.intake.buffered_bytes == 0
+
+
+def test_what_waits_in_a_trace_in_a_part_of_a_refused_request_is_sent_without_it(rig):
+    one = rig()
+    records = [put_traced(one, b"%d" % n, f"k{n}", n % 16) for n in range(6)]
+    one.flush()
+    one.failed("ValidationException", 400)
+    one.new_summary(channels=1)
+    drained(one)
+    assert all(record.conclusion.delivered for record in records)
+    assert one.is_empty
+    assert one.intake.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("is_distrusted", [False, True])
+@pytest.mark.parametrize("end", ["a", "InternalFailure"])
+def test_what_is_in_flight_in_a_trace_is_delivered_or_sent_again_without_it(rig, end, is_distrusted):
+    one = rig()
+    if is_distrusted:  # its records are entries of their own, which are sent again unchanged if they can be
+        one.machine._retries.distrust(one.lane("a"), one.now, one.now)
+    traced, plain = put_traced(one, b"1"), one.put(b"2", "k", 1)
+    one.flush()
+    assert [TRACE] in [headers[:1] for headers in one.sent_headers()]
+    one.new_summary(channels=1)
+    one.results(*[end] * len(one.request.entries))
+    if end != "a":
+        assert sorted(drained(one)) == [[b"1"], [b"2"]]
+        assert one.sent_headers() == [[], []]
+    assert traced.conclusion.delivered
+    assert plain.conclusion.delivered
+    assert one.is_empty
+    assert one.intake.buffered_bytes == 0
+
+
+def test_a_trace_that_does_not_fit_under_a_lower_limit_is_dropped(rig):
+    one = rig(facts=False, request_max_bytes=10 << 20)
+    assert one.asks_for_summary()
+    one.summary(kib=10_240)
+    largest = (1 << 20) - 1  # with a key of one character
+    fits, large = put_traced(one, b"x" * largest), put_traced(one, b"x" * (largest + 1))
+    one.sort()
+    one.new_summary(kib=1_024)
+    assert large.conclusion.code == "RecordTooLarge"
+    assert fits.conclusion is None
+    one.flush()
+    assert [len(entry.data) + len(entry.key) for entry in one.request.entries] == [1 << 20]
+    one.stored()
+    assert fits.conclusion.delivered
+    assert one.intake.buffered_bytes == 0

@@ -1,0 +1,332 @@
+"""Creates OpenTelemetry spans, and carries their context in the headers of records.
+
+Invariants:
+
+- Headers are added only under a recording span, and the context of each span is encoded once.
+- The span of a handler links to each distinct context that its records carry. If all of them carry the same context,
+  that is also the parent: the handler then works in the trace of the producer.
+- A span contains no data and no keys, and not the text of an exception, which may quote them.
+- Spans are ended in a thread of their own, because an exporter may be called by ``end``: one that hangs or raises
+  delays no handler and no event loop. If too many spans wait, further ones are dropped, and this is logged.
+- Starting a span calls the tracer provider in the thread of the handler. After a start that took longer than
+  ``SLOW_START`` seconds, no spans of handlers are started for ``SUSPENSION`` seconds.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar, copy_context
+from types import TracebackType
+from typing import Any, Final, NamedTuple, final
+
+from opentelemetry import baggage, propagate
+from opentelemetry.context import Context, attach, get_current
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
+
+from shardline.adapters.sinks.otel_metrics import (
+    CLIENT,
+    DESTINATION,
+    ERROR,
+    OPERATION,
+    OPERATION_TYPE,
+    PARTITION,
+    describe,
+)
+from shardline.events import EventSource, RequestAnswered
+from shardline.model.record import Record
+
+LINKS_MAX: Final = 128
+"""How many contexts a span links to: the default limit of the OpenTelemetry SDK."""
+SLOW_START: Final = 0.25
+SUSPENSION: Final = 60.0
+_QUEUE_MAX: Final = 10_000  # spans
+_INTERVAL: Final = 0.05  # seconds in which the thread collects spans before it ends them
+_EXIT_TIMEOUT: Final = 1.0
+_LOG_PERIOD: Final = 60.0
+_REMEMBERED_MAX: Final = 1_000  # contexts that are kept, encoded or decoded
+_BATCH_SIZE: Final = "messaging.batch.message_count"
+_MESSAGE_ID: Final = "messaging.message.id"
+_BODY_SIZE: Final = "messaging.message.body.size"
+_STREAM: Final = "aws.kinesis.stream_name"
+_ENTRIES: Final = "shardline.entries"
+_REFUSED: Final = "shardline.refused_entries"
+_NANOSECONDS: Final = 1_000_000_000
+_log: Final = logging.getLogger("shardline.otel")
+
+
+@final
+class SpanEnder:
+    """Ends spans in a thread, which is started when it is needed. After a fork, the child starts its own."""
+
+    def __init__(self) -> None:
+        self._logged_at = -_LOG_PERIOD
+        self._pid = 0
+
+    def end(self, span: Span, ended_at: int) -> None:
+        """Have the thread end the span, with this time in nanoseconds since 1970. Does not wait."""
+        if self._pid != os.getpid():
+            self._begin()
+        if len(self._waiting) >= _QUEUE_MAX:
+            self._log("the exporter of spans is too slow: spans are dropped")
+            return
+        self._waiting.append((span, ended_at))
+        if not self._has_spans.is_set():
+            self._has_spans.set()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the spans so far have ended. Return whether they have."""
+        if self._pid != os.getpid():
+            return True
+        has_ended = threading.Event()
+        self._waiting.append(has_ended)
+        self._is_flushing.set()
+        self._has_spans.set()
+        return has_ended.wait(timeout)
+
+    def _begin(self) -> None:
+        self._waiting: deque[tuple[Span, int] | threading.Event] = deque()
+        self._has_spans, self._is_flushing = threading.Event(), threading.Event()
+        threading.Thread(target=self._run, name="shardline spans", daemon=True).start()
+        if not self._pid:
+            atexit.register(self.flush, _EXIT_TIMEOUT)  # before the providers, which were created earlier, shut down
+        self._pid = os.getpid()
+
+    def _run(self) -> None:
+        waiting, has_spans, is_flushing = self._waiting, self._has_spans, self._is_flushing
+        while True:
+            has_spans.wait()
+            is_flushing.wait(_INTERVAL)
+            is_flushing.clear()
+            has_spans.clear()  # before the spans are taken, so that a wake-up is not lost
+            while waiting:
+                ended = waiting.popleft()
+                if isinstance(ended, threading.Event):
+                    ended.set()
+                    continue
+                try:
+                    ended[0].end(ended[1])
+                except Exception:  # noqa: BLE001 - of an exporter or a span processor
+                    self._log("a span could not be exported", exc_info=True)
+
+    def _log(self, message: str, *, exc_info: bool = False) -> None:
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_PERIOD:
+            self._logged_at = now
+            _log.warning(message, exc_info=exc_info)
+
+
+class _Encoded(NamedTuple):
+    """The headers for puts in a context. ``headers`` is ``None`` if its span is not recording."""
+
+    context: Context | None
+    span: Span
+    headers: Mapping[str, str] | None
+
+
+@final
+class RecordTracing:
+    """The spans and headers of one producer or consumer: a ``shardline.events.Tracing``.
+
+    Args:
+        tracer: creates the spans.
+        propagator: encodes contexts as headers. ``None`` means the global one at the time of each call.
+        ender: ends the spans.
+        source: the producer or consumer.
+    """
+
+    def __init__(
+        self, tracer: Tracer, propagator: TextMapPropagator | None, ender: SpanEnder, source: EventSource
+    ) -> None:
+        self._tracer = tracer
+        self._propagator = propagator
+        self._ender = ender
+        self._attributes: dict[str, str] = {**describe(source), _STREAM: source.stream}
+        if source.worker_id is not None:
+            self._attributes[CLIENT] = source.worker_id
+        self._suspended_until = -SUSPENSION
+        self._last = _Encoded(None, get_current_span(Context()), None)
+        self._encoded: dict[tuple[int, int], tuple[Mapping[str, object], Mapping[str, str]]] = {}
+        self._decoded: dict[tuple[str | None, ...], tuple[Context, SpanContext]] = {}
+        self.put_context: ContextVar[Any] | None = find_context_variable()
+        """While this variable has the same value, and ``put_headers`` returned ``None``, it returns ``None`` again."""
+
+    # ---- producers
+
+    def put_headers(self) -> Mapping[str, str] | None:
+        context = get_current()
+        last = self._last
+        if context is not last.context:
+            self._last = last = self._encode(context)
+        # The span may have ended since its context was encoded.
+        return last.headers if last.headers is not None and last.span.is_recording() else None
+
+    def _encode(self, context: Context) -> _Encoded:
+        span = get_current_span(context)
+        if not span.is_recording():
+            return _Encoded(context, span, None)
+        of_span, carried = span.get_span_context(), baggage.get_all(context)
+        key = of_span.trace_id, of_span.span_id
+        known_baggage, headers = self._encoded.get(key, (None, None))
+        if headers is None or known_baggage != carried:
+            fresh: dict[str, str] = {}
+            (self._propagator or propagate.get_global_textmap()).inject(fresh, context)
+            headers = fresh
+            if len(self._encoded) >= _REMEMBERED_MAX:
+                self._encoded.clear()
+            self._encoded[key] = carried, headers
+        return _Encoded(context, span, headers or None)
+
+    def trace_request(self, event: RequestAnswered) -> None:
+        """Create the span of a PutRecords request, which has ended."""
+        attributes: dict[str, str | int] = {
+            **self._attributes,
+            OPERATION: "send",
+            OPERATION_TYPE: "send",
+            _BATCH_SIZE: event.records,
+            _ENTRIES: event.entries,
+            _REFUSED: event.refused_entries,
+        }
+        if event.code is not None:
+            attributes[ERROR] = event.code
+        started_at = round(event.started_at * _NANOSECONDS)
+        span = self._tracer.start_span(
+            f"send {self._attributes[DESTINATION]}",
+            Context(),  # a request carries records of many contexts: it is the child of none
+            SpanKind.CLIENT,
+            attributes,
+            start_time=started_at,
+        )
+        if event.code is not None:
+            span.set_status(StatusCode.ERROR, event.code)
+        span.end(started_at + round(event.duration * _NANOSECONDS))
+
+    # ---- consumers
+
+    def handling(self, records: Sequence[Record[Any]], /) -> "Processing | None":
+        """Return the span around a call of a handler. A tuple holds the one record of a handler without batches."""
+        return None if time.monotonic() < self._suspended_until else Processing(self, records)
+
+    def start(self, records: Sequence[Record[Any]]) -> tuple[Span, Context]:
+        """Start the span around the processing of records. Return it with the context for the user's code."""
+        parent, links = self._find_contexts(records)
+        started_at = time.monotonic()
+        span = self._tracer.start_span(
+            f"process {self._attributes[DESTINATION]}", parent, SpanKind.CONSUMER, self._describe(records), links
+        )
+        now = time.monotonic()
+        if now - started_at > SLOW_START:
+            self._suspended_until = now + SUSPENSION
+            message = "starting a span took %.1f s: handlers get no spans for %g s"
+            _log.warning(message, now - started_at, SUSPENSION)
+        return span, set_span_in_context(span, parent)
+
+    def end(self, span: Span, error: BaseException | None) -> None:
+        if span.is_recording():
+            if error is not None:
+                span.set_attribute(ERROR, type(error).__qualname__)
+                span.set_status(StatusCode.ERROR)
+            self._ender.end(span, time.time_ns())
+
+    def context_of(self, record: Record[Any]) -> Context:
+        """Return the context that the headers of a record carry. It is empty if they carry none."""
+        return self._decode(record.headers)[0]
+
+    def _describe(self, records: Sequence[Record[Any]]) -> dict[str, str | int]:
+        first = records[0]
+        attributes: dict[str, str | int] = {**self._attributes, OPERATION: "process", OPERATION_TYPE: "process"}
+        if first.shard_id is not None:
+            attributes[PARTITION] = first.shard_id
+        if not isinstance(records, tuple):
+            attributes[_BATCH_SIZE] = len(records)
+            return attributes
+        attributes[_BODY_SIZE] = len(first.data)
+        if first.sequence_number is not None:
+            within = f"/{first.sub_sequence}" if first.aggregated else ""
+            attributes[_MESSAGE_ID] = f"{first.sequence_number}{within}"
+        return attributes
+
+    def _find_contexts(self, records: Iterable[Record[Any]]) -> tuple[Context | None, list[Link]]:
+        """Return the parent of the span around these records, and the links to their distinct contexts."""
+        found: dict[tuple[int, int], tuple[Context, SpanContext]] = {}  # by the ids of the trace and of the span
+        is_common = True  # whether all records carry the same context
+        last: Mapping[str, str] | None = None
+        for record in records:
+            headers = record.headers
+            if headers is last:
+                continue  # records of one aggregate that have equal headers share them
+            last = headers
+            decoded = self._decode(headers)
+            span_context = decoded[1]
+            if not span_context.is_valid:
+                is_common = False
+            elif len(found) < LINKS_MAX:
+                found[span_context.trace_id, span_context.span_id] = decoded
+        links = [Link(span_context) for _, span_context in found.values()]
+        if is_common and len(found) == 1:
+            [(context, _)] = found.values()
+            return Context({**get_current(), **context}), links
+        return None, links
+
+    def _decode(self, headers: Mapping[str, str]) -> tuple[Context, SpanContext]:
+        propagator = self._propagator or propagate.get_global_textmap()
+        key = tuple(headers.get(name) for name in sorted(propagator.fields)) if headers else ()
+        known = self._decoded.get(key)
+        if known is None:
+            context = propagator.extract(headers, Context())
+            known = context, get_current_span(context).get_span_context()
+            if len(self._decoded) >= _REMEMBERED_MAX:
+                self._decoded.clear()
+            self._decoded[key] = known
+        return known
+
+
+@final
+class Processing:
+    """The span around one call of a handler, as a context manager. The user's code runs in the context of the span."""
+
+    __slots__ = ("_before", "_records", "_span", "_tracing")
+
+    def __init__(self, tracing: RecordTracing, records: Sequence[Record[Any]]) -> None:
+        self._tracing = tracing
+        self._records = records
+
+    def __enter__(self) -> Span:
+        self._span, context = self._tracing.start(self._records)
+        self._before = get_current()
+        attach(context)
+        return self._span
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        attach(self._before)
+        self._tracing.end(self._span, error)
+
+
+def find_context_variable() -> ContextVar[Any] | None:
+    """Return the variable in which OpenTelemetry keeps the current context. ``None`` if it keeps it elsewhere.
+
+    Reading the variable takes a tenth of the time of ``get_current``, which matters for puts outside of any span.
+    """
+
+    def find() -> list[ContextVar[Any]]:
+        mark = Context({})
+        attach(mark)
+        return [variable for variable, value in copy_context().items() if value is mark]
+
+    found = copy_context().run(find)
+    return found[0] if len(found) == 1 else None

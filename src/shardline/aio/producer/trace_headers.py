@@ -1,0 +1,85 @@
+"""Adds the headers of a trace to the records of a producer.
+
+Invariants:
+
+- A trace costs no record: a record is put without the headers of its trace if they are invalid, if they do not fit, or
+  if the producer or the stream cannot send headers. The last is logged once.
+- Headers that the caller passes win over those of the trace.
+- The headers of a trace are validated and encoded once, as long as the tracing returns the same mapping.
+- Outside of a trace, a put reads one context variable, if the tracing has one (``put_context``).
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, final
+
+from shardline.aio.tracing import Tracings
+from shardline.codec.aggregation import encode_tags
+from shardline.core.producer.intake import Intake
+from shardline.core.producer.producer_record import NO_TAGS, OptionalTags
+from shardline.errors import UsageError
+from shardline.model.headers import check_headers
+
+_NEVER_SET: Final = ContextVar[Any]("shardline_never_set")
+
+
+@final
+class TraceHeaders:
+    """The headers that the tracings of a producer add to a put.
+
+    Args:
+        tracings: the tracings.
+        intake: says whether headers can be sent.
+        log: logs why they cannot. Called once.
+    """
+
+    __slots__ = ("_intake", "_is_refusal_logged", "_last", "_log", "_tracings", "untraced", "variable")
+
+    def __init__(self, tracings: Tracings, intake: Intake, log: Callable[[str], object]) -> None:
+        self._tracings = tracings
+        self._intake = intake
+        self._log = log
+        self._is_refusal_logged = False
+        self._last: tuple[Mapping[str, str] | None, OptionalTags] = None, NO_TAGS
+        self.variable: ContextVar[Any] = tracings.put_context or _NEVER_SET
+        self.untraced: object = None if tracings.put_context is not None else object()
+        """While ``variable.get(None)`` is this value, a put is in no trace. Putters of all threads write it."""
+
+    def tags(self) -> OptionalTags:
+        """Return the headers for a put of the running code, as they are sent. Empty if there are none."""
+        headers = self._headers()
+        if headers is None:
+            return NO_TAGS
+        last = self._last
+        if headers is not last[0]:
+            try:
+                last = headers, OptionalTags(encode_tags(check_headers(headers)))
+            except UsageError as error:
+                self._tracings.report(error)
+                last = headers, NO_TAGS
+            self._last = last
+        return last[1]
+
+    def merge(self, headers: dict[str, str]) -> dict[str, str]:
+        """Return the headers of the caller, with those of the trace if there is room for both."""
+        of_trace = self._headers()
+        if of_trace is None:
+            return headers
+        try:
+            return check_headers({**of_trace, **headers})
+        except UsageError:
+            return headers
+
+    def _headers(self) -> Mapping[str, str] | None:
+        current = self.variable.get(None)
+        if current is self.untraced:
+            return None
+        if self._intake.headers_refusal is not None:
+            if not self._is_refusal_logged:
+                self._is_refusal_logged = True
+                self._log(self._intake.headers_refusal)
+            return None
+        headers = self._tracings.put_headers()
+        if headers is None and self.variable is not _NEVER_SET:
+            self.untraced = current
+        return headers
