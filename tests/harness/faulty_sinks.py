@@ -10,7 +10,9 @@ import logging
 import threading
 import time
 
-from shardline.sinks import LogSink
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+from shardline.sinks import LogSink, OpenTelemetrySink
 
 _numbers = itertools.count(1)
 
@@ -36,6 +38,45 @@ def make_log_sink(work):
     return LogSink(logger), logger.handlers.clear
 
 
+def make_otel_sink(work):
+    """A sink whose metrics and spans do the work: each update of a metric, and each end of a span."""
+
+    class Instrument:
+        def add(self, *_):
+            work()
+
+        record = set = add
+
+    class Meter:
+        def create_counter(self, *_, **__):
+            return Instrument()
+
+        create_up_down_counter = create_gauge = create_histogram = create_counter
+
+    class Meters:
+        def get_meter(self, *_, **__):
+            return Meter()
+
+    return OpenTelemetrySink(tracer_provider=working_provider(work), meter_provider=Meters()), lambda: None
+
+
+def working_provider(work, *, at="end"):
+    """A tracer provider that does the work when a span starts, or when it ends."""
+
+    class Processor(SpanProcessor):
+        def on_start(self, *_, **__):
+            if at == "start":
+                work()
+
+        def on_end(self, _):
+            if at == "end":
+                work()
+
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Processor())
+    return provider
+
+
 def make_opening_sink(work):
     """A sink that misbehaves already when it is opened."""
 
@@ -47,7 +88,12 @@ def make_opening_sink(work):
     return Opening(), lambda: None
 
 
-SINKS = {"callable": make_callable, "LogSink": make_log_sink, "opening": make_opening_sink}
+SINKS = {
+    "callable": make_callable,
+    "LogSink": make_log_sink,
+    "OpenTelemetrySink": make_otel_sink,
+    "opening": make_opening_sink,
+}
 FAULTS = ("slow", "raising", "hanging")
 
 

@@ -25,16 +25,18 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
+from tests.harness.faulty_sinks import FAULTS, Work, working_provider
 from tests.programs import command_for
 
-from shardline import Consumer, Producer, ProducerConfig, sync
+from shardline import Consumer, ConsumerConfig, Producer, ProducerConfig, sync
+from shardline.events import LeaseGained, LeaseLost, LeaseReleased
 from shardline.sinks import OpenTelemetrySink
 from shardline.testing import LocalKinesis
 
 pytestmark = pytest.mark.anyio
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 QUICK = ProducerConfig(linger=0.01)
-numbers = count(1)  # the store "memory:" is the whole process's
+numbers_of_groups = count(1)  # the store "memory:" is the whole process's
 
 PROGRAM = """
 import json, sys
@@ -528,7 +530,7 @@ async def test_the_metrics_and_spans_of_a_producer_and_a_consumer(spans, kinesis
     async with Producer("orders", config=QUICK, sinks=[sink]) as producer:
         await producer.put_many([("a", b"x")] * 100)
     async with Consumer(
-        "orders", group=f"metrics-{next(numbers)}", store="memory:", **READER, sinks=[sink]
+        "orders", group=f"metrics-{next(numbers_of_groups)}", store="memory:", **READER, sinks=[sink]
     ) as consumer:
         await consumer.run(lambda _: None)
     metrics = spans.metrics()
@@ -540,3 +542,79 @@ async def test_the_metrics_and_spans_of_a_producer_and_a_consumer(spans, kinesis
     sent = spans.named("send orders")
     assert sum(span.attributes["messaging.batch.message_count"] for span in sent) == 100
     assert all(0 <= span.end_time - span.start_time < 10_000_000_000 for span in sent)
+
+
+# ---- providers and exporters that are broken
+
+
+LEASE_DURATION = 1.0
+
+
+@pytest.fixture
+def broken(request):
+    """The work of a provider that misbehaves."""
+    work = Work(request.param)
+    yield work
+    work.released.set()
+
+
+async def consume_traced(spans, work, at, kind):
+    """Handle 20 traced records with a provider that misbehaves. Return the numbers that were handled, and the events."""
+    async with Producer("orders", config=QUICK, sinks=[spans.make_sink()]) as producer:
+        with spans.request():
+            await producer.put_many([("a", b"%d" % number) for number in range(20)])
+    events, numbers, is_done = [], [], threading.Event()
+
+    def plain(record):
+        numbers.append(int(record.data))
+        if len(numbers) == 20:
+            is_done.set()
+
+    async def handle(record):
+        plain(record)
+
+    sinks = [OpenTelemetrySink(tracer_provider=working_provider(work, at=at)), events.append]
+    config = ConsumerConfig(lease_duration=LEASE_DURATION, checkpoint_interval=0.05, scan_interval=0.05)
+    arguments = {"group": f"faults-{next(numbers_of_groups)}", "store": "memory:", "config": config, "sinks": sinks}
+
+    def consume_in_threads():
+        with sync.Consumer("orders", **arguments) as consumer:
+            thread = threading.Thread(target=consumer.run, args=[plain])
+            thread.start()
+            threading.Event().wait(1.5 * LEASE_DURATION)
+            work.released.set() if at == "start" else None
+            assert is_done.wait(10)
+            consumer.close(timeout=5)
+            thread.join()
+
+    if kind == "threads":
+        await anyio.to_thread.run_sync(consume_in_threads)
+        return numbers, events
+    async with anyio.create_task_group() as tasks, Consumer("orders", **arguments) as consumer:
+        tasks.start_soon(consumer.run, handle if kind == "async" else plain)
+        await anyio.sleep(1.5 * LEASE_DURATION)
+        work.released.set() if at == "start" else None
+        assert await anyio.to_thread.run_sync(is_done.wait, 10)
+        with anyio.fail_after(10):
+            await consumer.close(timeout=5)
+    return numbers, events
+
+
+BROKEN = [
+    (loop, fault, at, kind)
+    for loop in ("asyncio", "uvloop", "trio")
+    for fault in FAULTS
+    for at in ("start", "end")
+    for kind in ("async", "plain", "threads")
+    if loop == "asyncio" or kind == "async"
+    if (fault, at, kind) != ("hanging", "start", "async")  # nothing can interrupt a call that hangs in the event loop
+]
+
+
+@pytest.mark.parametrize(("event_loop_kind", "broken", "at", "kind"), BROKEN, indirect=["event_loop_kind", "broken"])
+async def test_a_broken_provider_costs_no_record_and_no_lease(spans, kinesis, broken, at, kind):
+    numbers, events = await consume_traced(spans, broken, at, kind)
+    assert numbers == list(range(20))
+    assert broken.calls >= 1
+    kinds = [type(event) for event in events]
+    assert (kinds.count(LeaseGained), kinds.count(LeaseReleased), kinds.count(LeaseLost)) == (1, 1, 0)
