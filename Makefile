@@ -189,7 +189,7 @@ $(SECURITY)/.ready: pyproject.toml requirements/constraints.txt
 	$(SECURITY)/tools/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(SECURITY)/tools/bin/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt --group security
 	$(SECURITY)/tools/bin/python -m pip --python $(SECURITY)/users/bin/python install --quiet --disable-pip-version-check \
-		-c requirements/constraints.txt '.[local,trio,tls,cli,redis]'
+		-c requirements/constraints.txt '.[local,trio,tls,cli,redis,prometheus,health]'
 	@touch $@
 
 audit: $(SECURITY)/.ready ## look up known vulnerabilities of what users install; AUDIT=--strict fails if nobody can be asked

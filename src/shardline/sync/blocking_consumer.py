@@ -29,7 +29,7 @@ from shardline.aio.consumer.async_consumer import ConsumerFacade
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
-from shardline.aio.consumer.consumer_status import ConsumerStatus
+from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
 from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import run_handlers
 from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
@@ -297,6 +297,11 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     def status(self) -> ConsumerStatus:
         """Return the shards, owners, positions, lag and health that this worker knows."""
         return self._session.status() if self._thread is None else self._thread.ask(self._session.status)
+
+    @property
+    def health(self) -> Health:
+        """The ``health`` of ``status()``, which costs less to read if there are many shards."""
+        return self._session.health if self._thread is None else self._thread.ask(lambda: self._session.health)
 
     def handle_fork(self) -> None:
         """Disable this copy in the child of a fork (see ``fork_and_exit``).

@@ -419,6 +419,12 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         query = partial(self._machine.stats, _clock())
         return query() if self._thread is None else self._thread.ask(query)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the producer has reached its stream, and is open."""
+        thread = self._thread
+        return super().is_ready if thread is None else thread.ask(lambda: super(Producer, self).is_ready)
+
     # ---- forks
 
     def refuse_after_fork(self) -> None:

@@ -66,16 +66,25 @@ class AwsService:
     _look_up_limit: float
 
     def connect(
-        self, transport: HttpTransport, *, target_prefix: str, user_agent: str, wall_time: Callable[[], float]
+        self,
+        transport: HttpTransport,
+        *,
+        target_prefix: str,
+        user_agent: str,
+        wall_time: Callable[[], float],
+        signing_name: str | None = None,
     ) -> SignedHttp:
-        """Return a client that sends signed requests to the service through ``transport``."""
+        """Return a client that sends signed requests to the service through ``transport``.
+
+        ``signing_name`` is the name in the signatures, if it differs from botocore's name of the service.
+        """
         fixed, endpoint, limit = self._credentials, self._endpoint, self._look_up_limit
         return SignedHttp(
             transport=transport,
             credentials=CredentialSource(None if fixed is not None else self._chain, fixed, limit=limit),
             endpoints=Endpoints(None if endpoint is not None else self._chain, endpoint, limit=limit),
             region=self.region,
-            service=self.name,
+            service=signing_name or self.name,
             target_prefix=target_prefix,
             user_agent=user_agent,
             wall_time=wall_time,
@@ -116,4 +125,17 @@ async def connect_dynamodb(access: AwsAccess) -> SignedHttp:
         target_prefix="DynamoDB_20120810",
         user_agent=access.user_agent,
         wall_time=access.wall_time,
+    )
+
+
+def open_cloudwatch(
+    service: AwsService, http: HttpSettings, user_agent: str, wall_time: Callable[[], float]
+) -> SignedHttp:
+    """Return a signed HTTP client for CloudWatch. ``service`` is what ``find_service("cloudwatch", ...)`` found."""
+    return service.connect(
+        Http1Transport(http, service.ssl_context, dial),
+        target_prefix="GraniteServiceVersion20100801",
+        user_agent=user_agent,
+        wall_time=wall_time,
+        signing_name="monitoring",
     )

@@ -61,7 +61,9 @@ class _PreparedError(Exception):
 
 
 def _stop_before_signing(params: Any, **_: object) -> None:
-    raise _PreparedError(params["url"])
+    url, path = str(params["url"]), str(params["url_path"])
+    # Botocore's favourite protocol may have a path per operation (CloudWatch's has). Ours, JSON, has none.
+    raise _PreparedError(url if path == "/" else f"{url.removesuffix(path)}/")
 
 
 @final

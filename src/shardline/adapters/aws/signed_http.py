@@ -75,6 +75,7 @@ class SignedHttp:
         arn: str | None,
         *,
         expected: frozenset[str] = frozenset(),
+        content_encoding: str | None = None,
     ) -> HttpResponse | Failure:
         """Send one request.
 
@@ -86,10 +87,13 @@ class SignedHttp:
             arn: the ARN among these members, if there is one. The endpoint is cached under it.
             expected: error codes that the caller handles. A response with one of them is returned, and is not a
             failure.
+            content_encoding: how the body is compressed, if it is.
         """
         may_resend = True
         while True:
-            prepared = await self._prepare(operation, content_type, body, routing, arn)
+            prepared = await self._prepare(
+                operation, content_type, body, routing, arn, content_encoding=content_encoding
+            )
             if isinstance(prepared, Failure):
                 return prepared
             url, headers, used = prepared
@@ -151,7 +155,14 @@ class SignedHttp:
         await self._transport.close()
 
     async def _prepare(
-        self, operation: str, content_type: str, body: Body, routing: Mapping[str, object], arn: str | None
+        self,
+        operation: str,
+        content_type: str,
+        body: Body,
+        routing: Mapping[str, object],
+        arn: str | None,
+        *,
+        content_encoding: str | None = None,
     ) -> tuple[str, dict[str, str], Credentials] | Failure:
         """Return the URL, the signed headers and the credentials used.
 
@@ -170,6 +181,8 @@ class SignedHttp:
             return endpoint
         digest = await self._digest(body) if len(body) > _HASH_IN_THREAD_BYTES else payload_sha256(body)
         headers = {"Content-Type": content_type, "X-Amz-Target": f"{self._target_prefix}.{operation}"}
+        if content_encoding is not None:
+            headers["Content-Encoding"] = content_encoding
         try:
             signature = self._signer_for(credentials).sign(
                 host=endpoint.host,

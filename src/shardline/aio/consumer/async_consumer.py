@@ -19,7 +19,7 @@ from shardline.aio.consumer.async_iteration import BatchIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
-from shardline.aio.consumer.consumer_status import ConsumerStatus
+from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
 from shardline.aio.consumer.dead_letters import DeadLetterTarget
 from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import run_handlers
@@ -64,6 +64,11 @@ class ConsumerFacade:
     def is_ready(self) -> bool:
         """Whether this worker reads all of its shards, so that it will see every record that is put from now on."""
         return self._session.is_ready
+
+    @property
+    def health(self) -> Health:
+        """The ``health`` of ``status()``, which costs less to read if there are many shards."""
+        return self._session.health
 
     @property
     def worker_id(self) -> str:

@@ -42,7 +42,7 @@ from shardline.aio.consumer.consumer_arguments import (
     make_store,
 )
 from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, store_error
-from shardline.aio.consumer.consumer_status import ConsumerStatus, consumer_status, health
+from shardline.aio.consumer.consumer_status import ConsumerStatus, Health, consumer_status, health
 from shardline.aio.consumer.fan_out import FanOut, check_fan_out, find_consumer
 from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks, OnAssigned, OnRevoked
 from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
@@ -311,6 +311,10 @@ class ConsumerSession:
     @property
     def is_ready(self) -> bool:
         return self._hand_out is not None and self._hand_out.bounds.is_ready and not self.is_closed
+
+    @property
+    def health(self) -> Health:
+        return health(self._hand_out, is_closed=self.is_closed)
 
     def status(self) -> ConsumerStatus:
         machine = self._hand_out

@@ -221,6 +221,16 @@ class ProducerFacade(ABC, Generic[_Q]):
         """How many records were put and have not resolved."""
         return self._intake.outstanding
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the producer has reached its stream, and is open."""
+        return self._is_started and self._intake.refusal is None and self._machine.readiness.is_ready
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called, or the producer was created before a fork."""
+        return self._closed
+
     def __repr__(self) -> str:
         if not hasattr(self, "_intake"):
             return "<Producer, not initialized>"  # __init__ raised
