@@ -204,7 +204,7 @@ class _Probe:
     """Asks one producer or consumer for its state, in a thread of its own."""
 
     def __init__(self, watched: Watched, call_soon: CallSoon | None) -> None:
-        self.name: Final = repr(watched).strip("<>")
+        self.name: Final = repr(watched).strip("<>").split(",")[0]  # without its state, which changes
         self._watched = watched
         is_async = isinstance(watched, AsyncProducer | AsyncConsumer)
         self._call_soon = call_soon if is_async else None

@@ -132,7 +132,7 @@ def test_the_demo_prints_its_scenes_and_loses_nothing(begin):
         r"Nothing was lost, and every customer's orders came in order\.",
     ]
     assert re.search(".*".join(acts), story, re.DOTALL), story
-    assert re.search(r"in \d+/s  out \d+/s  lag [\d.]+ s  sent again \d+  A: [\d ]+  B: ", story)
+    assert re.search(r"in \d+/s  out \d+/s  handling lag [\d.]+ s  sent again \d+  A: [\d ]+  B: ", story)
     put, delivered, lost, _ = map(int, FIGURES.fullmatch(running.lines[-1]).groups())
     assert put == delivered > 1000
     assert lost == 0

@@ -88,8 +88,12 @@ class _OpenPrometheusSink:
         self._meter = Meter(by_shard=metrics.by_shard)
         self._children: dict[tuple[str, tuple[str, ...], str], Any] = {}
         metrics.forget_parent()
-        for change in self._meter.first_values(PRODUCER_METRICS if is_producer else CONSUMER_METRICS):
+        own = PRODUCER_METRICS if is_producer else CONSUMER_METRICS
+        for change in self._meter.first_values(own):
             self._apply(change)
+        for metric in own:
+            if metric.kind == "histogram" and not metric.labels:  # it exists before the first event, and is empty
+                metrics.child(metric, self._base, (), "")
 
     def __call__(self, event: Event, /) -> None:
         for change in self._meter.changes(event):

@@ -49,10 +49,18 @@ T = TypeVar("T")
     "--shards", type=click.IntRange(1, 12), default=3, show_default=True, help="Number of shards at the start."
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the random orders.")
+@click.option(
+    "--metrics",
+    type=click.IntRange(1, 65_000),
+    metavar="PORT",
+    help="Serve /metrics, /livez and /readyz: the producers on this port, the workers on the next two.",
+)
 @click.option("--plain", is_flag=True, help="Print plain lines instead of the picture.")
 @only_options("output", "verbose")
 @click.pass_obj
-def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed: int, plain: bool) -> None:
+def demo(
+    invocation: Invocation, *, seconds: float, rate: int, shards: int, seed: int, metrics: int | None, plain: bool
+) -> None:
     """See it work: produce, consume, reshard, lose a worker; nothing is lost.
 
     The demo needs no AWS account and takes less than half a minute. Orders flow into a local Kinesis and out to two
@@ -64,10 +72,11 @@ def demo(invocation: Invocation, *, seconds: float, rate: int, shards: int, seed
       shardline demo
       shardline demo --plain --seconds 5
       shardline demo --output json | jq .lost
+      shardline demo --seconds 120 --metrics 9400
     """
     if invocation.endpoint_url or invocation.region or invocation.profile:
         raise WrongUsage("the demo runs its own local Kinesis: it takes no endpoint, region or profile")
-    settings = DemoSettings(seconds=seconds, rate=rate, shards=shards, seed=seed)
+    settings = DemoSettings(seconds=seconds, rate=rate, shards=shards, seed=seed, metrics=metrics)
     is_plain = plain or invocation.is_json or invocation.verbose or not _can_draw()
     try:
         ending = _in_lines(invocation, settings) if is_plain else _in_a_picture(invocation, settings)
@@ -167,6 +176,6 @@ def state(scene: Scene) -> str:
         for name in scene.workers
     )
     return (
-        f"  in {scene.put.rate:.0f}/s  out {scene.handled.rate:.0f}/s  lag {scene.lag:.1f} s  "
+        f"  in {scene.put.rate:.0f}/s  out {scene.handled.rate:.0f}/s  handling lag {scene.lag:.1f} s  "
         f"sent again {scene.resent}  {owners}"
     )

@@ -21,6 +21,7 @@ import msgspec
 
 from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.aio.consumer.async_consumer import Consumer
+from shardline.cli.demo import demo_metrics
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.model.credentials import Credentials
 
@@ -43,6 +44,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     access_key: str
     secret_key: str
     lease_duration: float
+    metrics_port: int | None = None
+    """Where to serve metrics and probes, if at all."""
 
 
 @final
@@ -87,19 +90,21 @@ async def work(settings: WorkerSettings) -> None:
         worker_id=settings.name,
         config=ConsumerConfig(lease_duration=settings.lease_duration),
         close_timeout=_CLOSE_TIMEOUT,
+        sinks=demo_metrics.sinks(settings.metrics_port),
         endpoint_url=settings.endpoint_url,
         region=settings.region,
         credentials=Credentials(settings.access_key, settings.secret_key),
         proxies={},
     )
     async with consumer, anyio.create_task_group() as tasks:
-        tasks.start_soon(report_ready)
-        tasks.start_soon(close_at_end_of_input)
-        async for record in consumer:
-            order = json.loads(record.data)
-            place = (str(record.shard_id), str(record.sequence_number), record.sub_sequence)
-            write(Handled(order["order"], order["customer"], place, time.monotonic()).to_line())
-        tasks.cancel_scope.cancel()
+        with demo_metrics.serve(settings.metrics_port, consumer):
+            tasks.start_soon(report_ready)
+            tasks.start_soon(close_at_end_of_input)
+            async for record in consumer:
+                order = json.loads(record.data)
+                place = (str(record.shard_id), str(record.sequence_number), record.sub_sequence)
+                write(Handled(order["order"], order["customer"], place, time.monotonic()).to_line())
+            tasks.cancel_scope.cancel()
 
 
 def _wait_for_end_of_input() -> None:

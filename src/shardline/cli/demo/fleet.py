@@ -126,6 +126,8 @@ class Fleet:
     kinesis: LocalKinesis
     stream: str
     directory: Path
+    metrics: int | None = None
+    """The port of the producers' metrics. The workers use the next ports."""
     workers: dict[str, Worker] = field(default_factory=dict[str, Worker])
 
     def __post_init__(self) -> None:
@@ -159,6 +161,7 @@ class Fleet:
             access_key=keys.access_key,
             secret_key=keys.secret_key,
             lease_duration=LEASE_DURATION,
+            metrics_port=None if self.metrics is None else self.metrics + len(self.workers) + 1,
         )
         worker = self.workers[name] = Worker(settings)
         return worker

@@ -29,6 +29,7 @@ from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.aio.client import Client
 from shardline.aio.producer.async_producer import Producer
 from shardline.aio.producer.delivery import Delivery
+from shardline.cli.demo import demo_metrics
 from shardline.cli.demo.fleet import LEASE_DURATION, DemoFailedError, Fleet, Worker
 from shardline.cli.demo.independent_reader import Stored, read_stream
 from shardline.cli.demo.loss_check import Verdict, judge
@@ -68,6 +69,8 @@ class DemoSettings:
     rate: int = 400
     shards: int = 3
     seed: int = 1
+    metrics: int | None = None
+    """The port on which the producers serve their metrics. The workers use the next ports."""
 
 
 class Display(Protocol):
@@ -97,7 +100,7 @@ async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
         local = LocalKinesis(shards=settings.shards, stream=STREAM, limits=True, seed=settings.seed)
         kinesis = await stack.enter_async_context(local)
         client = await stack.enter_async_context(_client(kinesis))
-        fleet = await stack.enter_async_context(Fleet(kinesis, STREAM, Path(directory)))
+        fleet = await stack.enter_async_context(Fleet(kinesis, STREAM, Path(directory), settings.metrics))
         observer = Observer(scene, kinesis.streams[STREAM], fleet)
         config = ProducerConfig(ordered=True, record_ttl=_RECORD_TTL, aggregate_max_bytes=_AGGREGATE_MAX_BYTES)
         producers = [
@@ -106,14 +109,18 @@ async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
                     STREAM,
                     config=config,
                     client=client,
-                    sinks=[observer.events.append],
+                    sinks=[observer.events.append, *demo_metrics.sinks(settings.metrics)],
                     close_timeout=_END_LIMIT,
                     drain_on_cancel=False,
                 )
             )
             for _ in range(PRODUCERS)
         ]
+        stack.enter_context(demo_metrics.serve(settings.metrics, *producers))
         scene.add_event(f"a local Kinesis on {kinesis.endpoint_url}, with AWS's limits")
+        if settings.metrics is not None:
+            ports = listed(str(settings.metrics + 1 + number) for number in range(len(WORKERS)))
+            scene.add_event(f"metrics on http://127.0.0.1:{settings.metrics}/metrics; of the workers on ports {ports}")
         story = _Story(settings, client=client, fleet=fleet, producers=producers, observer=observer, show=show)
         stored: list[Stored] = []
         async with anyio.create_task_group() as tasks:

@@ -209,7 +209,7 @@ def _reader(scene: Scene, shard: ShardView) -> Text:
 
 def _flow(scene: Scene) -> Panel:
     table = Table.grid(expand=True, padding=(0, 2, 0, 0))
-    table.add_column(width=7, style="dim")
+    table.add_column(width=12, style="dim")
     table.add_column(width=7, justify="right", no_wrap=True)
     table.add_column(width=7, justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -217,7 +217,9 @@ def _flow(scene: Scene) -> Panel:
     top = max([1.0, *put.history, *handled.history])
     table.add_row("put", f"{put.total:,}", f"{put.rate:,.0f}/s", _Sparks(put.history, top, "green"))
     table.add_row("handled", f"{handled.total:,}", f"{handled.rate:,.0f}/s", _Sparks(handled.history, top, "blue"))
-    table.add_row("lag", f"{scene.waiting:,}", _lag(scene.lag), f"{scene.buffered:,} more wait in the producers")
+    table.add_row(
+        "handling lag", f"{scene.waiting:,}", _lag(scene.lag), f"{scene.buffered:,} more wait in the producers"
+    )
     refused = counted(scene.throttled, "aggregate")
     table.add_row("retries", f"{scene.resent:,}", "", f"sent again, {refused} refused")
     workers = Text(no_wrap=True, overflow="ellipsis").append("workers  ", style="dim")
