@@ -1,0 +1,367 @@
+"""Writes shardline.json, a Grafana dashboard for Shardline's Prometheus metrics: ``python deploy/grafana/build.py``.
+
+Each entry of ``ROWS`` is a panel: its title, its unit, a sentence about it, and its queries with their legends. The tests
+check that the file is up to date, and that a real Prometheus has data for every query.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TARGET = Path(__file__).with_name("shardline.json")
+P = '{stream=~"$stream"}'
+C = '{stream=~"$stream", group=~"$group"}'
+MIB = 1024 * 1024
+WIDTH, HEIGHT, COLUMNS = 8, 7, 24
+
+
+def rate(metric: str, labels: str, by: str) -> str:
+    """Return the rate of a counter, per second."""
+    return f"sum by ({by}) (rate(shardline_{metric}{labels}[$__rate_interval]))"
+
+
+def increase(metric: str, labels: str, by: str) -> str:
+    """Return by how much a counter grew between two points of the graph."""
+    return f"sum by ({by}) (increase(shardline_{metric}{labels}[$__rate_interval]))"
+
+
+def gauge(how: str, metric: str, labels: str, by: str) -> str:
+    """Return the values of a gauge, combined by ``how``."""
+    return f"{how} by ({by}) (shardline_{metric}{labels})"
+
+
+def quantiles(metric: str, labels: str, by: str) -> list[tuple[str, str]]:
+    """Return the median and the 99th percentile of a histogram."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    buckets = f"sum by ({by}, le) (rate(shardline_{metric}_bucket{labels}[$__rate_interval]))"
+    return [(f"histogram_quantile({q}, {buckets})", f"p{round(q * 100)} {legend}") for q in (0.5, 0.99)]
+
+
+class Panel(NamedTuple):
+    """A graph."""
+
+    title: str
+    unit: str
+    text: str
+    queries: list[tuple[str, str]]
+    limit: float | None = None
+
+
+ROWS = {
+    "Consumer lag": [
+        Panel(
+            "Consumer lag by group",
+            "s",
+            "Age of the oldest record that is not done. It grows if handlers are slow, even if reading keeps up.",
+            [(gauge("max", "consumer_handling_lag_seconds", C, "stream, group"), "{{group}} {{stream}}")],
+            limit=300,
+        ),
+        Panel(
+            "Consumer lag by shard",
+            "s",
+            "The same for each shard, if the sink has by_shard=True.",
+            [(gauge("max", "consumer_handling_lag_seconds", C, "group, shard_id"), "{{group}} {{shard_id}}")],
+        ),
+        Panel(
+            "Lag of reading",
+            "s",
+            "How far the last page was behind the end of the shard. It stays at 0 while only handlers are slow.",
+            [(gauge("max", "consumer_reading_lag_seconds", C, "stream, group"), "{{group}} {{stream}}")],
+        ),
+    ],
+    "Throughput": [
+        Panel(
+            "Records in and out",
+            "cps",
+            "Records that were stored, read and handled, per second.",
+            [
+                (rate("producer_delivered_records_total", P, "stream"), "stored {{stream}}"),
+                (rate("consumer_read_records_total", C, "stream, group"), "read by {{group}}"),
+                (rate("consumer_handled_records_total", C, "stream, group"), "handled by {{group}}"),
+            ],
+        ),
+        Panel(
+            "Bytes in by shard",
+            "Bps",
+            "Bytes of data that were stored. A shard takes 1 MiB per second.",
+            [(rate("producer_delivered_bytes_total", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
+            limit=MIB,
+        ),
+        Panel(
+            "Bytes out by shard",
+            "Bps",
+            "Bytes of data that were read. A shard gives 2 MiB per second to all readers that share it.",
+            [(rate("consumer_read_bytes_total", C, "stream, shard_id"), "{{stream}} {{shard_id}}")],
+            limit=2 * MIB,
+        ),
+        Panel(
+            "Entries in against the limit",
+            "percentunit",
+            "Entries per second, as a share of what all open shards take: 1,000 each.",
+            [
+                (
+                    f"{rate('producer_entries_total', P, 'stream')}"
+                    f" / (1000 * {gauge('max', 'producer_open_shards', P, 'stream')})",
+                    "{{stream}}",
+                )
+            ],
+            limit=1,
+        ),
+    ],
+    "Producer": [
+        Panel(
+            "Errors and throttles by code",
+            "cps",
+            "Records that were sent again or failed, per second.",
+            [(rate("producer_errors_total", P, "code"), "{{code}}")],
+        ),
+        Panel(
+            "Failed records",
+            "short",
+            "Records that failed for good: they expired or were refused.",
+            [(increase("producer_failed_records_total", P, "stream"), "{{stream}}")],
+        ),
+        Panel(
+            "Rate left by throttling (hot shards)",
+            "percentunit",
+            "The producer lowers the rate of a shard that is throttled. A low line is a hot shard.",
+            [(gauge("min", "producer_rate_ratio", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
+        ),
+        Panel(
+            "Oldest waiting record",
+            "s",
+            "Records fail after record_ttl, which is 30 s by default.",
+            [(gauge("max", "producer_oldest_waiting_seconds", P, "stream"), "{{stream}}")],
+            limit=15,
+        ),
+        Panel(
+            "Put to acknowledgement",
+            "s",
+            "From the put of the oldest record of a request and shard to its receipt.",
+            quantiles("producer_put_to_ack_seconds", P, "stream"),
+        ),
+        Panel(
+            "PutRecords requests",
+            "s",
+            "Duration of the requests.",
+            quantiles("producer_request_seconds", P, "stream"),
+        ),
+        Panel(
+            "Batching",
+            "short",
+            "Records per entry (aggregation), and entries per request.",
+            [
+                (
+                    f"{rate('producer_entry_records_total', P, 'stream')} / {rate('producer_entries_total', P, 'stream')}",
+                    "records per entry, {{stream}}",
+                ),
+                (
+                    f"{rate('producer_entries_total', P, 'stream')} / {rate('producer_requests_total', P, 'stream')}",
+                    "entries per request, {{stream}}",
+                ),
+            ],
+        ),
+        Panel(
+            "Buffer fill",
+            "percentunit",
+            "If the buffer is full, puts wait.",
+            [
+                (
+                    f"{gauge('sum', 'producer_buffered_bytes', P, 'stream, instance')}"
+                    f" / {gauge('sum', 'producer_buffer_max_bytes', P, 'stream, instance')}",
+                    "{{stream}} {{instance}}",
+                )
+            ],
+            limit=0.9,
+        ),
+        Panel(
+            "Queue",
+            "short",
+            "Entries that wait to be sent, and requests in flight.",
+            [
+                (gauge("sum", "producer_queued_entries", P, "stream"), "queued entries, {{stream}}"),
+                (gauge("sum", "producer_requests_in_flight", P, "stream"), "requests in flight, {{stream}}"),
+            ],
+        ),
+    ],
+    "Handlers": [
+        Panel(
+            "Handler duration",
+            "s",
+            "How long your code had a page, a slice or a batch.",
+            quantiles("consumer_handler_seconds", C, "stream, group"),
+        ),
+        Panel(
+            "Handler retries",
+            "short",
+            "Calls of a handler that failed and are repeated, and handlers that are stuck.",
+            [
+                (increase("consumer_handler_retries_total", C, "stream, group"), "retries {{group}}"),
+                (gauge("sum", "consumer_stuck_handlers", C, "stream, group"), "stuck {{group}}"),
+            ],
+        ),
+        Panel(
+            "Dead letters",
+            "short",
+            "Records whose handler failed on every attempt.",
+            [
+                (increase("consumer_dead_lettered_records_total", C, "stream, group"), "dead-lettered {{group}}"),
+                (increase("consumer_stopped_records_total", C, "stream, group"), "stopped the run {{group}}"),
+            ],
+        ),
+        Panel(
+            "Records in hand and prefetched",
+            "short",
+            "Records that your code has, and records that wait for it.",
+            [
+                (gauge("sum", "consumer_in_hand_records", C, "stream, group"), "in hand {{group}}"),
+                (gauge("sum", "consumer_prefetched_records", C, "stream, group"), "prefetched {{group}}"),
+            ],
+        ),
+        Panel(
+            "Lost records",
+            "short",
+            "Times that retention removed records before they were read, or that a position was refused.",
+            [(increase("consumer_record_losses_total", C, "stream, group"), "{{group}}")],
+        ),
+        Panel(
+            "Blocked event loops",
+            "s",
+            "Seconds per second in which an event loop was blocked.",
+            [(rate("consumer_stalled_seconds_total", C, "instance"), "{{instance}}")],
+        ),
+    ],
+    "Workers and leases": [
+        Panel(
+            "Leases by worker",
+            "short",
+            "A line that ends is a worker that died or left. Others take over its shards.",
+            [(gauge("sum", "consumer_leases", C, "group, instance"), "{{group}} {{instance}}")],
+        ),
+        Panel(
+            "Processes that answer",
+            "short",
+            "Scraped processes: 1 answers, 0 does not.",
+            [('min by (instance) (up{job="shardline"})', "{{instance}}")],
+        ),
+        Panel(
+            "Lease moves",
+            "short",
+            "Leases that were taken, lost and released.",
+            [
+                (increase("consumer_leases_gained_total", C, "group"), "gained {{group}}"),
+                (increase("consumer_leases_lost_total", C, "group"), "lost {{group}}"),
+                (increase("consumer_leases_released_total", C, "group"), "released {{group}}"),
+            ],
+        ),
+        Panel(
+            "Hand-over time",
+            "s",
+            "From another worker's request for a lease to its release, on average since the start.",
+            [
+                (
+                    f"{gauge('sum', 'consumer_hand_over_seconds_sum', C, 'group')}"
+                    f" / clamp_min({gauge('sum', 'consumer_hand_over_seconds_count', C, 'group')}, 1)",
+                    "average {{group}}",
+                ),
+                (increase("consumer_hand_overs_overdue_total", C, "group"), "overdue {{group}}"),
+            ],
+        ),
+        Panel(
+            "Commit duration",
+            "s",
+            "Duration of checkpoints in the lease store.",
+            quantiles("consumer_commit_seconds", C, "group"),
+        ),
+        Panel(
+            "Failed requests of consumers",
+            "short",
+            "Requests to shards, to the list of shards and to the lease store that failed.",
+            [
+                (increase("consumer_read_failures_total", C, "group"), "shards {{group}}"),
+                (increase("consumer_listing_failures_total", C, "group"), "list of shards {{group}}"),
+                (increase("consumer_store_failures_total", C, "group"), "lease store {{group}}"),
+            ],
+        ),
+    ],
+}
+
+
+def _graph(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.limit is not None:
+        steps.append({"color": "red", "value": panel.limit})
+    return {
+        "id": number,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.text,
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "gridPos": {"x": x, "y": y, "w": WIDTH, "h": HEIGHT},
+        "fieldConfig": {
+            "defaults": {
+                "unit": panel.unit,
+                "min": 0,
+                "custom": {"thresholdsStyle": {"mode": "off" if panel.limit is None else "line"}, "fillOpacity": 5},
+                "thresholds": {"mode": "absolute", "steps": steps},
+            },
+            "overrides": [],
+        },
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "targets": [
+            {"refId": chr(ord("A") + index), "expr": expression, "legendFormat": legend}
+            for index, (expression, legend) in enumerate(panel.queries)
+        ],
+    }
+
+
+def _variable(name: str, metric: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        "query": {"query": f"label_values({metric}, {name})", "refId": name},
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the dashboard."""
+    panels: list[dict[str, Any]] = []
+    y = 0
+    for row, contents in ROWS.items():
+        place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+        panels.append({"id": len(panels) + 1, "type": "row", "title": row, "collapsed": False, "gridPos": place})
+        y += 1
+        for index, content in enumerate(contents):
+            line, column = divmod(index, COLUMNS // WIDTH)
+            panels.append(_graph(content, len(panels) + 1, column * WIDTH, y + line * HEIGHT))
+        y += HEIGHT * -(-len(contents) // (COLUMNS // WIDTH))
+    streams = '{__name__=~"shardline_producer_requests_total|shardline_consumer_leases"}'
+    return {
+        "title": "Shardline",
+        "uid": "shardline",
+        "tags": ["kinesis", "shardline"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {
+            "list": [
+                {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
+                _variable("stream", streams),
+                _variable("group", "shardline_consumer_leases"),
+            ]
+        },
+        "panels": panels,
+    }
+
+
+if __name__ == "__main__":
+    TARGET.write_text(json.dumps(dashboard(), indent=2) + "\n")
