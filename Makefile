@@ -45,7 +45,7 @@ OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/unit/adapters/http/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sets demo test test-browser test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright public-types arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean
+.PHONY: help setup sets demo test test-browser test-prometheus test-optimized static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright public-types arch bench bench-report bench-guard conformance docs pictures mutants fuzz audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ clock: $(TEST) $(SERVERS)
 
 test-browser: $(TEST) ## let a real Chromium (apt-get install chromium; or CHROMIUM=path) attack the embedded server from web pages
 	$(BIN)/python -m pytest tests/browser
+
+test-prometheus: $(TEST) ## let a real Prometheus (apt-get install prometheus) scrape a fleet, and check the dashboard and the alerts
+	$(BIN)/python -m pytest tests/prometheus
 
 test-optimized: $(TEST) ## run the tests with python -O where that can make a difference
 	$(BIN)/python -O -m pytest --numprocesses $(PROCESSES) --dist worksteal $(OPTIMIZED)

@@ -18,7 +18,10 @@ sys.path.insert(0, str(HERE))
 from settings import shown, table  # noqa: E402 - in this directory, which is not a package
 
 from shardline import ConsumerConfig, ProducerConfig  # noqa: E402
+from shardline.adapters.sinks import measurements  # noqa: E402
+from shardline.adapters.sinks.cloudwatch_names import own_name  # noqa: E402
 from shardline.adapters.sinks.otel_metrics import METRICS  # noqa: E402
+from shardline.adapters.sinks.prometheus_sink import full_name  # noqa: E402
 from shardline.core import producer_events  # noqa: E402
 from shardline.core.consumer import consumer_events  # noqa: E402
 from shardline.core.producer import kpl_properties  # noqa: E402
@@ -106,7 +109,7 @@ NOT_IN_THE_KPL = {
     "isolation_calls_per_second": "none: the whole request is retried until the TTL",
     "closed_shard_ttl": "fixed at 60 s",
 }
-SINK = "has no counterpart: metrics go to the sink that you pass to Producer"
+SINK = "belongs to the sinks: CloudWatchSink can send the KPL's metrics"
 CREDENTIALS = "belongs to the client: the AWS chain, or pass it to Producer or Client as credentials="
 # Settings that the KPL takes in code only.
 KPL_IN_CODE = {
@@ -194,6 +197,74 @@ ASYNC_KINESIS = [
     ("idle_timeout", "2.0", "`idle_timeout=`, by default none"),
     ("metrics_collector", "", "`sinks=`, `status()`"),
 ]  # fmt: skip
+
+# The metrics of the KPL that CloudWatchSink sends, and where their values come from.
+KPL_METRICS = {
+    "UserRecordsReceived": "records that were put, counted every 5 seconds",
+    "UserRecordsPending": "records that were put and have not resolved",
+    "UserRecordsPut": "records that were stored",
+    "UserRecordsDataPut": "bytes of data in them",
+    "KinesisRecordsPut": "entries that were stored",
+    "KinesisRecordsDataPut": "bytes of these entries",
+    "ErrorsByCode": "records that were sent again or failed, with the dimension `ErrorCode`",
+    "AllErrors": "the sum of these",
+    "RetriesPerRecord": "retries divided by delivered records; its maximum is not that of a single record",
+    "UserRecordExpired": "records that were not delivered before their TTL",
+    "BufferingTime": "from the put of a request's oldest record per shard to the request",
+    "RequestTime": "duration of PutRecords requests",
+    "UserRecordsPerKinesisRecord": "records per entry",
+    "KinesisRecordsPerPutRecordsRequest": "entries per request",
+    "UserRecordsPerPutRecordsRequest": "records per request",
+}
+# The metrics of the KCL that CloudWatchSink sends: their dimensions besides Operation, and where they come from.
+KCL_METRICS = [
+    ("RecordsProcessed", "ProcessTask", "ShardId", "records that your code is done with"),
+    ("DataBytesProcessed", "ProcessTask", "ShardId", "bytes of data that were read"),
+    ("MillisBehindLatest", "ProcessTask", "ShardId", "lag of reading"),
+    ("MillisBehindLatest", "ApplicationTracker", "", "the highest lag of reading of this worker's shards"),
+    ("ExpiredIterator", "ProcessTask", "ShardId", "expired shard iterators"),
+    ("RecordProcessor.processRecords.Time", "ProcessTask", "ShardId", "how long your code had a page, slice or batch"),
+    ("RecordProcessor.processRecords.Success", "ProcessTask", "ShardId", "1 for each of these, 0 for each failure"),
+    ("KinesisDataFetcher.getRecords.Time", "ProcessTask", "ShardId", "duration of GetRecords requests"),
+    ("KinesisDataFetcher.getRecords.Success", "ProcessTask", "ShardId", "1 for each page, 0 for each failed request"),
+    ("CurrentLeases", "RenewAllLeases", "WorkerIdentifier", "leases that this worker holds"),
+    ("LostLeases", "RenewAllLeases", "WorkerIdentifier", "leases that it lost"),
+    ("UpdateLease.Time", "RenewAllLeases", "WorkerIdentifier", "duration of checkpoints"),
+]
+
+
+def metrics_table(metrics: tuple[measurements.Metric, ...]) -> str:
+    rows = [
+        (
+            f"`{full_name(metric)}`",
+            f"`{own_name(metric)}`",
+            metric.kind,
+            named([*metric.labels, *(["shard_id"] if metric.has_shards else [])]),
+            metric.help,
+        )
+        for metric in metrics
+    ]
+    return table(("Prometheus", "CloudWatch", "type", "labels", "meaning"), rows)
+
+
+def producer_metrics_table() -> str:
+    return metrics_table(measurements.PRODUCER_METRICS)
+
+
+def consumer_metrics_table() -> str:
+    return metrics_table(measurements.CONSUMER_METRICS)
+
+
+def kpl_metrics_table() -> str:
+    return table(("KPL metric", "its value here"), [(f"`{name}`", text) for name, text in KPL_METRICS.items()])
+
+
+def kcl_metrics_table() -> str:
+    rows = [
+        (f"`{name}`", f"`{operation}`", f"`{dimension}`" if dimension else "", text)
+        for name, operation, dimension, text in KCL_METRICS
+    ]
+    return table(("KCL metric", "`Operation`", "further dimension", "its value here"), rows)
 
 
 def retry_table() -> str:
@@ -286,6 +357,10 @@ TABLES = {
     "kcl": kcl_table,
     "async_kinesis": async_kinesis_table,
     "otel_metrics": otel_metrics_table,
+    "producer_metrics": producer_metrics_table,
+    "consumer_metrics": consumer_metrics_table,
+    "kpl_metrics": kpl_metrics_table,
+    "kcl_metrics": kcl_metrics_table,
 }
 PAGES = {
     "guides/producer/retries.md": ["retries"],
@@ -295,6 +370,8 @@ PAGES = {
     "migration/kcl.md": ["kcl"],
     "migration/async-kinesis.md": ["async_kinesis"],
     "reference/opentelemetry.md": ["otel_metrics"],
+    "reference/metrics.md": ["producer_metrics", "consumer_metrics"],
+    "guides/sinks/cloudwatch.md": ["kpl_metrics", "kcl_metrics"],
 }
 
 

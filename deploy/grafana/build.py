@@ -1,7 +1,7 @@
 """Writes shardline.json, a Grafana dashboard for Shardline's Prometheus metrics: ``python deploy/grafana/build.py``.
 
-Each entry of ``ROWS`` is a panel: its title, its unit, a sentence about it, and its queries with their legends. The tests
-check that the file is up to date, and that a real Prometheus has data for every query.
+Each entry of ``ROWS`` is a panel: its title, its unit, a sentence about it, and its queries with their legends. The
+tests check that the file is up to date, and that a real Prometheus has data for every query.
 """
 
 import json
@@ -28,6 +28,11 @@ def increase(metric: str, labels: str, by: str) -> str:
 def gauge(how: str, metric: str, labels: str, by: str) -> str:
     """Return the values of a gauge, combined by ``how``."""
     return f"{how} by ({by}) (shardline_{metric}{labels})"
+
+
+def ratio(dividend: str, divisor: str) -> str:
+    """Return one expression divided by another."""
+    return f"{dividend} / {divisor}"
 
 
 def quantiles(metric: str, labels: str, by: str) -> list[tuple[str, str]]:
@@ -100,8 +105,10 @@ ROWS = {
             "Entries per second, as a share of what all open shards take: 1,000 each.",
             [
                 (
-                    f"{rate('producer_entries_total', P, 'stream')}"
-                    f" / (1000 * {gauge('max', 'producer_open_shards', P, 'stream')})",
+                    ratio(
+                        rate("producer_entries_total", P, "stream"),
+                        f"(1000 * {gauge('max', 'producer_open_shards', P, 'stream')})",
+                    ),
                     "{{stream}}",
                 )
             ],
@@ -152,11 +159,13 @@ ROWS = {
             "Records per entry (aggregation), and entries per request.",
             [
                 (
-                    f"{rate('producer_entry_records_total', P, 'stream')} / {rate('producer_entries_total', P, 'stream')}",
+                    ratio(
+                        rate("producer_entry_records_total", P, "stream"), rate("producer_entries_total", P, "stream")
+                    ),
                     "records per entry, {{stream}}",
                 ),
                 (
-                    f"{rate('producer_entries_total', P, 'stream')} / {rate('producer_requests_total', P, 'stream')}",
+                    ratio(rate("producer_entries_total", P, "stream"), rate("producer_requests_total", P, "stream")),
                     "entries per request, {{stream}}",
                 ),
             ],
@@ -167,8 +176,10 @@ ROWS = {
             "If the buffer is full, puts wait.",
             [
                 (
-                    f"{gauge('sum', 'producer_buffered_bytes', P, 'stream, instance')}"
-                    f" / {gauge('sum', 'producer_buffer_max_bytes', P, 'stream, instance')}",
+                    ratio(
+                        gauge("sum", "producer_buffered_bytes", P, "stream, instance"),
+                        gauge("sum", "producer_buffer_max_bytes", P, "stream, instance"),
+                    ),
                     "{{stream}} {{instance}}",
                 )
             ],
@@ -260,8 +271,10 @@ ROWS = {
             "From another worker's request for a lease to its release, on average since the start.",
             [
                 (
-                    f"{gauge('sum', 'consumer_hand_over_seconds_sum', C, 'group')}"
-                    f" / clamp_min({gauge('sum', 'consumer_hand_over_seconds_count', C, 'group')}, 1)",
+                    ratio(
+                        gauge("sum", "consumer_hand_over_seconds_sum", C, "group"),
+                        f"clamp_min({gauge('sum', 'consumer_hand_over_seconds_count', C, 'group')}, 1)",
+                    ),
                     "average {{group}}",
                 ),
                 (increase("consumer_hand_overs_overdue_total", C, "group"), "overdue {{group}}"),

@@ -37,6 +37,8 @@ from shardline.sync import Producer as BlockingProducer
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+__all__ = ["HealthAnswer", "HealthServer"]
+
 Watched: TypeAlias = AsyncProducer | AsyncConsumer[Any] | BlockingProducer | BlockingConsumer[Any]
 
 _INTERVAL: Final = 0.5  # seconds between two questions
@@ -67,7 +69,7 @@ class HealthAnswer:
 @final
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a producer or consumer said about itself."""
+    """The answer of a producer or consumer to a question for its state."""
 
     health: str
     is_ready: bool

@@ -7,8 +7,10 @@ loaded on first use, because some of them need an extra.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shardline.adapters.sinks.cloudwatch_sink import CloudWatchSink
     from shardline.adapters.sinks.log_sink import LogSink
     from shardline.adapters.sinks.otel_sink import OpenTelemetrySink
+    from shardline.adapters.sinks.prometheus_sink import PrometheusSink
 else:  # hidden from type checkers, which would accept every misspelt name if they saw __getattr__
     from importlib import import_module
 
@@ -21,9 +23,14 @@ else:  # hidden from type checkers, which would accept every misspelt name if th
         return value
 
 
-__all__ = ["LogSink", "OpenTelemetrySink"]
+__all__ = ["CloudWatchSink", "LogSink", "OpenTelemetrySink", "PrometheusSink"]
 
-_HOMES = {"LogSink": "log_sink", "OpenTelemetrySink": "otel_sink"}
+_HOMES = {
+    "CloudWatchSink": "cloudwatch_sink",
+    "LogSink": "log_sink",
+    "OpenTelemetrySink": "otel_sink",
+    "PrometheusSink": "prometheus_sink",
+}
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ import re
 from tests.docs import pages
 
 import shardline
-from shardline import awslambda, deserializers, events, sinks, stores, sync, testing
+from shardline import awslambda, deserializers, events, health, sinks, stores, sync, testing
 
 FOLDER = "docs/reference/api"
 INDEX = pages.text_of(f"{FOLDER}/index.md")
@@ -15,8 +15,9 @@ SHOWN = {name: re.findall(r"^::: (\S+)$", text, re.MULTILINE) for name, text in 
 PUBLIC = {
     *(f"shardline.{name}" for name in shardline.__all__ if name != "__version__"),
     *(f"shardline.sync.{name}" for name in sync.__all__),
-    *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
     *(f"shardline.sinks.{name}" for name in sinks.__all__),
+    *(f"shardline.health.{name}" for name in health.__all__),
+    *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
     *(f"shardline.testing.{name}" for name in testing.__all__),
     *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings", "length_prefixed")),
     "shardline.errors",
@@ -56,6 +57,7 @@ def test_the_index_names_every_public_module():
         "shardline.deserializers",
         "shardline.awslambda",
         "shardline.sinks",
+        "shardline.health",
         *MODULES,
     }
     policy = pages.text_of("CONTRIBUTING.md")

@@ -86,7 +86,10 @@ def test_every_alert_has_a_scene():
 @pytest.mark.parametrize("name", RULES)
 def test_the_alert_fires_only_when_it_should(name, tmp_path):
     def named(index):
-        return {(each if each.startswith("up{") else f"shardline_{each}"): both[index] for each, both in SCENES[name].items()}
+        return {
+            (each if each.startswith("up{") else f"shardline_{each}"): both[index]
+            for each, both in SCENES[name].items()
+        }
 
     assert fires(name, named(0), tmp_path)
     assert not fires(name, named(1), tmp_path)

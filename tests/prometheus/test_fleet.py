@@ -43,7 +43,9 @@ class Prometheus:
         self._url = url
 
     def get(self, path, **parameters):
-        with urllib.request.urlopen(f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=20) as answer:
+        with urllib.request.urlopen(
+            f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=20
+        ) as answer:
             return json.load(answer)["data"]
 
     def points(self, expression, began_at):
@@ -108,14 +110,26 @@ def demo(tmp_path_factory):
     first = free_ports(3)
     began_at = time.time()
     with prometheus(range(first, first + 3), tmp_path_factory.mktemp("demo")) as found:
-        command = [sys.executable, "-m", "shardline", "demo", "--plain", "--seconds", str(SECONDS), "--metrics", str(first)]
+        command = [
+            sys.executable,
+            "-m",
+            "shardline",
+            "demo",
+            "--plain",
+            "--seconds",
+            str(SECONDS),
+            "--metrics",
+            str(first),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 printed, _ = process.communicate(timeout=240)
             finally:
                 process.kill()
         assert process.returncode == 0, printed
-        assert re.search(rf"metrics on http://127.0.0.1:{first}/metrics; of the workers on ports {first + 1} and", printed)
+        assert re.search(
+            rf"metrics on http://127.0.0.1:{first}/metrics; of the workers on ports {first + 1} and", printed
+        )
         yield found, began_at
 
 
@@ -194,7 +208,9 @@ def test_slow_handlers_and_dead_letters_are_seen_within_a_minute(tmp_path):
                 assert process.poll() is None
                 time.sleep(0.5)
                 alerts = {alert["labels"]["alertname"] for alert in found.get("alerts")["alerts"]}
-            lag = next(expression for name, expression in EXPRESSIONS.items() if name.startswith("Consumer lag by group"))
+            lag = next(
+                expression for name, expression in EXPRESSIONS.items() if name.startswith("Consumer lag by group")
+            )
             reading = next(expression for name, expression in EXPRESSIONS.items() if name.startswith("Lag of reading"))
             assert max(found.points(lag, began_at)) > 3, "handling falls behind"
             assert max(found.points(reading, began_at)) < 3, "reading does not"

@@ -33,7 +33,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @final
 class MetricKey(NamedTuple):
-    """What distinguishes one metric from another."""
+    """The identity of a metric: its name with its namespace, dimensions and unit."""
 
     namespace: str
     dimensions: Dimensions

@@ -59,7 +59,7 @@ _SETTINGS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 _CLIENT: Final = "belongs to the client: pass it to Producer or Client as"
 _NO_DAEMON: Final = "has no counterpart: there is no native process"
-_SINK: Final = "has no counterpart: metrics go to the sink that you pass to Producer"
+_SINK: Final = "belongs to the sinks: CloudWatchSink can send the KPL's metrics"
 _ALWAYS: Final = "is always on"
 
 _EXPLAINED: Final[dict[str, str]] = {
