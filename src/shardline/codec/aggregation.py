@@ -151,7 +151,7 @@ def _encode_any(
 
 
 def encode_tags(headers: Mapping[str, str]) -> bytes:
-    """Return the fields of a record that hold its headers. Empty if there are none."""
+    """Return the fields of a record that hold its headers. Empty without headers."""
     parts: list[bytes] = []
     for name, value in headers.items():
         tag = _entry(_NAME, name) + _entry(_VALUE, value)

@@ -38,7 +38,7 @@ _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 
 @final
 class Metric(NamedTuple):
-    """What a metric is, for its instrument and for the documentation."""
+    """The definition of a metric, for its instrument and for the documentation."""
 
     name: str
     kind: Kind
@@ -155,15 +155,17 @@ class Instruments:
     def __init__(self, meter: Meter) -> None:
         self._instruments: dict[str, Any] = {}
         for name, kind, unit, description in METRICS:
-            match kind:
-                case "counter":
-                    made: Any = meter.create_counter(name, unit, description)
-                case "up-down counter":
-                    made = meter.create_up_down_counter(name, unit, description)
-                case "gauge":
-                    made = meter.create_gauge(name, unit, description)
-                case "histogram":
-                    made = meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=_SECONDS)
+            if kind == "histogram":
+                made: Any = meter.create_histogram(
+                    name, unit, description, explicit_bucket_boundaries_advisory=_SECONDS
+                )
+            else:
+                create = {
+                    "counter": meter.create_counter,
+                    "up-down counter": meter.create_up_down_counter,
+                    "gauge": meter.create_gauge,
+                }[kind]
+                made = create(name, unit, description)
             self._instruments[name] = made
 
     def add(self, metric: Metric, value: float, attributes: Attributes) -> None:

@@ -91,7 +91,7 @@ class ConsumerStatus:
     failed_records: int = 0
     """How many records ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
     totals: ConsumerTotals = field(default_factory=ConsumerTotals)
-    """What the consumer has done since it was started."""
+    """The totals since the start of the consumer."""
     rates: ConsumerRates = field(default_factory=ConsumerRates)
     """How fast it does that now."""
 

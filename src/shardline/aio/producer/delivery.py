@@ -61,7 +61,7 @@ class SettledRecord(BufferedRecord):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the record, as readers get them. Empty if there are none."""
+        """The headers of the record, as readers get them. Empty without headers."""
         return decode_tags(self.tags) if self.tags else NO_HEADERS
 
     def receipt(self) -> Receipt:

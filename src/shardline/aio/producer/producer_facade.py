@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from shardline.adapters.sinks.log_context import log_context
 from shardline.aio.client import ConnectionArguments
 from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
 from shardline.aio.producer.backpressure import WaitQueue
@@ -33,7 +34,6 @@ from shardline.aio.producer.validation import (
     packing_serializer,
 )
 from shardline.aio.reporting import ProducerReporter
-from shardline.aio.sink_threads import log_context
 from shardline.aio.tracing import find_tracings
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import PackingName, packing_named
@@ -142,7 +142,7 @@ class ProducerFacade(ABC, Generic[_Q]):
     def _tags_of(self, headers: Any) -> bytes:
         """Validate the headers of a put, add those of its trace, and return them as they are sent.
 
-        They are empty if there are none. Every put with headers, or in a trace, passes through this function.
+        Without headers, the result is empty. Every put with headers, or in a trace, passes through this function.
 
         Raises:
             UsageError: a header is invalid, or this producer cannot send headers.

@@ -46,7 +46,7 @@ class TraceHeaders:
         """While ``variable.get(None)`` is this value, a put is in no trace. Putters of all threads write it."""
 
     def tags(self) -> OptionalTags:
-        """Return the headers for a put of the running code, as they are sent. Empty if there are none."""
+        """Return the headers for a put of the running code, as they are sent. Empty without headers."""
         headers = self._headers()
         if headers is None:
             return NO_TAGS

@@ -28,7 +28,7 @@ from shardline.core.rates import Rate
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerTotals:
-    """What a consumer has done since it was started."""
+    """The totals of a consumer since its start."""
 
     pages: int = 0
     """Pages that were read, including empty ones."""

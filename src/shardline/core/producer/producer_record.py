@@ -173,7 +173,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     extra_ttl: float = 0.0
     """How much longer than ``record_ttl`` the record lives, in seconds. Negative if its own TTL is shorter."""
     tags: bytes = b""
-    """The headers, as ``codec.aggregation.encode_tags`` returns them. Empty if there are none."""
+    """The headers, as ``codec.aggregation.encode_tags`` returns them. Empty without headers."""
 
     @property
     def deadline(self) -> Instant:
