@@ -1,6 +1,7 @@
-"""Does the tree keep the architecture? Import contracts, sizes, names and words (docs/architecture.md).
+"""Does the tree follow the architecture (docs/architecture.md)? The tests check import contracts, sizes, names and
+words.
 
-A rule that nothing can break is no rule: every import contract, and every check of our own, is also seen to fail.
+A rule that cannot fail proves nothing, so every import contract and every check of our own is also seen to fail.
 """
 
 import ast
@@ -38,14 +39,14 @@ CONTRACTS = {
     contract["id"]: contract["name"]
     for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 }
-# Packages that contracts name; import-linter refuses to check a contract about one that is not there yet.
+# Packages that contracts name. import-linter refuses to check a contract about a package that does not exist yet.
 PLANNED = ("core/producer", "core/consumer")
 
-# What is done to a copy of the tree: file, the line added to it; then the contracts that this breaks, and no others.
+# The changes to a copy of the tree: a file and the line added to it, and the contracts that this breaks, and no others.
 BREACHES = {
     "codec imports aio": (
         {"aio/quiet.py": "", "codec/shapes.py": "import shardline.aio.quiet"},
-        {"layers", "acyclic"},  # acyclic, for aio imports codec
+        {"layers", "acyclic"},  # acyclic, because aio imports codec
     ),
     "model imports codec": ({"model/limits.py": "import shardline.codec"}, {"layers", "acyclic"}),
     "a top-level package that no layer names": ({"utils/__init__.py": ""}, {"layers"}),
@@ -69,7 +70,7 @@ BREACHES = {
 
 
 def lint(tree):
-    """The exit code of ``lint-imports`` in ``tree`` and what it printed."""
+    """Return the exit code of ``lint-imports`` in ``tree``, and its output."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "COLUMNS": "200", "NO_COLOR": "1"}
     run = subprocess.run(
         [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--no-logo"],
@@ -84,7 +85,7 @@ def lint(tree):
 
 
 def verdicts(output):
-    """The contracts that were kept, and those that were broken, by their ids."""
+    """Return the contracts that were kept, and those that were broken, by their ids."""
     lines = {" ".join(line.split()) for line in output.splitlines()}
     kept = {key for key, name in CONTRACTS.items() if f"{name} KEPT" in lines}
     broken = {key for key, name in CONTRACTS.items() if f"{name} BROKEN" in lines}
@@ -107,7 +108,7 @@ def add(tree, files):
 
 @pytest.fixture
 def copy(tmp_path):
-    """The tree as it stands, with what is planned, to be broken."""
+    """A copy of the tree, with the planned packages, to be broken."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     add(tmp_path, {f"{name}/__init__.py": "" for name in PLANNED if not (SRC / name).exists()})
@@ -145,7 +146,7 @@ def test_every_contract_is_seen_broken():
 
 
 def long_functions(source):
-    """Name and length of the functions that are too long, from ``def`` to the last line."""
+    """Return the name and the length of the functions that are too long, from ``def`` to the last line."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     lengths = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
@@ -187,9 +188,9 @@ def test_a_name_that_says_nothing_is_seen():
 
 
 def broad_handlers(source):
-    """The lines of handlers that would also catch cancellation: bare ones, and those of ``BaseException``.
+    """Return the lines of handlers that would also catch cancellation: bare ones, and those of ``BaseException``.
 
-    A handler that ends with ``raise`` passes it on.
+    A handler that ends with ``raise`` is allowed.
     """
     lines = []
     for node in ast.walk(ast.parse(source)):
@@ -234,7 +235,9 @@ HARMLESS_CALLS = {"isinstance", "len", "covers"}
 
 
 def behaviour_by_assertion(source):
-    """Lines that do something else under ``python -O``: an assert that acts or that someone catches."""
+    """Return lines that behave differently under ``python -O``: an assert with a side effect, or one whose error is
+    caught.
+    """
     lines = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assert):
@@ -275,7 +278,7 @@ def test_behaviour_that_depends_on_an_assertion_is_seen(source):
 
 
 def opening(source):
-    """The first line of the module's docstring."""
+    """Return the first line of the module's docstring."""
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
@@ -294,9 +297,9 @@ def test_a_module_without_an_opening_is_seen():
 # ---- tests
 
 
-# Modules that do I/O have their file, of the same name, in the suite that runs them for real.
+# Modules that do I/O have a test file of the same name in the suite that runs them for real.
 SUITES = {"server": "shell", "testing": "shell", "cli": "cli", "adapters/leases": "contract"}
-# Modules that are tested together: they make sense as one thing only, and that has the file.
+# Modules that are tested together, in one file.
 TOGETHER = {
     "unit/adapters/aws/test_credential_provider.py": {"adapters/aws/aws_service.py"},  # botocore's two chains
     "unit/server/model/test_broken_constraints.py": {  # each constraint of each member, against botocore's model
@@ -304,13 +307,13 @@ TOGETHER = {
         "server/model/member_types.py",
     },
     "contract/test_lease_stores.py": {"adapters/leases/memory.py"},  # it is the reference of all stores
-    "shell/test_local_kinesis.py": {  # the server behind a socket, and what a test may do with it
+    "shell/test_local_kinesis.py": {  # the server behind a socket, and its use in tests
         *("server/http_server.py", "server/http1_connection.py", "server/running_server.py", "server/sockets.py"),
         "testing/local_streams.py",
     },
     "shell/test_server_http2.py": {"server/http2.py"},
     "shell/test_http2.py": {"adapters/http/http2_transport.py"},
-    "unit/adapters/http/test_http1_connections.py": {"adapters/http/http_routes.py"},  # HTTP/1.1 connects by it
+    "unit/adapters/http/test_http1_connections.py": {"adapters/http/http_routes.py"},  # HTTP/1.1 uses it to connect
     "shell/test_tls.py": {"server/certificates.py"},
     "shell/test_cli_local.py": {"cli/local/local_command.py"},
     # Commands run as processes; these are their parts.
@@ -352,10 +355,10 @@ TOGETHER = {
         *("cli/demo/scene.py", "cli/demo/story.py", "cli/demo/loss_check.py", "cli/demo/demo_worker.py"),
     },
 }
-# The shells stand behind the public classes: the files of tests/shell are named for what those promise, on every loop.
+# The shells are behind the public classes: the files of tests/shell are named after their guarantees, on every loop.
 BY_PROMISE = {"aio", "sync"}
-WITHOUT_CODE = {"__init__.py", "__main__.py", "ports.py"}  # names, and protocols that every implementation keeps
-# Files of unit/ that are about more than one module.
+WITHOUT_CODE = {"__init__.py", "__main__.py", "ports.py"}  # names, and protocols that every implementation follows
+# Files of unit/ that test more than one module.
 ACROSS = {
     "core/producer/test_peer_defects.py",  # of aiokpl
     "server/model/test_broken_constraints.py",
@@ -366,12 +369,12 @@ ACROSS = {
 
 
 def mirror_of(module):
-    """Where the examples of a module stand."""
+    """Return the unit test file of a module."""
     return module.parent / f"test_{module.name}"
 
 
 def homes_of(module):
-    """The files in which the tests of a module may be, in the order in which they are looked for."""
+    """Return the files that may have the tests of a module, in the order in which they are tried."""
     mirror = mirror_of(module)
     yield UNIT / mirror
     for folder, suite in SUITES.items():
@@ -409,7 +412,7 @@ def test_every_file_of_the_unit_tests_is_about_a_module():
 
 
 def go_by_the_clock(folder):
-    """The test modules with a test that runs with nothing beside it."""
+    """Return the test modules with a test that must run alone."""
     mark = "pytest.mark." + "clock"
     return [path for path in folder.rglob("test_*.py") if mark in path.read_text()]
 

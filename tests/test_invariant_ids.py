@@ -1,7 +1,7 @@
-"""Are only the guarantees numbered, and is every number that the code cites a guarantee?
+"""Are only guarantees numbered, and is every number that the code cites a guarantee?
 
-P (producer), C (checkpoint) and L (lease) are numbered in ``docs/guarantees.md``. Every other invariant is a sentence in
-the docstring of its module.
+P (producer), C (checkpoint) and L (lease) are numbered in ``docs/guarantees.md``. Every other invariant is a sentence
+in the docstring of its module.
 """
 
 import io
@@ -37,13 +37,13 @@ NOT_IDS = {
 
 
 def defined():
-    """The numbers of all guarantees, as often as the page defines them."""
+    """Return the numbers of all guarantees, as often as the page defines them."""
     return re.findall(r"^(?:\| |- )\*\*([PCLS]\d+)\*\*", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE)
 
 
 @cache
 def prose_of(path):
-    """The comments and docstrings of a file that have a number in them, each with its line."""
+    """Return the comments and docstrings of a file that contain a number, each with its line."""
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
     prose = [token for token in tokens if token.type == tokenize.COMMENT or token.string.startswith('"""')]
     return [(token.start[0], token.string) for token in prose if re.search(IDS, token.string)]
