@@ -70,6 +70,7 @@ PRODUCER = [
             ],
             "aggregation": [
                 off("if a reader cannot unpack aggregates, or treats each Kinesis record as one item of work."),
+                set_it('to `"force"` if the stream has channels, but its other readers matter more.'),
                 cost("without aggregation a shard takes 1,000 records per second, and a record costs 50 % more CPU."),
             ],
             "packing": [
@@ -394,6 +395,8 @@ def producer_range(setting: "Field[Any]") -> str:
     rules = setting.metadata
     if "choices" in rules:
         return ", ".join(f'`"{choice}"`' for choice in rules["choices"]) + ", or `None`"
+    if "or" in rules:
+        return f'`True`, `False` or `"{rules["or"]}"`'
     if "lowest" not in rules:
         return "`True` or `False`"
     low, high = (number(rules[end], in_bytes="bytes" in setting.name) for end in ("lowest", "highest"))

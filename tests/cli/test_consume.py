@@ -77,6 +77,17 @@ def test_the_data_arrives_byte_for_byte(consume, put, tmp_path):
     assert not (tmp_path / "hacked").exists()
 
 
+def test_the_command_gets_the_headers(consume, put, tmp_path):
+    headers = {"traceparent": "00-1", "odd": "é \x00 $(touch hacked)\n"}
+    put(("k", b"1", headers), ("k", b"2"))
+    consume('printf \'%s %s\\n\' "$(cat)" "${SHARDLINE_HEADERS-none}" >> got')
+    assert (tmp_path / "got").read_text().splitlines()[1:] == ["2 none"]
+    assert json.loads((tmp_path / "got").read_text().splitlines()[0].removeprefix("1 ")) == headers
+    consume("cat >> lines", "--batch", "10", group="other")
+    headed, plain = map(json.loads, (tmp_path / "lines").read_text().splitlines())
+    assert (headed["headers"], "headers" in plain) == (headers, False)
+
+
 def test_the_variables_describe_the_record(shardline, consume, put, tmp_path):
     key = "odd \"key\" 'é' 🗝 $(touch hacked)\n\t\\"
     put(("first", b"1"), (key, b"2", "17"))

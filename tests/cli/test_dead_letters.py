@@ -11,12 +11,14 @@ import anyio
 import pytest
 
 import shardline as library
-from shardline import FailurePolicy, deaggregate, sync
+from shardline import FailurePolicy, ProducerConfig, deaggregate, sync
 
 SOON = FailurePolicy(attempts=1)
 TOP = str(2**128 - 1)
+HEADERS = {"traceparent": "00-1", "odd": 'é "\n\t\x00 🗝', "proof-bin": "AP8="}
+ALL_HEADERS = {b"with headers": HEADERS, b"both": {"a": ""}}
 RECORDS = [
-    # key, data, explicit hash key
+    # key, data, explicit hash key, headers
     ("text", "schlüssel 🗝".encode(), None),
     ("bytes", bytes(range(256)), None),
     ("empty", b"", None),
@@ -28,11 +30,17 @@ RECORDS = [
     ("k" * 256, b"long key", None),
     ("hashed low", b"low", "0"),
     ("hashed high", b"\xff\xfe", TOP),
+    ("headed", b"with headers", None, HEADERS),
+    ("hashed and headed", b"both", "0", {"a": ""}),
 ]
 
 
 def stored(kinesis, stream="orders"):
     return sorted((one.key, one.data, one.explicit_hash_key) for one in deaggregate(kinesis.streams[stream].records))
+
+
+def stored_headers(kinesis, stream="orders"):
+    return {one.data: dict(one.headers) for one in deaggregate(kinesis.streams[stream].records) if one.headers}
 
 
 @pytest.fixture
@@ -42,6 +50,15 @@ def connection(kinesis):
         "region": kinesis.region,
         "credentials": kinesis.credentials,
     }
+
+
+def create_auto(connection, name):
+    async def create():
+        async with library.Client(**connection) as client:
+            mode = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}, "RecordDistributionStrategy": "AUTO"}
+            await client.call("CreateStream", {"StreamName": name} | mode)
+
+    anyio.run(create)
 
 
 def refuse(record):
@@ -60,7 +77,11 @@ def dead_letter_async(connection, target):
         async with library.Producer("orders", **connection) as producer:
             await producer.put_many(RECORDS)
         async with library.Consumer("orders", until="latest", **connection) as consumer:
-            await consumer.run(refuse, policy=SOON, dead_letter=target)
+            if not callable(target):
+                await consumer.run(refuse, policy=SOON, dead_letter=target)
+                return
+            async with target() as producer:
+                await consumer.run(refuse, policy=SOON, dead_letter=producer)
 
     anyio.run(run)
 
@@ -70,12 +91,14 @@ def test_dead_letters_are_put_back_as_they_were(shardline, kinesis, connection, 
     path = tmp_path / "dead.jsonl"
     dead_letter(connection, path)
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
-    assert {(line["version"], line["error"], line["attempts"]) for line in lines} == {(1, "HandlerFailed", 1)}
+    assert {(line["error"], line["attempts"]) for line in lines} == {("HandlerFailed", 1)}
+    assert {line["version"] for line in lines} == {1, 2}
     assert all(line["message"].startswith("ValueError: no ") for line in lines)
     kinesis.create_stream("again", shards=2)
     ended = shardline("put", "again", "--retry", "dead.jsonl")
     assert ended.stderr.startswith(f"put {len(RECORDS)} records")
-    assert stored(kinesis, "again") == stored(kinesis) == sorted(RECORDS, key=str)
+    assert stored(kinesis, "again") == stored(kinesis) == sorted([record[:3] for record in RECORDS], key=str)
+    assert stored_headers(kinesis, "again") == stored_headers(kinesis) == ALL_HEADERS
 
 
 @pytest.mark.parametrize("dead_letter", [dead_letter_async, dead_letter_blocking], ids=["async", "blocking"])
@@ -89,6 +112,25 @@ def test_dead_letters_in_a_stream_are_put_back_as_they_were(shardline, kinesis, 
     keys_and_data = sorted((key, data) for key, data, _ in stored(kinesis))
     assert sorted((key, data) for key, data, _ in stored(kinesis, "dead")) == keys_and_data
     assert sorted((key, data) for key, data, _ in stored(kinesis, "again")) == keys_and_data
+    assert stored_headers(kinesis, "again") == stored_headers(kinesis, "dead") == ALL_HEADERS
+
+
+@pytest.mark.parametrize("dead_letter", [dead_letter_async, dead_letter_blocking], ids=["async", "blocking"])
+@pytest.mark.parametrize("target", ["a stream", "a producer"])
+def test_a_dead_letter_loses_its_headers_rather_than_itself(kinesis, connection, dead_letter, target, caplog):
+    create_auto(connection, "dead")
+    if target == "a stream":
+        dead_letter(connection, "dead")
+    else:
+        config = ProducerConfig(aggregation=False)
+        if dead_letter is dead_letter_blocking:
+            with sync.Producer("dead", config=config, **connection) as producer:
+                dead_letter(connection, producer)
+        else:
+            dead_letter_async(connection, lambda: library.Producer("dead", config=config, **connection))
+    found = kinesis.streams["dead"].records
+    assert sorted(record.data for record in found) == sorted(data for _, data, *_ in RECORDS)
+    assert "dead letters are written without their headers: headers are sent in aggregates" in caplog.text
 
 
 def test_a_dead_letter_without_a_key_is_put_back_without_one(shardline, kinesis, connection, tmp_path):
@@ -135,10 +177,10 @@ def test_an_old_file_of_dead_letters_is_refused_as_a_whole(shardline, kinesis, t
 
 
 def test_a_file_of_a_newer_format_is_refused_as_a_whole(shardline, kinesis, tmp_path):
-    (tmp_path / "f").write_text(NEW + '{"version": 2, "key": "k", "data": "x", "headers": {"a": "b"}}')
+    (tmp_path / "f").write_text(NEW + '{"version": 3, "key": "k", "data": "x", "colour": "red"}')
     ended = shardline("put", "orders", "--retry", "f", code=2)
     assert ended.stderr == (
-        "Error: f: line 2 is a record in version 2 of the format: this Shardline reads version 1; nothing was put\n"
+        "Error: f: line 2 is a record in version 3 of the format: this Shardline reads versions 1 and 2; nothing was put\n"
     )
     assert stored(kinesis) == []
 

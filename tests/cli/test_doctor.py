@@ -319,6 +319,25 @@ def test_a_stream_that_chooses_shards_itself(kinesis):
     assert kinesis.streams["auto"].record_count == 0
 
 
+def test_a_stream_with_channels(kinesis):
+    async def change(client):
+        await client.create_stream("tables", mode="ON_DEMAND", wait=True)
+        arn = (await client.describe_stream_summary("tables")).arn
+        bucket = {"BucketARN": "arn:aws:s3:::records", "ExpectedBucketOwner": "000000000000", "CompressionType": "GZIP"}
+        members = {
+            "ChannelName": "c",
+            "ServiceExecutionRoleARN": "arn:aws:iam::000000000000:role/delivery",
+            "StreamConfigurationList": [{"StreamARN": arn, "RecordConfiguration": {"RecordFormatType": "JSON"}}],
+            "S3DestinationConfiguration": {"StorageConfiguration": bucket},
+        }
+        await client.call("CreateChannel", members)
+
+    in_loop(kinesis, change)
+    found = examined(kinesis, stream="tables")
+    assert found["channels"]["verdict"] == "warning"
+    assert found["channels"]["seen"] == "1 channel, which cannot read aggregates"
+
+
 # ---- permissions
 
 

@@ -34,6 +34,58 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
+# ---- headers
+
+
+def test_headers_go_with_every_record(shardline, kinesis):
+    shardline("put", "orders", "alone", "--key", "k", "--header", "content-type=text/plain", "--header", "odd=a=b é")
+    shardline("put", "orders", "--header", "a=", stdin=b"one\n\ntwo\n")
+    shardline("put", "orders", "--whole", "--header", "a=1", stdin=b"whole")
+    shardline("put", "orders", "--key-field", "k", "--header", "a=2", stdin=b'{"k": "x"}\n')
+    shardline("put", "orders", "--records", "-", "--header", "a=3", stdin=b'{"data":"r","headers":{"a":"0","b":"4"}}\n')
+    assert {record.data: record.headers for record in stored(kinesis)} == {
+        b"alone": {"content-type": "text/plain", "odd": "a=b é"},
+        b"one": {"a": ""},
+        b"two": {"a": ""},
+        b"whole": {"a": "1"},
+        b'{"k": "x"}': {"a": "2"},
+        b"r": {"a": "3", "b": "4"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--header", "a"], "--header takes NAME=VALUE, not 'a'"),
+        (["--header", "a b=1"], "--header: a header's name has 1 to 128"),
+        (["--header", "a=1", "--header", "a=2"], "--header a is given twice"),
+        (["--header", "a=1", "--no-aggregate"], "--header cannot be combined with --no-aggregate"),
+    ],
+)
+def test_wrong_headers_are_refused_before_anything_is_put(shardline, kinesis, options, said):
+    assert said in shardline("put", "orders", "x", *options, code=2).stderr
+    assert kinesis.streams["orders"].record_count == 0
+
+
+def test_failed_records_keep_their_headers_and_are_put_again_with_them(shardline, kinesis, tmp_path):
+    kinesis.faults.throttle(operation="PutRecords")
+    options = ("--header", "a=1", "--failed", "failed.jsonl", "--give-up-after", "500ms", "-q")
+    shardline("put", "orders", *options, stdin=b"1\n2\n", code=1)
+    assert [(line["version"], line["headers"]) for line in lines_of(tmp_path / "failed.jsonl")] == [(2, {"a": "1"})] * 2
+    kinesis.faults.clear()
+    shardline("put", "orders", "--retry", "failed.jsonl")
+    assert {record.data: record.headers for record in stored(kinesis)} == {b"1": {"a": "1"}, b"2": {"a": "1"}}
+
+
+def test_records_with_headers_for_a_stream_without_aggregates_fail_and_are_kept(shardline, kinesis, tmp_path):
+    lines = b'{"data":"plain"}\n{"data":"headed","headers":{"a":"1"}}\n'
+    shardline("put", "orders", "--no-aggregate", "--records", "-", "--failed", "failed.jsonl", stdin=lines, code=1)
+    (kept,) = lines_of(tmp_path / "failed.jsonl")
+    assert (kept["data"], kept["headers"], kept["error"]) == ("headed", {"a": "1"}, "Refused")
+    assert "aggregation=False" in kept["message"]
+    assert data_of(kinesis) == [b"plain"]
+
+
 # ---- sources of records
 
 

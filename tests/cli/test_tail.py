@@ -311,3 +311,12 @@ def test_records_go_from_one_stream_to_another(shardline, put, kinesis):
     assert [(record.key, record.data) for record in kinesis.streams["copy"].records] == [
         ("kept", data) for data in hostile
     ]
+
+
+def test_headers_are_printed_if_asked_for(shardline, kinesis):
+    shardline("put", "orders", "headed", "--key", "k", "--header", "a=1")
+    shardline("put", "orders", "plain", "--key", "k")
+    assert shardline("tail", "orders", *ALL).lines == ["headed", "plain"]
+    assert shardline("tail", "orders", *ALL, "--headers", "-k").lines == ['k\t{"a":"1"}\theaded', "k\t{}\tplain"]
+    headed, plain = map(json.loads, shardline("tail", "orders", *ALL, "--output", "json").lines)
+    assert (headed["headers"], "headers" in plain) == ({"a": "1"}, False)

@@ -5,20 +5,22 @@ it, and ``put --records`` (``--retry``) reads it. docs/reference/cli/record-file
 
     {"version": 1, "key": "customer-7", "data": "order 1", "error": "Expired", "message": "..."}
     {"version": 1, "key": null, "data_base64": "AAEC/w=="}
+    {"version": 2, "key": "customer-7", "data": "order 2", "headers": {"content-type": "text/plain"}}
 
 Invariants:
 
 - Data that is valid UTF-8 is text under ``data``. Other data is base64 under ``data_base64``. The data that is read is
   byte for byte the data that was written.
 - Unknown members are ignored, so that a command can add facts about a record. A new member that a reader must not
-  ignore, because it changes what is put, needs a higher ``VERSION``: an older reader then refuses the line.
+  ignore, because it changes what is put, needs a higher version: an older reader then refuses the line. Headers are
+  such a member, so a line with headers has version 2. Other lines stay at version 1.
 - A line whose data could be misread is refused: Shardline's dead letters once had base64 under ``data``, and no
   version.
 """
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, final
 
@@ -27,6 +29,7 @@ import msgspec
 from shardline.errors import UsageError
 
 VERSION: Final = 1
+_VERSION_WITH_HEADERS: Final = 2
 
 
 @final
@@ -36,6 +39,8 @@ class PlainRecord(NamedTuple):
     key: str | None
     data: bytes
     explicit_hash_key: str | None = None
+    headers: Mapping[str, str] | None = None
+    """``None`` or empty: the record has no headers."""
 
 
 class _Line(msgspec.Struct):
@@ -44,6 +49,7 @@ class _Line(msgspec.Struct):
     explicit_hash_key: str | None = None
     data: str | None = None
     data_base64: str | None = None
+    headers: dict[str, str] | None = None
     error: str | None = None
     buried_at: float | None = None
     """Set only in dead letters of the old format."""
@@ -68,6 +74,9 @@ def line_of(record: PlainRecord, **facts: Any) -> bytes:
         members["data"] = record.data.decode()
     except UnicodeDecodeError:
         members["data_base64"] = base64.b64encode(record.data).decode()
+    if record.headers:
+        members["version"] = _VERSION_WITH_HEADERS
+        members["headers"] = dict(record.headers)
     return msgspec.json.encode(members | facts) + b"\n"
 
 
@@ -94,7 +103,7 @@ def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> Plai
         key = key_of(data)
     elif key is None and found.error == NO_KEY:
         raise UsageError("it failed because it has no key: add a key to the line, or pass --key or --key-field")
-    return PlainRecord(key, data, found.explicit_hash_key)
+    return PlainRecord(key, data, found.explicit_hash_key, found.headers or None)
 
 
 def format_problem(line: bytes) -> str | None:
@@ -115,9 +124,10 @@ def shown_time(seconds: float) -> str:
 def _format_problem(found: _Line) -> str | None:
     if found.version is None:
         return None if found.buried_at is None else _OLD_DEAD_LETTER
-    if found.version == VERSION:
+    if VERSION <= found.version <= _VERSION_WITH_HEADERS:
         return None
-    return f"a record in version {found.version} of the format: this Shardline reads version {VERSION}"
+    versions = f"versions {VERSION} and {_VERSION_WITH_HEADERS}"
+    return f"a record in version {found.version} of the format: this Shardline reads {versions}"
 
 
 def _data_of(found: _Line) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio.to_thread
 
-from shardline.aio.consumer.dead_letters import records_of
+from shardline.aio.consumer.dead_letters import lost_its_headers, records_of, without_refused_headers
 from shardline.aio.producer.async_producer import Producer as AsyncProducer
 from shardline.core.consumer.failure_policy import DeadLetter
 from shardline.errors import UsageError
@@ -45,5 +45,12 @@ def in_threads(target: Any) -> Any:
 
 
 def _put(producer: Producer, letter: DeadLetter) -> None:
-    for delivery in producer.put_many(records_of(letter)):
+    records = without_refused_headers(records_of(letter), producer.headers_refusal)
+    deliveries = producer.put_many(records)
+    refused = [
+        record
+        for record, delivery in zip(records, deliveries, strict=True)
+        if lost_its_headers(delivery.outcome(), delivery)
+    ]
+    for delivery in producer.put_many(without_refused_headers(refused, producer.headers_refusal)):
         delivery.result()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardline import UsageError
 from shardline.codec.record_lines import NO_KEY, PlainRecord, format_problem, line_of, record_of, shown_time
+from shardline.model.headers import NO_HEADERS, Headers
 
 KEYS = st.none() | st.text(st.characters(codec="utf-8"), min_size=1)
 OLD = (
@@ -18,9 +19,14 @@ OLD = (
 )
 
 
-@given(KEYS, st.binary() | st.text(st.characters(codec="utf-8")).map(str.encode), st.none() | st.just("7"))
-def test_what_is_written_is_read_back(key, data, explicit_hash_key):
-    record = PlainRecord(key, data, explicit_hash_key)
+HEADERS = st.none() | st.dictionaries(
+    st.sampled_from(["a", "b-bin"]), st.text(st.characters(codec="utf-8")), min_size=1
+)
+
+
+@given(KEYS, st.binary() | st.text(st.characters(codec="utf-8")).map(str.encode), st.none() | st.just("7"), HEADERS)
+def test_what_is_written_is_read_back(key, data, explicit_hash_key, headers):
+    record = PlainRecord(key, data, explicit_hash_key, headers)
     line = line_of(record, error="Expired", message="too late", line=3, maybe_stored=True)
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
@@ -33,6 +39,20 @@ def test_text_is_text_and_the_rest_is_base64():
     assert json.loads(line_of(PlainRecord(None, b"\xff"))) == {"version": 1, "key": None, "data_base64": "/w=="}
     text = base64.b64encode(b"text that looks like base64")
     assert record_of(line_of(PlainRecord("k", text))).data == text
+
+
+def test_only_a_line_with_headers_has_the_version_that_older_readers_refuse():
+    line = line_of(PlainRecord("k", b"x", None, Headers({"a": "1"})))
+    assert json.loads(line) == {"version": 2, "key": "k", "data": "x", "headers": {"a": "1"}}
+    assert json.loads(line_of(PlainRecord("k", b"x", None, NO_HEADERS))) == {"version": 1, "key": "k", "data": "x"}
+    assert record_of(b'{"data": "x", "headers": {"a": "1"}}') == PlainRecord(None, b"x", None, {"a": "1"})
+    assert record_of(b'{"data": "x", "headers": {}}') == PlainRecord(None, b"x")
+
+
+@pytest.mark.parametrize("headers", [b'"a=1"', b'["a"]', b'{"a": 1}'])
+def test_headers_that_are_not_text_make_no_record(headers):
+    with pytest.raises(UsageError, match=r"not a record as JSON: .*headers"):
+        record_of(b'{"data": "x", "headers": %b}' % headers)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +69,10 @@ def test_unknown_members_are_ignored_and_a_version_is_optional():
     assert record_of(b'{"data": "x", "headers_to_come": {"a": 1}}') == PlainRecord(None, b"x")
 
 
-@pytest.mark.parametrize("version", [-1, 0, 2, 2_000])
+@pytest.mark.parametrize("version", [-1, 0, 3, 2_000])
 def test_another_version_is_refused(version):
     line = b'{"version": %d, "key": "k", "data": "x"}' % version
-    message = f"a record in version {version} of the format: this Shardline reads version 1"
+    message = f"a record in version {version} of the format: this Shardline reads versions 1 and 2"
     assert format_problem(line) == message
     with pytest.raises(UsageError, match=message):
         record_of(line)

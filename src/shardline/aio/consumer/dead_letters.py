@@ -4,26 +4,33 @@ Invariants:
 
 - ``write`` returns only when the dead letter is safe: the callable has returned, every record has its receipt, or the
   lines are on the disk. Otherwise it raises.
-- A record in a stream of dead letters keeps its data and its key, so that it can be put back unchanged. A line in a
+- A record in a stream of dead letters keeps its data, its key and its headers, so that it can be put back unchanged. It
+  loses its headers only if that stream cannot take them, because losing the record would be worse. A line in a
   file is a record in the format of ``codec.record_lines``, with the reason; ``shardline put --retry`` puts it back.
 """
 
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, cast, final
+from typing import Final, NamedTuple, TypeAlias, cast, final
 
 import anyio.to_thread
 
 from shardline.aio.client import Client
 from shardline.aio.producer.async_producer import Producer
+from shardline.aio.producer.delivery import SettledRecord
 from shardline.codec.record_lines import PlainRecord, line_of, shown_time
 from shardline.core.consumer.failure_policy import DeadLetter
+from shardline.core.producer.producer_record import Receipt, Undelivered
+from shardline.core.producer.retries import HEADERS_REFUSED
 from shardline.errors import UsageError
 from shardline.model.stream import parse_stream
+
+_log: Final = logging.getLogger("shardline.consumer")
 
 DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Producer[bytes]
 """Where dead letters go: to a callable, to a stream (its name, its ARN or a ``Producer``), or to the end of a file."""
@@ -75,7 +82,14 @@ async def _call(target: Callable[[DeadLetter], object], letter: DeadLetter) -> N
 async def _put(producer: Producer, letter: DeadLetter, *, is_owned: bool = False) -> None:
     if is_owned:
         await producer.start()
-    for delivery in await producer.put_many(records_of(letter)):
+    records = without_refused_headers(records_of(letter), producer.headers_refusal)
+    deliveries = await producer.put_many(records)
+    refused = [
+        record
+        for record, delivery in zip(records, deliveries, strict=True)
+        if lost_its_headers(await delivery.outcome(), delivery)
+    ]
+    for delivery in await producer.put_many(without_refused_headers(refused, producer.headers_refusal)):
         await delivery
 
 
@@ -95,9 +109,29 @@ def records_of(letter: DeadLetter) -> list[PlainRecord]:
     A record without a key loses its explicit hash key, because ``put`` refuses an explicit hash key without a key.
     """
     return [
-        PlainRecord(record.key, record.data, record.explicit_hash_key if record.key else None)
+        PlainRecord(record.key, record.data, record.explicit_hash_key if record.key else None, record.headers)
         for record in letter.records
     ]
+
+
+def without_refused_headers(records: list[PlainRecord], refusal: str | None) -> list[PlainRecord]:
+    """Return the records without headers, if the producer of the dead letters cannot send any. This is logged."""
+    if refusal is None or not any(record.headers for record in records):
+        return records
+    _log.warning("dead letters are written without their headers: %s", refusal)
+    return [record._replace(headers=None) for record in records]
+
+
+def lost_its_headers(outcome: Receipt | Undelivered, delivery: SettledRecord) -> bool:
+    """Whether a dead letter has to be put again without headers, because its stream turned out to take none.
+
+    Raises:
+        DeliveryFailed: it was not delivered, for another reason.
+    """
+    if isinstance(outcome, Undelivered) and outcome.code == HEADERS_REFUSED:
+        return True
+    delivery.receipt()
+    return False
 
 
 def dead_letter_lines(letter: DeadLetter, now: float) -> bytes:

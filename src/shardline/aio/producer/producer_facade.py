@@ -150,8 +150,8 @@ class ProducerFacade(ABC, Generic[_Q]):
         checked, trace = check_headers(headers), self._trace
         if not checked:
             return b"" if trace is None else trace.tags()
-        if self._intake.headers_refusal is not None:
-            raise UsageError(f"this producer cannot send headers: {self._intake.headers_refusal}")
+        if self.headers_refusal is not None:
+            raise UsageError(f"this producer cannot send headers: {self.headers_refusal}")
         return encode_tags(checked if trace is None else trace.merge(checked))
 
     def _extra_ttl(self, ttl: float | None) -> float:
@@ -215,6 +215,11 @@ class ProducerFacade(ABC, Generic[_Q]):
             raise Closed(self._intake.refusal)
 
     # ---- state
+
+    @property
+    def headers_refusal(self) -> str | None:
+        """Why this producer cannot send headers: its settings, or the stream. ``None`` if it can, as far as known."""
+        return self._intake.headers_refusal
 
     @property
     def outstanding(self) -> int:

@@ -27,14 +27,14 @@ from anyio.abc import Process
 
 from shardline.aio.consumer.batches import Batch
 from shardline.cli.quantities import counted
-from shardline.cli.tail.record_formats import json_line
+from shardline.cli.tail.record_formats import headers_json, json_line
 from shardline.cli.terminal import notice
 from shardline.cli.time_arguments import shown_time
 from shardline.errors import UsageError
 from shardline.model.record import Record
 
 _PREFIX: Final = "SHARDLINE_"
-_OF_RECORD: Final = ("KEY", "EXPLICIT_HASH_KEY", "SEQUENCE_NUMBER", "SUB_SEQUENCE", "ARRIVED_AT")
+_OF_RECORD: Final = ("KEY", "EXPLICIT_HASH_KEY", "SEQUENCE_NUMBER", "SUB_SEQUENCE", "ARRIVED_AT", "HEADERS")
 _OF_CALL: Final = ("STREAM", "GROUP", "SHARD_ID", "LEASE_TOKEN", "RECORD_COUNT")
 VARIABLES: Final = tuple(f"{_PREFIX}{name}" for name in (*_OF_CALL, *_OF_RECORD))
 """The environment variables of the command. Those that do not apply are not set."""
@@ -143,6 +143,7 @@ def _record_variables(record: Record) -> dict[str, str]:
         "SEQUENCE_NUMBER": record.sequence_number,
         "SUB_SEQUENCE": str(record.sub_sequence),
         "ARRIVED_AT": None if record.arrived_at is None else shown_time(record.arrived_at),
+        "HEADERS": headers_json(record) if record.headers else None,
     }
     return {name: value for name, value in values.items() if value is not None}
 

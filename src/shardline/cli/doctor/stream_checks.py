@@ -36,7 +36,7 @@ _UNEVEN_LOAD_MIN: Final = 10.0  # records per second: below that, one shard may 
 
 
 def check_stream(summary: StreamSummary) -> list[Finding]:
-    """Check the status, the retention, the encryption and the distribution of the stream."""
+    """Check the status, the retention, the encryption, the distribution and the channels of the stream."""
     count = summary.open_shard_count
     shards = "open shards unknown" if count is None else counted(count, "open shard")
     seen = f"{summary.status}, {summary.mode}, {shards}"
@@ -57,6 +57,13 @@ def check_stream(summary: StreamSummary) -> list[Finding]:
             "records for such a stream"
         )
         findings.append(warning("distribution", "AUTO: Kinesis chooses the shard and ignores keys", advice))
+    if summary.channel_count:
+        seen = f"{counted(summary.channel_count, 'channel')}, which cannot read aggregates"
+        advice = (
+            'do nothing if all producers use Shardline without aggregation="force", which then aggregates no records '
+            "and refuses headers; switch aggregation off in other producers, such as the KPL"
+        )
+        findings.append(warning("channels", seen, advice))
     return findings
 
 

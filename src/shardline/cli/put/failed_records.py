@@ -44,7 +44,7 @@ class FailedRecords:
         assert isinstance(reason, Undelivered)
         assert delivery.data is not None, "a failed delivery keeps its data"
         self.reasons[f"{reason.code}: {reason.message}"] += 1
-        record = PlainRecord(delivery.key, delivery.data, delivery.explicit_hash_key)
+        record = PlainRecord(delivery.key, delivery.data, delivery.explicit_hash_key, delivery.headers)
         error = {"error": reason.code, "message": reason.message, "maybe_stored": reason.maybe_stored}
         self._write(line_of(record, **error))
 

@@ -38,6 +38,7 @@ from shardline.codec.record_lines import NO_KEY, PlainRecord, format_problem, re
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import ServiceError, UsageError
+from shardline.model.headers import check_headers
 
 _STDIN: Final = 0
 _BUFFER_BYTES: Final = 16 * 1024 * 1024
@@ -60,6 +61,14 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path, allow_das
     "--key", type=UTF8, metavar="KEY", help="Partition key of all records; without it, the least busy shard is used."
 )
 @click.option("--key-field", type=UTF8, metavar="A.B", help="Lines are JSON: take the key of each from this field.")
+@click.option(
+    "--header",
+    "headers",
+    type=UTF8,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Send this header with every record; repeatable.",
+)
 @click.option(
     "--aggregate/--no-aggregate", default=True, show_default=True, help="Pack small records together, as the KPL does."
 )
@@ -86,12 +95,13 @@ def put(invocation: Invocation, /, stream: str, data: str | None, **settings: An
     Examples:
       shardline put orders '{"order": 1}' --key customer-7
       shardline put orders --file orders.jsonl --key-field customer.id --failed failed.jsonl
+      shardline put orders '{"order": 2}' --key customer-7 --header content-type=application/json
       shardline put orders --retry failed.jsonl
       journalctl -f -o json | shardline put logs --key-field _HOSTNAME
       shardline tail orders --from 1h --until latest --output json | shardline put copy --records -
     """
     source = _Source.of(data, settings)
-    parser = _line_parser(settings)
+    parser = replace(_line_parser(settings), headers=_headers(settings))
     config = ProducerConfig(
         aggregation=settings["aggregate"],
         ordered=settings["ordered"],
@@ -155,6 +165,24 @@ def _line_parser(settings: dict[str, Any]) -> LineParser:
     if find is not None:
         return LineParser(convert=lambda line: PlainRecord(find(line), line), error_code=NO_KEY)
     return LineParser(key)
+
+
+def _headers(settings: dict[str, Any]) -> dict[str, str]:
+    """Return the headers for every record, by name."""
+    headers: dict[str, str] = {}
+    for text in settings["headers"]:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise WrongUsage(f"--header takes NAME=VALUE, not {text!r}")
+        if name in headers:
+            raise WrongUsage(f"--header {name} is given twice: a record has one value for each header")
+        headers[name] = value
+    if headers and not settings["aggregate"]:
+        raise WrongUsage("--header cannot be combined with --no-aggregate: headers are sent in aggregates")
+    try:
+        return check_headers(headers)
+    except UsageError as error:
+        raise WrongUsage(f"--header: {error}") from None
 
 
 def _check_formats(path: Path) -> None:

@@ -7,7 +7,7 @@ Invariants:
 - A line that cannot become a record does not stop the other lines.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
@@ -22,6 +22,7 @@ from shardline.codec.record_lines import PlainRecord
 from shardline.errors import UsageError
 
 if TYPE_CHECKING:
+    from shardline.aio.producer.delivery import Delivery
     from shardline.core.producer.producer_record import Receipt
     from shardline.core.producer.producer_stats import ProducerStats
 
@@ -43,9 +44,12 @@ class LineParser:
     """The error code of a line that ``convert`` rejects."""
     keeps_lines: bool = False
     """Whether rejected lines are written to ``--failed`` unchanged, because they already are in its format."""
+    headers: Mapping[str, str] | None = None
+    """Headers for every record. They replace headers of the same name that a line has."""
 
     def parse(self, line: bytes) -> PlainRecord:
-        return PlainRecord(self.key, line) if self.convert is None else self.convert(line)
+        record = PlainRecord(self.key, line) if self.convert is None else self.convert(line)
+        return record if not self.headers else record._replace(headers={**(record.headers or {}), **self.headers})
 
 
 @final
@@ -80,9 +84,9 @@ class PutRun:
             UsageError: the data cannot become a record.
             DeliveryFailed: the record was not delivered.
         """
-        key, data, explicit_hash_key = self._parser.parse(data)
+        record = self._parser.parse(data)
         with self._signals.stage() as waiting:
-            delivery = await self._producer.put(data, key=key, explicit_hash_key=explicit_hash_key)
+            delivery = await self._put_record(record)
             self.receipt = await delivery
         self.is_interrupted = waiting.cancelled_caught
 
@@ -153,21 +157,24 @@ class PutRun:
 
     async def _put_one_by_one(self, records: Sequence[_Record], numbers: Sequence[int]) -> None:
         for record, number in zip(map(_whole, records), numbers, strict=True):
-            key, data, explicit_hash_key = record
             try:
-                await self._producer.put(data, key=key, explicit_hash_key=explicit_hash_key)
+                await self._put_record(record)
             except UsageError as error:
                 self._failed.add_line(number, record, "Refused", str(error))
             else:
                 self._accepted += 1
             self._done += 1
 
+    async def _put_record(self, record: PlainRecord) -> "Delivery":
+        key, data, explicit_hash_key, headers = record
+        return await self._producer.put(data, key=key, explicit_hash_key=explicit_hash_key, headers=headers)
+
     def _records(self, lines: list[bytes | None]) -> tuple[Sequence[_Record], Sequence[int]]:
         """Return the records of the lines, and their line numbers. Lines that cannot become records have failed."""
         first = self.line_count + 1
         self.line_count += len(lines)
         parser = self._parser
-        if parser.convert is None and b"" not in lines and None not in lines:
+        if parser.convert is None and not parser.headers and b"" not in lines and None not in lines:
             key = parser.key
             return [(key, line) for line in lines if line is not None], range(first, first + len(lines))
         records: list[_Record] = []
@@ -200,8 +207,8 @@ class PutRun:
 
 
 def _short(record: PlainRecord) -> _Record:
-    """Drop the explicit hash key if it is not set: the producer accepts such pairs much faster."""
-    return (record.key, record.data) if record.explicit_hash_key is None else record
+    """Drop the explicit hash key and the headers if they are not set: the producer accepts such pairs much faster."""
+    return (record.key, record.data) if record.explicit_hash_key is None and not record.headers else record
 
 
 def _whole(record: _Record) -> PlainRecord:

@@ -41,6 +41,7 @@ def summary_json(summary: StreamSummary) -> dict[str, Any]:
         "max_record_bytes": summary.max_record_bytes,
         "record_distribution": summary.record_distribution,
         "consumer_count": summary.consumer_count,
+        "channel_count": summary.channel_count,
     }
 
 
@@ -102,6 +103,8 @@ def print_stream(view: StreamView, *, only_open: bool) -> None:
     }
     if summary.record_distribution not in (None, "KEY_BASED"):
         facts["distribution"] = str(summary.record_distribution)
+    if summary.channel_count:
+        facts["channels"] = str(summary.channel_count)
     print_lines(_fact(name, value) for name, value in facts.items())
     print_lines([""])
     print_lines(_open_lines(opened) if only_open else _tree_lines(view.shards))

@@ -15,6 +15,8 @@ import string
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+import msgspec
+
 from shardline.cli.terminal import printable
 from shardline.cli.time_arguments import shown_time
 from shardline.codec.record_lines import PlainRecord, line_of
@@ -28,6 +30,10 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Record], object]]]] = {
     "data": ("the data", lambda record: record.data),
     "base64": ("the data in base64", lambda record: base64.b64encode(record.data).decode()),
     "key": ("the partition key", lambda record: record.key or ""),
+    "headers": (
+        "the headers, as a JSON object",
+        lambda record: msgspec.json.encode(dict(record.headers)).decode(),
+    ),
     "hash_key": ("the explicit hash key, if the record has one", lambda record: record.explicit_hash_key or ""),
     "time": ("the arrival time, in UTC", lambda record: shown_time(record.arrived_at)),
     "timestamp": ("the arrival time, in seconds since 1970", lambda record: record.arrived_at or 0.0),
@@ -46,13 +52,14 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
 
 
-def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_terminal: bool) -> Format:
+def make_format(chosen: str, *, keys: bool, times: bool, headers: bool, delimiter: str, is_terminal: bool) -> Format:
     """Return a function that formats a record.
 
     Args:
         chosen: one of ``NAMED``, or a template with fields in braces.
         keys: whether to print the key and a tab before the data.
         times: whether to print the arrival time and a tab before the data.
+        headers: whether to print the headers and a tab before the data.
         delimiter: the text after each record. JSON is always followed by a newline.
         is_terminal: whether standard output is a terminal.
 
@@ -69,19 +76,25 @@ def make_format(chosen: str, *, keys: bool, times: bool, delimiter: str, is_term
         raise UsageError(
             f"a format is {', '.join(NAMED)}, or a template such as '{{time}} {{key}} {{data}}', not {chosen!r}"
         )
-    template = ("{time}\t" if times else "") + ("{key}\t" if keys else "") + unescaped(template) + unescaped(delimiter)
+    before = [field for field, wanted in (("{time}", times), ("{key}", keys), ("{headers}", headers)) if wanted]
+    template = "\t".join([*before, unescaped(template)]) + unescaped(delimiter)
     return _from_template(template, is_terminal=is_terminal)
 
 
 def json_line(record: Record) -> bytes:
     """Return the record as a line of JSON, in the format of ``codec.record_lines``."""
     return line_of(
-        PlainRecord(record.key, record.data, record.explicit_hash_key),
+        PlainRecord(record.key, record.data, record.explicit_hash_key, record.headers),
         shard_id=record.shard_id,
         sequence_number=record.sequence_number,
         sub_sequence=record.sub_sequence,
         arrived_at=None if record.arrived_at is None else shown_time(record.arrived_at),
     )
+
+
+def headers_json(record: Record) -> str:
+    """Return the record's headers as a JSON object, on one line."""
+    return str(FIELDS["headers"][1](record))
 
 
 def _from_template(template: str, *, is_terminal: bool) -> Format:

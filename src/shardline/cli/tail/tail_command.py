@@ -85,6 +85,7 @@ _CONNECTIONS: Final = 200  # a slow call to one shard should not delay the other
 )
 @click.option("-k", "--keys", is_flag=True, help="Print the key before the data.")
 @click.option("-t", "--times", is_flag=True, help="Print the arrival time before the data.")
+@click.option("--headers", is_flag=True, help="Print the headers, as a JSON object, before the data.")
 @click.option(
     "-d", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="Text to print after each record."
 )
@@ -99,7 +100,7 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
     is stored: no consumer group is affected, and no lease is taken. The exit code is also 0 if Ctrl-C or a closed pipe
     ends the reading.
 
-    A template has fields in braces: {data} {base64} {key} {hash_key} {time} {timestamp} {shard} {sequence}
+    A template has fields in braces: {data} {base64} {key} {headers} {hash_key} {time} {timestamp} {shard} {sequence}
     {sub_sequence} {size} {lag} {stream}.
 
     \b
@@ -177,6 +178,7 @@ def _format(invocation: Invocation, settings: dict[str, Any]) -> Format:
             "json" if invocation.is_json else settings["format_"],
             keys=settings["keys"],
             times=settings["times"],
+            headers=settings["headers"],
             delimiter=settings["delimiter"],
             is_terminal=sys.stdout.isatty(),
         )

@@ -34,6 +34,19 @@ def test_only_a_stream_that_can_be_used_is_well(status, verdict):
     assert (found["stream"].advice is None) == (verdict is Verdict.OK)
 
 
+@pytest.mark.parametrize(("channels", "seen"), [(None, None), (0, None), (1, "1 channel"), (2, "2 channels")])
+def test_channels_are_reported(channels, seen):
+    active = StreamSummary(name="orders", arn="arn", status="ACTIVE", channels_shape=channels)
+    found = {finding.check: finding for finding in check_stream(active)}
+    if seen is None:
+        assert "channels" not in found
+        return
+    assert (found["channels"].verdict, found["channels"].seen) == (
+        Verdict.WARNING,
+        f"{seen}, which cannot read aggregates",
+    )
+
+
 def shard(index, start, end, *, is_open=True):
     ending = None if is_open else SequenceNumber(9)
     return Shard(f"s{index}", HashRange(start, end), SequenceNumber(1), ending)

@@ -1,15 +1,27 @@
 """Is a record printed in its format?"""
 
+import json
+
 import pytest
 
 from shardline import Record, UsageError
 from shardline.cli.tail.record_formats import FIELDS, make_format
+from shardline.model.headers import Headers
 
 RECORD = Record(b"\xffx", "k", "5", "77", 2, "shardId-000000000001", 1e9, "orders", aggregated=True)
 
 
-def shown(chosen, *, keys=False, times=False, delimiter="\\n", is_terminal=False, record=RECORD):
-    return make_format(chosen, keys=keys, times=times, delimiter=delimiter, is_terminal=is_terminal)(record)
+def shown(chosen, *, keys=False, times=False, headers=False, delimiter="\\n", is_terminal=False, record=RECORD):
+    wanted = {"keys": keys, "times": times, "headers": headers}
+    return make_format(chosen, **wanted, delimiter=delimiter, is_terminal=is_terminal)(record)
+
+
+def test_headers_are_shown_as_json_before_the_data():
+    headed = Record(b"x", "k", headers=Headers({"a": "1\t\x1b", "b": "é"}))
+    assert shown("raw", keys=True, headers=True, record=headed) == 'k\t{"a":"1\\t\\u001b","b":"é"}\tx\n'.encode()
+    assert shown("raw", headers=True) == b"{}\t\xffx\n"
+    assert shown("{headers}|", record=headed, delimiter="") == '{"a":"1\\t\\u001b","b":"é"}|'.encode()
+    assert json.loads(shown("json", record=headed))["headers"] == {"a": "1\t\x1b", "b": "é"}
 
 
 def test_named_formats():
@@ -26,7 +38,7 @@ def test_named_formats():
 def test_a_template_has_every_field():
     template = " ".join(f"{{{name}}}" for name in FIELDS)
     assert shown(template).split(b" ") == [
-        *[b"\xffx", b"/3g=", b"k", b"5", b"2001-09-09T01:46:40.000Z", b"1000000000.0", b"shardId-000000000001"],
+        *[b"\xffx", b"/3g=", b"k", b"{}", b"5", b"2001-09-09T01:46:40.000Z", b"1000000000.0", b"shardId-000000000001"],
         *[b"77", b"2", b"2", b"0.0", b"orders\n"],
     ]
 
