@@ -56,6 +56,7 @@ STATES = frozenset({
     "prefetch full",
     "a page opened in slices",
     "an aggregate opened",
+    "headers handed out",
     "resumed inside an aggregate",
     "out of range: dropped",
     "trimmed position",

@@ -8,7 +8,7 @@ everything has to come to rest.
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from producer_scenario import POISON, Load, Scenario
+from producer_scenario import POISON, Load, Scenario, draw_headers
 
 from shardline.codec.aggregation import encode_aggregate
 from shardline.core.consumer.consumer_config import ConsumerConfig
@@ -492,6 +492,8 @@ def _draw_producing(rng, seed, duration, recreated_at, missing_for):
     elif rng.random() < 0.3:
         lasts = lasts * 2
     scenario.loads = [_draw_load(rng, number, *last) for number, last in enumerate(lasts)]
+    if Random(f"headers {seed}").random() < 0.4:
+        draw_headers(Random(f"which headers {seed}"), scenario)
     return scenario
 
 

@@ -69,6 +69,8 @@ class Truth:
         self.shards = {}
         self.epoch = 0
         self.drops = world.fleet.config.out_of_range == "drop"
+        loads = world.fleet.producing.loads
+        self.headers = {data: headers for load in loads for data, headers in load.headers.items()}
         self.first_by_data = {}  # when each payload was first handed to a user, from the shard that it belongs to
 
     # ---- changes of the stream
@@ -126,6 +128,9 @@ class Truth:
             return
         truth = known.records[place]
         assert (record.data, record.key) == (truth.data, truth.key), f"{record} is not what was put: {truth}"
+        assert record.headers == self.headers.get(record.data, {}), f"{record} has other headers than were put"
+        if record.headers:
+            self.reached.add("headers handed out")
         # A row of the earlier stream has another range: it lets too many records through, never too few.
         assert not self.drops or truth.in_range or self.epoch, "it lies outside of the shard"
         if place in known.first_delivered:

@@ -18,8 +18,9 @@ from math import ceil, sqrt
 
 from producer_scenario import FATAL, POISON
 
+from shardline.codec.aggregation import encode_tags
 from shardline.core.producer.producer_record import Undelivered
-from shardline.core.producer.retries import EXPIRED
+from shardline.core.producer.retries import EXPIRED, HEADERS_REFUSED
 
 TIMEOUT = 3.0
 SLOW = 4.0  # the worst round trip, where the network is slow at times
@@ -44,6 +45,8 @@ def check_delivered(shell):
         if POISON in given.data:
             continue
         is_lost = type(record.ending) is Undelivered
+        if is_lost and record.ending.code == HEADERS_REFUSED:
+            continue  # its headers cannot be sent, however long it waits
         assert not is_lost or _has_expired(record.ending), f"failed with {record.ending.code}"
         accepted_at = given.accepted_at - shell.world.start
         if given.expires_at - shell.world.start >= max(calm_at, accepted_at) + needed:
@@ -65,7 +68,8 @@ def _calm_at(scenario):
     faulty = scenario.faults or scenario.listing_faults or scenario.summary_faults
     ends = [end for _, end in scenario.fault_windows] if faulty else []
     ends += [] if scenario.recreated is None else [scenario.recreated[1]]
-    return max([0.0, *ends, *(moment for moment, _ in scenario.reshards), *scenario.toggles])
+    switches = [*scenario.toggles, *scenario.channel_toggles]
+    return max([0.0, *ends, *(moment for moment, _ in scenario.reshards), *switches])
 
 
 def _needed(shell):
@@ -85,11 +89,15 @@ def _detour(shell):
     return trips + pauses + (_calm_at(scenario) + 3.0 if unread else 0.0)
 
 
+def _size(given):
+    return len(given.data) + (len(encode_tags(given.headers)) + 60 if given.headers else 0)
+
+
 def _queue(shell):
     scenario, config = shell.world.scenario, shell.config
     givens = [given for one in shell.world.shells for given in one.given]
-    count, size = len(givens), sum(len(given.data) + len(given.key or "") + 40 for given in givens)
-    largest = max((len(given.data) for given in givens), default=0) + 300
+    count, size = len(givens), sum(_size(given) + len(given.key or "") + 40 for given in givens)
+    largest = max((_size(given) for given in givens), default=0) + 300
     together = 1 if config.ordered else min(config.request_max_entries, max(1, config.request_max_bytes // largest))
     poison = sum(POISON in given.data for given in givens)
     requests = ceil(count / together) + 20 * poison

@@ -46,6 +46,8 @@ class Endpoint:
         self.changes = 0
         """How often the shards or their distribution changed."""
         self.auto_ever = scenario.auto_at_first
+        self.channels = scenario.channels_at_first
+        self.channels_ever = bool(self.channels)
         self.past_shards = []
         """The shards of the deleted stream."""
         self.oddities = 0
@@ -116,6 +118,11 @@ class Endpoint:
         self.stream.record_distribution = "USER_PARTITION_KEY" if self.is_auto else "AUTO"
         self.changes += 1
         self.auto_ever = True
+
+    def toggle_channels(self, now):
+        self.stale_summary = self._summary(now)
+        self.channels = 0 if self.channels else 1
+        self.channels_ever = True
 
     @property
     def is_auto(self):
@@ -274,7 +281,8 @@ class Endpoint:
         answer = self.service.handle("DescribeStreamSummary", {"StreamName": STREAM}, BEGIN + now)
         if answer.refusal is not None:
             return Failure(classify(answer.refusal.code, 400), answer.refusal.code, answer.refusal.message, 400)
-        return msgspec.convert(answer.body["StreamDescriptionSummary"], StreamSummary)
+        told = answer.body["StreamDescriptionSummary"] | {"ChannelCount": self.channels}
+        return msgspec.convert(told, StreamSummary)
 
 
 def _is_open(shape):

@@ -5,13 +5,13 @@ from math import log2
 
 from producer_endpoint import ODD_SHARD
 from producer_scenario import DUPLICATING, POISON
-from tests.aggregates import SPLITTERS, split_aggregate, split_entry
+from tests.aggregates import SPLITTERS, split_aggregate, split_entry, split_headed
 
 from shardline.codec.aggregation import is_framed
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure
-from shardline.core.producer.producer_record import Undelivered
-from shardline.core.producer.retries import EXPIRED
+from shardline.core.producer.producer_record import Undelivered, payload_bytes
+from shardline.core.producer.retries import EXPIRED, HEADERS_REFUSED, landed_wrong_twice
 from shardline.core.producer.verdicts import WRONG_SHARD, Rules
 from shardline.model.hashing import hash_key_of
 
@@ -55,6 +55,8 @@ class StepOracles:
         self._held = set()
         self._distrusted = set()
         self.isolated_at = []
+        self.forgiven = set()
+        """Data of records with headers that are delivered wherever they land, although readers check where."""
         self.most_refused = 1
 
     @property
@@ -124,7 +126,7 @@ class StepOracles:
 
     def check_full(self, record):
         machine, config = self.machine, self.shell.config
-        size = len(record.data) + len(record.key or "")
+        size = payload_bytes(record)
         full = machine.intake.outstanding >= config.buffer_max_records
         assert full or machine.intake.buffered_bytes + size > config.buffer_max_bytes, "P7: refused, and there was room"
 
@@ -190,6 +192,7 @@ class StepOracles:
         parts = [part for shipment in shipments for part in _parts(*shipment)]
         for (aggregate, records, lane), entry, size in zip(parts, entries, sizes, strict=True):
             self._check_entry(aggregate, records, lane, entry)
+            self._check_may_aggregate(records, lane)
             if lane.shard_id is None:
                 if self.machine._router.is_blind:
                     self.reached.add("sent without a map")
@@ -207,6 +210,17 @@ class StepOracles:
 
         if config.ordered:
             self._check_heads()
+
+    def _check_may_aggregate(self, records, lane):
+        """What is known to forbid aggregates is heeded."""
+        facts = self.machine._facts
+        if facts.channels or not facts.may_predict:
+            assert len(records) == 1 or self.shell.config.packing is not None, (
+                "an aggregate, and it is known to be wrong"
+            )
+            assert not records[0].tags, "headers, and it is known that they cannot be sent"
+        if len(records) == 1 and records[0].tags and (lane.shard_id is None or landed_wrong_twice(records[0])):
+            self.forgiven.add(records[0].data)
 
     def _shipments(self):
         return [shipment for flight in self.machine._flights.values() for shipment in flight.group.shipments]
@@ -241,17 +255,21 @@ class StepOracles:
             found = [(one.key, one.data, one.explicit_hash_key) for one in split_entry(entry, packing)]
             if len(found) > 1 and sum(one.lane is lane for one in self._shipments()) > 1:
                 self.reached.add("packs of a lane under way together")
-        elif len(records) == 1 and not is_framed(records[0].data):
+        elif len(records) == 1 and not is_framed(records[0].data) and not records[0].tags:
             assert inner is None or entry.data != records[0].data
             found = [(entry.key, entry.data, entry.explicit_hash_key)]
         else:
             assert inner is not None, "P12: it must be wrapped"
             if len(records) == 1:
-                self.reached.add("wrapped a payload that looks like an aggregate")
+                odd = is_framed(records[0].data)
+                self.reached.add("wrapped a payload that looks like an aggregate" if odd else "headers sent alone")
             else:
                 assert len(entry.data) <= max(lane.max_bytes, self.shell.config.aggregate_max_bytes)
                 assert len(entry.data) == aggregate.size, "an entry is as large as was counted"
+            if not aggregate.separate:
+                assert len(entry.data) == aggregate.size, "an entry is as large as was counted"
             found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
+            self._check_headers(records, split_headed(entry.data))
         for record, (key, data, hash_key) in zip(records, found, strict=True):
             given = self.shell.by_record[id(record)]
             assert record.ending is None, "P1: it has ended"
@@ -264,6 +282,10 @@ class StepOracles:
             if lane.shard_id is not None:
                 place = hash_key_of(key) if hash_key is None else int(hash_key)
                 assert place in lane.hash_range, "P2: an aggregate is of one shard"
+
+    def _check_headers(self, records, found):
+        for record, one in zip(records, found, strict=True):
+            assert one.headers == self.shell.by_record[id(record)].headers, "headers stay with their record"
 
     def see_answer(self, number, answer):
         flight = self.machine._flights[number]
@@ -305,6 +327,11 @@ class StepOracles:
             assert given.expires_at <= self.shell.now + SLACK, "its life was not over"
             if record.extra_ttl:
                 self.reached.add("expired by its own TTL")
+        if ending.code == HEADERS_REFUSED:
+            endpoint, stops = self.shell.world.endpoint, self.reached.states & {"aggregation stopped"}
+            assert given.headers, "it has no headers"
+            assert endpoint.auto_ever or endpoint.channels_ever or stops, "nothing forbids headers"
+            self.reached.add("headers refused after the put")
         if "given up after" in ending.message:
             self.reached.rules.add(Rules.TOO_MANY_ATTEMPTS)
 
@@ -331,7 +358,7 @@ def check_end(shell):
     assert not machine._isolation.shipments()
     assert not machine._isolation._in_flight
     assert not collector._ready
-    asks_on = [machine._facts.next_deadline()] if machine._facts.auto else []
+    asks_on = [machine._facts.next_deadline()] if machine._facts.auto or machine._facts.channels else []
     asks_on += [machine._map.next_deadline()] if shell.world.endpoint.is_blacked_out_for_good else []
     assert machine.next_deadline() == min(asks_on, default=NEVER)
     for lane in machine._router.all_lanes():
@@ -389,7 +416,7 @@ def check_isolation(shell):
 
 
 def _check_stream(shell):
-    readable, stored = _read(shell)
+    readable, stored, headers = _read(shell)
     is_stored_once = not (DUPLICATING & shell.world.scenario.faults.keys())
     for given in shell.given:
         ending = given.record.ending
@@ -404,6 +431,9 @@ def _check_stream(shell):
             assert result.sub_sequence == 0 or shell.config.packing is not None, "P4"
             place = next(found for found in readable[given.data] if found[1:] == place[1:])
         assert place in readable.get(given.data, ()), f"P4: delivered, and no reader sees it: {given.data[:20]!r}"
+        if given.headers:
+            assert headers[given.data] == given.headers, "a reader gets other headers than were put"
+            shell.world.reached.add("headers read back")
         if shell.config.packing is not None:
             assert all(attempt.code != WRONG_SHARD for attempt in result.attempts), "a pack is delivered where it lands"
             if result.sub_sequence:
@@ -417,16 +447,18 @@ def _check_stream(shell):
 
 
 def _read(shell):
-    """Return every payload with the place where the KCL's reader finds it, and everything that is stored, readable or
-    not.
+    """Return every payload with the place where the KCL's reader finds it, everything that is stored, readable or not,
+    and the headers.
     """
     endpoint = shell.world.endpoint
     keys = {given.data: (given.key, given.hash_key) for given in shell.given}
-    readable, stored = {}, Counter()
+    readable, stored, headers = {}, Counter(), {}
+    forgiven = {data for one in shell.world.shells for data in one.oracles.forgiven}
     for shard in [*endpoint.past_shards, *endpoint.stream.shards.values()]:
         for kept in shard.log.records:
             packing = shell.world.scenario.packing
-            inner = split_aggregate(kept.data)
+            inner = split_headed(kept.data)
+            headers |= {one.data: one.headers for one in inner or ()}
             if packing is not None:
                 assert inner is None, "P12"
                 found = [(kept.key, data, None) for data in SPLITTERS[packing](kept.data)]
@@ -435,7 +467,8 @@ def _read(shell):
             else:
                 found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
             stored.update(data for _, data, _ in found)
-            if inner is not None and not (endpoint.auto_ever and len(inner) == 1):
+            alone = inner is not None and len(inner) == 1 and (not inner[0].headers or inner[0].data in forgiven)
+            if inner is not None and not (endpoint.auto_ever and alone):
                 places = [hash_key_of(key) if hash_key is None else int(hash_key) for key, _, hash_key in found]
                 if not all(place in shard.hash_range for place in places):
                     continue  # the KCL drops the whole aggregate
@@ -446,7 +479,7 @@ def _read(shell):
                     assert inner is None or hash_key == wanted[1], "P8"
                 place = (shard.shard_id, int(kept.sequence_number), at)
                 readable.setdefault(data, []).append(place)
-    return readable, stored
+    return readable, stored, headers
 
 
 def _count(shell, kept):

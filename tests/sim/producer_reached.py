@@ -9,7 +9,13 @@ from shardline.core.producer.retries import Retries
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
 from shardline.core.producer.verdicts import Rules
-from shardline.core.producer_events import AggregationStopped, DistributionChanged, ShardMapFailed, StreamUnknown
+from shardline.core.producer_events import (
+    AggregationStopped,
+    ChannelsFound,
+    DistributionChanged,
+    ShardMapFailed,
+    StreamUnknown,
+)
 
 STATES = frozenset({
     "buffer full",
@@ -51,6 +57,11 @@ STATES = frozenset({
     "expired by its own TTL",
     "sent after record_ttl, by its own TTL",
     "wrapped a payload that looks like an aggregate",
+    "headers sent alone",
+    "headers read back",
+    "headers refused at the put",
+    "headers refused after the put",
+    "channels found",
     "packed without a map",
     "packs of a lane under way together",
     "delivered in a pack",
@@ -78,6 +89,8 @@ class Reached:
                 self.add("switched to AUTO" if auto else "keys count again")
             case AggregationStopped():
                 self.add("aggregation stopped")
+            case ChannelsFound():
+                self.add("channels found")
             case StreamUnknown():
                 self.add("stream unknown")
             case ShardMapFailed():

@@ -61,6 +61,8 @@ class Load:
     """How often a put is interrupted half-way, as by Ctrl-C."""
     own_ttls: dict[bytes, float] = field(default_factory=dict)
     """The TTLs of the records that have their own, by their data."""
+    headers: dict[bytes, dict[str, str]] = field(default_factory=dict)
+    """The headers of the records that have any, by their data."""
 
 
 @dataclass
@@ -92,6 +94,9 @@ class Scenario:
     reshards: list[tuple[float, str]]
     toggles: list[float]
     """When AUTO record distribution is switched on or off."""
+    channels_at_first: int = 0
+    channel_toggles: list[float] = field(default_factory=list)
+    """When channels are created, or deleted if there are any."""
     wants_order: bool = False
     blackout: Blackout | None = None
     recreated: tuple[float, float, int] | None = None
@@ -159,7 +164,33 @@ def draw_scenario(seed: int) -> Scenario:
         _poison_steadily(Random(f"how much poison {seed}"), scenario)
     elif Random(f"own TTLs {seed}").random() < 0.3:
         _draw_own_ttls(Random(f"which TTLs {seed}"), scenario)
+    if Random(f"headers {seed}").random() < 0.4:
+        draw_headers(Random(f"which headers {seed}"), scenario)
+    if scenario.on_demand and Random(f"channels {seed}").random() < 0.4:
+        _draw_channels(Random(f"which channels {seed}"), scenario)
     return scenario
+
+
+def draw_headers(rng, scenario):
+    """Some records, or all, have headers; some of them the same ones."""
+    share = rng.choice([0.1, 0.5, 1.0])
+    sizes = rng.choice([(0, 20), (100, 140), (0, 2_100)])
+    for load in scenario.loads:
+        if not load.config.aggregation or load.config.packing is not None:
+            continue
+        common = {"traceparent": f"00-{rng.getrandbits(128):032x}"}
+        for *_, data in load.puts:
+            if rng.random() < share:
+                own = {"name": "v" * rng.randint(*sizes), "empty": ""}
+                load.headers[data] = rng.choice([common, own, common | own])
+
+
+def _draw_channels(rng, scenario):
+    scenario.channels_at_first = rng.choice([0, 1, 2])
+    scenario.channel_toggles = sorted(rng.uniform(0, scenario.duration) for _ in range(rng.choice([0, 0, 1, 2])))
+    for load in scenario.loads:
+        if load.config.aggregation and rng.random() < 0.2:
+            load.config = replace(load.config, aggregation="force")
 
 
 def _pack(rng, scenario):

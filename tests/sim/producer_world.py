@@ -25,11 +25,12 @@ MOST_EVENTS = 200_000
 class Given:
     """One record that the application put."""
 
-    def __init__(self, record, key, hash_key, data, accepted_at, ttl):
+    def __init__(self, record, key, hash_key, data, accepted_at, ttl, headers):
         self.record = record
         self.key = key
         self.hash_key = hash_key
         self.data = data
+        self.headers = headers
         self.accepted_at = accepted_at
         self.expires_at = accepted_at + ttl
         self.ended_at = None
@@ -57,6 +58,8 @@ class World:
             self.at(START + self.scenario.blackout.start, self._freeze)
         for moment in self.scenario.toggles:
             self.at(START + moment, self._toggle)
+        for moment in self.scenario.channel_toggles:
+            self.at(START + moment, self._toggle_channels)
 
     def at(self, moment, action, *arguments):
         heappush(self._heap, (max(moment, self.now), next(self._numbers), action, arguments))
@@ -101,6 +104,10 @@ class World:
     def _toggle(self):
         self.endpoint.toggle(self.now - START)
         self.note("distribution", self.endpoint.stream.record_distribution)
+
+    def _toggle_channels(self):
+        self.endpoint.toggle_channels(self.now - START)
+        self.note("channels", self.endpoint.channels)
 
 
 class Shell(ProducerShell):
@@ -151,7 +158,11 @@ class Shell(ProducerShell):
         while self.queue:
             _, key, hash_key, data = self.queue[0]
             ttl = self.load.own_ttls.get(data)
-            record = self.record(data, key, hash_key, waits=self.load.waits, ttl=ttl)
+            headers = self.load.headers.get(data, {})
+            if headers and self.intake.headers_refusal is not None:
+                self.world.reached.add("headers refused at the put")
+                headers = {}  # the application was told, and does without
+            record = self.record(data, key, hash_key, waits=self.load.waits, ttl=ttl, headers=headers)
             answer = self._put(record)
             if answer is None:  # the record was not accepted
                 self.queue.popleft()
@@ -162,7 +173,8 @@ class Shell(ProducerShell):
                 self.oracles.check_full(record)
                 return
             self.queue.popleft()
-            given = Given(record, key, hash_key, data, self.now, self.config.record_ttl if ttl is None else ttl)
+            ttl = self.config.record_ttl if ttl is None else ttl
+            given = Given(record, key, hash_key, data, self.now, ttl, headers)
             self.given.append(given)
             self.by_record[id(record)] = given
             self.note("put", len(self.given), key, hash_key, len(data), answer.name)
@@ -230,8 +242,8 @@ class Shell(ProducerShell):
     def _may_rest(self, deadline):
         """Whether only requests that repeat forever are due. The world must come to rest, and puts are over."""
         machine, asks_again = self.machine, []
-        if machine._facts.auto:
-            asks_again.append(machine._facts.next_deadline())  # under AUTO, the summary is read every minute
+        if machine._facts.auto or machine._facts.channels:
+            asks_again.append(machine._facts.next_deadline())  # the summary is then read every minute
         if self.world.endpoint.is_blacked_out_for_good:
             asks_again.append(machine._map.next_deadline())
         return self.puts_left == 0 and not machine.intake.outstanding and deadline in asks_again
