@@ -266,11 +266,11 @@ class Fleet:
         self.workers["putter"] = putter = Putter(self._known(), rate, config, self.directory)
         return putter
 
-    def put(self, entries, *, aggregation=False):
-        """Put these (key, data) pairs at once, and list them."""
+    def put(self, entries, *, aggregation=False, headers_of=lambda _data: None):
+        """Put these (key, data) pairs at once, with the headers of each, and list them."""
         config = ProducerConfig(ordered=True, aggregation=aggregation, aggregate_max_count=100)
         with Producer(STREAM, config=config, **self.connection) as producer:
-            deliveries = [producer.put(data, key=key) for key, data in entries]
+            deliveries = [producer.put(data, key=key, headers=headers_of(data)) for key, data in entries]
             for delivery in deliveries:
                 delivery.result(timeout=60)
         with (self.directory / "put.tsv").open("a") as file:

@@ -28,15 +28,27 @@ def finished(fleet):
     return sum(row.checkpoint.is_finished for row in fleet.leases().values())
 
 
+def some_headers(data):
+    """Of two records in three."""
+    number = int(data)
+    trace = {"traceparent": f"00-{number:032x}-b7ad6b7169203331-01"}
+    return [None, trace, trace | {"long": "é" * 200, "empty": ""}][number % 3]
+
+
 def java_reads(directory, store, *, full):
-    """The Java KCL reads 12,000 records that our producer aggregated, with a split in between: all of them, each once."""
+    """The Java KCL reads 12,000 records that our producer aggregated, with a split in between: all of them, each once.
+
+    Most of them have headers, which the KCL does not know. The last ones are aggregates of one record.
+    """
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
-        fleet.put(numbered(0, 6_000), aggregation=True)
+        fleet.put(numbered(0, 6_000), aggregation=True, headers_of=some_headers)
         java = JavaWorker(fleet, "java")
         began = java.wait_for(lambda: fleet.tally().told("LeaseGained"), START_LIMIT, "the KCL has a lease")
         java.wait_for(lambda: not fleet.tally().lost, 60, "the KCL has read the first 6,000")
         fleet.call("split_shard", STREAM, open_shards(fleet)[0], wait=True)
-        fleet.put(numbered(6_000, 12_000), aggregation=True)
+        fleet.put(numbered(6_000, 11_990), aggregation=True, headers_of=some_headers)
+        for number in range(11_990, 12_000):
+            fleet.put(numbered(number, number + 1), aggregation=True, headers_of=some_headers)
         java.wait_for(lambda: not fleet.tally().lost, 180, "the KCL has read all, the children too")
         tally = finish(fleet, duplicates=0)
         require_parents_first(fleet, tally)

@@ -19,6 +19,7 @@ from aiobotocore.session import get_session
 from botocore.config import Config
 from botocore.exceptions import EventStreamError
 
+import shardline
 from shardline import deserializers
 from shardline.codec.packing import PACKINGS
 from shardline.server.model.settings import Delays
@@ -409,3 +410,24 @@ def test_the_sdk_for_javascript_over_its_default_handler(tls, run_with_javascrip
     assert subscription["events"] == subscription["eventsAfterGoaway"] == 20  # ten records, ten heartbeats
     assert subscription["records"] + seen["resubscribed"] == stored
     assert live == []
+
+
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "odd": "é \x00" * 300, "empty": ""}
+
+
+def test_the_module_for_javascript_reads_records_with_headers_as_without(run_with_javascript_sdk):
+    records = [(f"key-{place % 3}", b"data %d" % place, str(place)) for place in range(40)]
+    headed = [(*record, TRACE if place % 2 else {"a": str(place)}) for place, record in enumerate(records)]
+    aggregates = [shardline.aggregate(headed), shardline.aggregate(records)]
+    aggregates += [shardline.aggregate([("k", b"alone", TRACE)]), shardline.aggregate([("k", b"alone")])]
+    assert [bool(record.headers) for record in shardline.deaggregate(aggregates)] == [True] * 40 + [False] * 40 + [
+        True,
+        False,
+    ]
+    encoded = [base64.b64encode(one).decode() for one in aggregates]
+    ended = run_with_javascript_sdk(SCRIPTS / "javascript_deaggregation.js", *encoded)
+    assert ended.returncode == 0, ended.stderr
+    many, many_without, alone, alone_without = json.loads(ended.stdout)
+    assert many == many_without
+    assert many == [[key, base64.b64encode(data).decode(), at] for at, (key, data, _) in enumerate(records)]
+    assert alone == alone_without == [["k", base64.b64encode(b"alone").decode(), 0]]

@@ -100,6 +100,19 @@ async def test_records_of_many_keys_arrive_aggregated_each_in_its_shard(client, 
     assert stored < 100
 
 
+async def test_records_with_headers_are_read_as_those_without(client, stream, arguments):
+    wanted = {(f"user-{number % 37}", b"record %d" % number) for number in range(400)}
+    async with Producer(stream, **arguments) as producer:
+        alone = await producer.put(b"alone", key="k", headers={"traceparent": "00-1"})
+        await alone
+        await producer.put_many([(key, data, {"a": key, "long": "x" * 300}) for key, data in wanted])
+        assert await producer.flush() == []
+    found = opened(client, stream)
+    assert set(found) == wanted | {("k", b"alone")}
+    assert found["k", b"alone"] == (await alone).shard_id
+    assert all(aggregated for _, _, _, members in read(client, stream) for *_, aggregated in members)
+
+
 async def test_explicit_hash_keys_lie_where_they_say(client, stream, arguments):
     wanted = [str((number << 122) + 5) for number in range(0, 64, 2)]
     async with Producer(stream, **arguments) as producer:

@@ -3,7 +3,7 @@
 #
 # Into .servers/ at the repository root (git-ignored): node/ has kinesis-local, kinesalite and dynalite, python/ is an
 # environment with ministack and Valkey, clients/ one with the AWS CLI, aiokpl and async-kinesis, node-clients/ has the AWS
-# SDK for JavaScript. Each part is finished when its stamp equals the file that lists it, so a second run does nothing and
+# SDK for JavaScript and the module aws-kinesis-agg. Each part is finished when its stamp equals the file that lists it, so a second run does nothing and
 # a changed version is installed again. PYTHON names another interpreter.
 set -eu
 
@@ -38,13 +38,13 @@ install_node_servers() {
 
 install_node_clients() {
     require_node
-    echo "Installing the AWS SDK for JavaScript into .servers/node-clients"
+    echo "Installing the AWS SDK for JavaScript and aws-kinesis-agg into .servers/node-clients"
     rm -rf "$servers/node-clients"
     mkdir -p "$servers/node-clients"
     cp "$here/package-clients.json" "$servers/node-clients/package.json"
     (cd "$servers/node-clients" && npm install --no-audit --no-fund --no-package-lock --loglevel=error)
-    (cd "$servers/node-clients" && node -e 'require("@aws-sdk/client-kinesis")') ||
-        refuse "the AWS SDK for JavaScript was installed but cannot be loaded"
+    (cd "$servers/node-clients" && node -e 'require("@aws-sdk/client-kinesis"); require("aws-kinesis-agg")') ||
+        refuse "the AWS SDK for JavaScript or aws-kinesis-agg was installed but cannot be loaded"
     cp "$here/package-clients.json" "$servers/node-clients/.stamp"
 }
 
