@@ -21,6 +21,7 @@ from shardline import DeliveryFailed, Producer, ProducerConfig, Receipt, Undeliv
 from shardline.codec.record_lines import PlainRecord, record_of
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.core.producer_events import LaneStats
+from shardline.model import headers
 from shardline.sync import Producer as BlockingProducer
 from shardline.testing import LocalKinesis
 
@@ -70,6 +71,32 @@ def with_producer(kinesis, backend):
         return anyio.run(main, backend=backend)
 
     return call
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_headers_are_put_and_read(page, kinesis, backend):
+    anyio.run(page("def put_with_headers(").put_with_headers, b"{}", backend=backend)
+    found = anyio.run(page("async def sources(").sources, backend=backend)
+    assert sorted(found) == ["import", "web-shop", "web-shop"]
+
+
+def test_bytes_are_put_in_a_header(page, kinesis):
+    example = page("def put_proof(")
+    example.put_proof(b"\x00\xff")
+    (record,) = deaggregate(kinesis.streams["orders"].records)
+    assert example.proof_of(record) == b"\x00\xff"
+
+
+def test_the_page_has_the_limits_of_headers():
+    text = " ".join(pages.text_of("docs/guides/producer/headers.md").split())
+    assert f"| headers of a record | {headers.HEADERS_MAX_COUNT} |" in text
+    assert f"1 to {headers.HEADER_NAME_MAX_LENGTH} characters" in text
+    assert f"{headers.HEADERS_MAX_BYTES:,} bytes in UTF-8" in text
+
+
+def test_aggregation_is_forced(page, kinesis):
+    anyio.run(page('aggregation="force"').put_all, [b"1", b"2"])
+    assert sorted(record.data for record in deaggregate(kinesis.streams["orders"].records)) == [b"1", b"2"]
 
 
 def test_packed_values(page, kinesis, backend):
