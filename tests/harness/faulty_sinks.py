@@ -5,14 +5,16 @@ function that cleans up. The sink must call ``work`` whenever it does what may b
 updates a metric or sends a request.
 """
 
+import io
 import itertools
 import logging
 import threading
 import time
 
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from prometheus_client import CollectorRegistry
 
-from shardline.sinks import LogSink, OpenTelemetrySink
+from shardline.sinks import CloudWatchSink, LogSink, OpenTelemetrySink, PrometheusSink
 
 _numbers = itertools.count(1)
 
@@ -88,11 +90,41 @@ def make_opening_sink(work):
     return Opening(), lambda: None
 
 
+def make_prometheus_sink(work):
+    """A Prometheus sink whose metrics do the work, as a registry on a full disk does in multiprocess mode."""
+    sink = PrometheusSink(CollectorRegistry())
+    child_of = sink._metrics.child
+
+    class Child:
+        def __init__(self, child):
+            self._child = child
+
+        def __getattr__(self, name):
+            work()
+            return getattr(self._child, name)
+
+    sink._metrics.child = lambda *arguments: Child(child_of(*arguments))
+    return sink, lambda: None
+
+
+def make_cloudwatch_sink(work):
+    """A CloudWatch sink whose file does the work."""
+
+    class File(io.StringIO):
+        def write(self, text):
+            work()
+            return super().write(text)
+
+    return CloudWatchSink(File(), period=1), lambda: None
+
+
 SINKS = {
     "callable": make_callable,
     "LogSink": make_log_sink,
     "OpenTelemetrySink": make_otel_sink,
     "opening": make_opening_sink,
+    "PrometheusSink": make_prometheus_sink,
+    "CloudWatchSink": make_cloudwatch_sink,
 }
 FAULTS = ("slow", "raising", "hanging")
 
