@@ -225,19 +225,20 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         """
         payload: Any = data if self._serializer is None else serialized(self._serializer, data)
         intake, trace = self._intake, self._trace
+        tags: bytes = b""
+        if trace is not None and trace.variable.get(None) is not trace.untraced:
+            tags = trace.tags()
         if (
             type(payload) is bytes
             and type(key) is str
             and explicit_hash_key is None
             and headers is None
-            and (trace is None or trace.variable.get(None) is trace.untraced)
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the usual case, with few function calls
-            size = len(payload) + len(key)
+            size = len(payload) + len(key) + len(tags)
         else:
             size = sys.maxsize
-        tags = b""
         if size > intake.plain_max_bytes:
             tags, limit = self._tags_of(headers), intake.record_max_bytes
             checked = check_tagged_record(payload, key, explicit_hash_key, limit, self._packing, tags=tags)

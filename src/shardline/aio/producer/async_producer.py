@@ -42,7 +42,7 @@ from shardline.aio.producer.validation import (
 )
 from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig
-from shardline.core.producer.producer_record import payload_bytes
+from shardline.core.producer.producer_record import NO_TAGS, payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.events import EventSink, ProducerEvent, Sink
 from shardline.model.headers import HeadersToPut
@@ -253,6 +253,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         except RuntimeError:  # an event loop of the other library
             is_here = False
         intake, trace = self._intake, self._trace
+        tags = NO_TAGS
+        if trace is not None and trace.variable.get(None) is not trace.untraced:
+            tags = trace.tags()
         payload: Any = data  # a type checker cannot tell that a value of any type is bytes
         if (
             is_here
@@ -260,7 +263,6 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             and type(key) is str
             and explicit_hash_key is None
             and headers is None
-            and (trace is None or trace.variable.get(None) is trace.untraced)
             and ttl is None
             and on_delivery is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
@@ -268,6 +270,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         ):  # the common case, with as few calls as possible
             delivery = Delivery(payload, key, None, _clock() + self._ttl)
             size = len(payload) + len(key)
+            if tags:
+                delivery.tags = tags
+                size += len(tags)
             # No calls from here to the append, so that no signal handler or finalizer can run in between (P1, P7).
             if intake.reserved_records < intake.gate_records and intake.reserved_bytes + size <= intake.quiet_bytes:
                 intake.reserved_records += 1
