@@ -30,6 +30,7 @@ from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.producer_driver import Driver
 from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
+from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import (
     DataT_contra,
     SerializedT,
@@ -233,6 +234,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             and type(key) is str
             and explicit_hash_key is None
             and headers is None
+            and (not tags or len(payload) < TRACED_MAX_BYTES)
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
         ):  # the usual case, with few function calls

@@ -6,10 +6,14 @@ import pytest
 
 from shardline import ProducerConfig
 from shardline.aio.producer.trace_headers import TraceHeaders
+from shardline.aio.producer.validation import check_tagged_record
 from shardline.aio.tracing import Tracings
-from shardline.codec.aggregation import decode_tags
+from shardline.codec.aggregation import decode_tags, encode_tags
+from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import OptionalTags
+from shardline.errors import UsageError
+from shardline.model.limits import RECORD_DEFAULT_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
 
 TRACE = contextvars.ContextVar("trace", default=None)
 HEADERS = {"traceparent": "00-1"}
@@ -123,3 +127,40 @@ def test_headers_are_sent_once_the_stream_allows_them_again():
     assert put.tags(HEADERS) == b""
     put.intake.headers_refusal = None
     assert decode_tags(put.tags(HEADERS)) == HEADERS
+
+
+# ---- the size of a record
+
+
+DEFAULT, HIGHEST = RECORD_DEFAULT_MAX_BYTES, RECORD_HIGHEST_MAX_BYTES
+ROOM = WRAP_MAX_BYTES + 20  # for the tags below
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "is_traced"),
+    [
+        (100, DEFAULT, True),
+        (DEFAULT - ROOM, DEFAULT, True),
+        (DEFAULT - ROOM + 1, DEFAULT, False),
+        (DEFAULT - ROOM + 1, HIGHEST, False),  # the limit may not be known yet
+        (DEFAULT, HIGHEST, False),
+        (DEFAULT + 1, HIGHEST, True),
+        (HIGHEST - ROOM, HIGHEST, True),
+        (HIGHEST - ROOM + 1, HIGHEST, False),
+        (HIGHEST, HIGHEST, False),
+        (500, 500 + ROOM, True),
+        (501, 500 + ROOM, False),
+    ],
+)
+@pytest.mark.parametrize("key", ["k", "é", None])
+def test_a_record_is_put_without_its_trace_if_both_may_not_fit(size, limit, is_traced, key):
+    data = b"x" * (size - (KEYLESS_KEY_LENGTH if key is None else len(key.encode())))
+    tags = OptionalTags(b"t" * 20)
+    payload, checked_key, _, kept = check_tagged_record(data, key, None, limit, None, tags=tags)
+    assert (len(payload), checked_key) == (len(data), key)
+    assert kept == (tags if is_traced else b"")
+
+
+def test_a_record_that_does_not_fit_with_the_headers_of_its_caller_is_refused():
+    with pytest.raises(UsageError, match="for its headers"):
+        check_tagged_record(b"x" * (DEFAULT - 1), "k", None, DEFAULT, None, tags=encode_tags(HEADERS))

@@ -31,6 +31,7 @@ from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_g
 from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.producer_driver import end_host, host_producer
 from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
+from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import (
     DataT_contra,
     SerializedT,
@@ -263,6 +264,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             and type(key) is str
             and explicit_hash_key is None
             and headers is None
+            and (not tags or len(payload) < TRACED_MAX_BYTES)
             and ttl is None
             and on_delivery is None
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
 
 from shardline.aio.producer.delivery import SettledRecord
+from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import Serializer, check_item, fields_of, is_plain
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import Packing
@@ -101,7 +102,7 @@ class BulkPut(Generic[_D]):
         make, max_bytes = self._make, self._intake.record_max_bytes
         tags = self._tags_of(None)  # of a trace: the same for all records
         if tags:
-            make, max_bytes = partial(make, tags=tags), max_bytes - len(tags)
+            make, max_bytes = partial(make, tags=tags), min(max_bytes, TRACED_MAX_BYTES)
         checked: list[_D] = []
         for place, record in enumerate(records):
             if self._serializer is None and is_plain(record, max_bytes):  # the common case, with few function calls

@@ -19,7 +19,10 @@ from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import NO_TAGS, OptionalTags
 from shardline.errors import UsageError
 from shardline.model.headers import check_headers
+from shardline.model.limits import RECORD_DEFAULT_MAX_BYTES
 
+TRACED_MAX_BYTES: Final = RECORD_DEFAULT_MAX_BYTES // 2
+"""Below this size of its data, a record has room for the headers of a trace, whatever the stream's limit is."""
 _NEVER_SET: Final = ContextVar[Any]("shardline_never_set")
 
 

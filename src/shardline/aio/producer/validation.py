@@ -17,7 +17,7 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import OptionalTags
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
-from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
+from shardline.model.limits import PARTITION_KEY_MAX_LENGTH, RECORD_DEFAULT_MAX_BYTES
 from shardline.model.record import check_data, options_of_tuple
 
 if TYPE_CHECKING:
@@ -84,13 +84,14 @@ def check_record(
 def check_tagged_record(
     data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None, *, tags: bytes
 ) -> tuple[bytes, str | None, str | None, bytes]:
-    """Like ``check_record``. Return the tags as well, or none if they are those of a trace and do not fit."""
-    try:
-        return (*check_record(data, key, explicit_hash_key, max_bytes, packing, tags=tags), tags)
-    except UsageError:
-        if not tags or type(tags) is not OptionalTags:
-            raise
-    return (*check_record(data, key, explicit_hash_key, max_bytes, packing), b"")
+    """Like ``check_record``. Return the tags as well, or none if they are those of a trace and may not fit."""
+    if tags and type(tags) is OptionalTags:
+        checked = check_record(data, key, explicit_hash_key, max_bytes, packing)
+        size = len(checked[0]) + (KEYLESS_KEY_LENGTH if checked[1] is None else len(checked[1].encode()))
+        # Before the stream's limit is known, ``max_bytes`` is the highest that any stream has. Most have the default.
+        limit = min(max_bytes, RECORD_DEFAULT_MAX_BYTES) if size <= RECORD_DEFAULT_MAX_BYTES else max_bytes
+        return (*checked, tags if size + len(tags) + WRAP_MAX_BYTES <= limit else b"")
+    return (*check_record(data, key, explicit_hash_key, max_bytes, packing, tags=tags), tags)
 
 
 def serialized(serializer: Serializer, data: object) -> bytes:
