@@ -161,6 +161,7 @@ class RecordTracing:
         self._last = _Encoded(None, get_current_span(Context()), None)
         self._encoded: dict[tuple[int, int], tuple[Mapping[str, object], Mapping[str, str]]] = {}
         self._decoded: dict[tuple[str | None, ...], tuple[Context, SpanContext]] = {}
+        self._fields: tuple[TextMapPropagator | None, tuple[str, ...]] = None, ()  # those that the propagator reads
         self.put_context: ContextVar[Any] | None = find_context_variable()
         """While this variable has the same value, and ``put_headers`` returned ``None``, it returns ``None`` again."""
 
@@ -283,7 +284,9 @@ class RecordTracing:
 
     def _decode(self, headers: Mapping[str, str]) -> tuple[Context, SpanContext]:
         propagator = self._propagator or propagate.get_global_textmap()
-        key = tuple(headers.get(name) for name in sorted(propagator.fields)) if headers else ()
+        if propagator is not self._fields[0]:
+            self._fields = propagator, tuple(propagator.fields)
+        key = tuple([headers.get(name) for name in self._fields[1]]) if headers else ()
         known = self._decoded.get(key)
         if known is None:
             context = propagator.extract(headers, Context())
