@@ -17,8 +17,8 @@ from shardline.sinks import LogSink
 from shardline.sync import Producer as BlockingProducer
 
 HERE = Path(__file__)
-FOLDER, LOG, INDEX = "docs/guides/sinks", "docs/guides/sinks/log.md", "docs/guides/sinks/index.md"
-BLOCKS = pages.blocks_in(FOLDER, "python")
+LOG, INDEX = "docs/guides/sinks/log.md", "docs/guides/sinks/index.md"
+BLOCKS = pages.blocks_of(INDEX, "python") + pages.blocks_of(LOG, "python")
 SOURCE = EventSource("consumer", "orders", "billing", "host-1-x7f3")
 LOST = LeaseLost("shardId-000000000001", "it lapsed")
 
