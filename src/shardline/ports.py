@@ -9,7 +9,7 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol, TypeAlias, final, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
 
 from shardline.codec.shapes import (
     GetRecordsResponse,
@@ -67,6 +67,10 @@ class HttpTransport(Protocol):
     def stream(
         self, url: str, headers: Mapping[str, str], body: Body
     ) -> AbstractAsyncContextManager[HttpStream | Failure]: ...
+    async def stream_protocol(self, url: str) -> Literal["h2", "http/1.1"] | Failure:
+        """Return the protocol that ``stream`` uses. Connect if there is no connection."""
+        ...
+
     async def close(self) -> None: ...
 
 

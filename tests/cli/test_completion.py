@@ -89,6 +89,14 @@ def test_only_open_shards_can_be_split(complete, kinesis):
     complete("shardline streams reshard orders --merge shard", [SECOND, f"{FIRST[:-1]}2", f"{FIRST[:-1]}3"])
 
 
+def test_registered_consumers_of_a_stream(complete, shardline):
+    for name in ("billing", "backup"):
+        shardline("streams", "consumers", "register", "orders", name)
+    complete("shardline streams consumers deregister orders b", ["backup", "billing"])
+    complete("shardline tail orders --fan-out bi", ["billing"])
+    assert complete("shardline tail --fan-out bi") == [], "no stream is on the line"
+
+
 def test_shards_of_a_group(complete, store):
     complete(f"shardline groups reset billing --store {store} --shard ", [FIRST, SECOND])
     complete(f"shardline groups reset audit orders --store {store} --shard ", [FIRST, SECOND])

@@ -143,6 +143,36 @@ def test_without_sampling_no_record_is_read(kinesis):
     assert kinesis.requests.find(operation="GetRecords", status=200) == []
 
 
+# ---- enhanced fan-out
+
+
+def test_a_registered_consumer_is_checked_without_taking_its_subscriptions(kinesis):
+    async def register(client):
+        return (await client.register_stream_consumer("orders", "billing", wait=True)).arn
+
+    arn = in_loop(kinesis, register)
+    for name in ("billing", arn):
+        found = examined(kinesis, "--fan-out", name)
+        assert verdicts(found, "warning", "failed", "not checked") == {}
+        assert found["registered consumer"]["seen"] == "billing is ACTIVE"
+        assert found["HTTP/2"]["seen"] == "subscriptions share connections"
+    assert kinesis.requests.find(operation="SubscribeToShard", status=200) == []
+
+
+def test_a_consumer_that_is_missing_is_a_warning_because_workers_register_it(kinesis):
+    found = examined(kinesis, "--fan-out", "billing")
+    assert verdicts(found, "warning") == {"registered consumer": "warning"}
+    assert verdicts(found, "not checked") == {"HTTP/2": "not checked", "may SubscribeToShard": "not checked"}
+    assert kinesis.requests.count("RegisterStreamConsumer") == 0
+
+
+def test_fan_out_is_for_consumers_of_a_stream(kinesis):
+    assert "works only with a STREAM" in run(kinesis, "--fan-out", "billing")[2]
+    assert "--for producer" in run(kinesis, "orders", "--for", "producer", "--fan-out", "billing")[2]
+    found = examined(kinesis, "--fan-out", "billing", code=1, stream="order")
+    assert verdicts(found, "not checked").keys() >= {"registered consumer", "HTTP/2", "may DescribeStreamConsumer"}
+
+
 # ---- the connection to Kinesis
 
 

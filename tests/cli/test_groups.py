@@ -268,6 +268,18 @@ def wait_for(condition):
 # ---- lag
 
 
+def test_describe_says_how_each_shard_is_read(any_world):
+    world = any_world
+    for fan_out, read_by in (("billing", "fan-out"), (None, "polling")):
+        with world_client(world) as connection:
+            settings = {"group": world.group, "store": world.store, "fan_out": fan_out} | connection
+            with SyncConsumer(world.stream, **settings) as consumer:
+                consumer.wait_ready(PATIENCE)
+                shards = world.json("describe", world.group, "--observe", "0s", "--no-lag")["shards"]
+                assert {shard["read_by"] for shard in shards if shard["owner"] is not None} == {read_by}
+                assert {shard.read_by for shard in consumer.status().shards} == {read_by}
+
+
 def test_describe_and_status_agree_about_a_slow_handler(own_world):
     """``describe`` knows the committed position: it may be behind ``status()`` by a checkpoint interval and a second."""
     world, interval = own_world, 1.0

@@ -320,3 +320,84 @@ def test_headers_are_printed_if_asked_for(shardline, kinesis):
     assert shardline("tail", "orders", *ALL, "--headers", "-k").lines == ['k\t{"a":"1"}\theaded', "k\t{}\tplain"]
     headed, plain = map(json.loads, shardline("tail", "orders", *ALL, "--output", "json").lines)
     assert (headed["headers"], "headers" in plain) == ({"a": "1"}, False)
+
+
+# ---- enhanced fan-out
+
+
+@pytest.fixture
+def registered(ask):
+    return ask("register_stream_consumer", "orders", "debugging", wait=True)
+
+
+@pytest.fixture
+def subscribed(shardline, kinesis, eventually):
+    """Starts the command with fan-out; returns when it has subscribed to every shard."""
+
+    def start(*arguments, shards=2):
+        asked = kinesis.requests.count("SubscribeToShard")
+        running = shardline.start("tail", "orders", "--fan-out", "debugging", *arguments)
+        eventually(lambda: kinesis.requests.count("SubscribeToShard") >= asked + shards)
+        return running
+
+    return start
+
+
+@pytest.mark.parametrize("by", ["name", "arn"])
+def test_fan_out_prints_the_same_records_without_polling(shardline, put, registered, kinesis, by):
+    put(*map(b"%d".__mod__, range(50)), aggregation=True)
+    ended = shardline("tail", "orders", *ALL, "--fan-out", getattr(registered, by))
+    assert ended.lines == [str(number) for number in range(50)]
+    assert kinesis.requests.count("GetRecords") == kinesis.requests.count("GetShardIterator") == 0
+
+
+def test_fan_out_from_latest_shows_what_comes(subscribed, put, registered):
+    put(b"old")
+    running = subscribed("-n", "2")
+    put(b"new")
+    assert running.process.stdout.readline() == b"new\n"
+    put(b"newer")
+    assert running.wait().stdout == b"newer\n"
+
+
+def test_fan_out_follows_a_reshard(subscribed, put, ask, registered):
+    running = subscribed("-n", "4")
+    put(b"0")
+    ask("split_shard", "orders", "shardId-000000000000", wait=True)
+    ask("split_shard", "orders", "shardId-000000000001", wait=True)
+    put(b"1", b"2", b"3")
+    assert running.wait().stdout.split() == [b"0", b"1", b"2", b"3"]
+
+
+def test_fan_out_continues_after_subscriptions_that_end_and_break(subscribed, put, registered, kinesis):
+    kinesis.faults.fan_out_end(after=1, count=1)
+    kinesis.faults.fan_out_exception("InternalFailureException", after=3, count=1)
+    running = subscribed("-n", "40", "--from", "TRIM_HORIZON")
+    for start in range(0, 40, 4):
+        put(*map(b"%d".__mod__, range(start, start + 4)))
+    assert running.wait().stdout.split() == [b"%d" % number for number in range(40)]
+
+
+def test_fan_out_gives_up_like_polling(subscribed, registered, kinesis):
+    running = subscribed("--give-up-after", "1s")
+    kinesis.stop()
+    ended = running.wait()
+    assert ended.code == 1
+    assert ended.stderr.startswith("Error: SubscribeToShard: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("nothing", 1, "orders has no registered consumer nothing: `shardline streams consumers register orders not"),
+        ("a/b", 2, "--fan-out takes the name of a registered consumer"),
+        (
+            "arn:aws:kinesis:us-east-1:000000000000:stream/other/consumer/c:1",
+            2,
+            "--fan-out names a consumer of the stream arn:aws:kinesis:us-east-1:000000000000:stream/other, but the",
+        ),
+        ("arn:aws:kinesis:us-east-1:000000000000:stream/orders/consumer/c:1", 1, "not found"),
+    ],
+)
+def test_a_consumer_that_tail_cannot_use(shardline, name, code, words):
+    assert words in shardline("tail", "orders", "--fan-out", name, code=code).stderr

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar, final, overload
+from typing import Final, Literal, Protocol, TypeVar, final, overload
 
 from shardline.adapters.aws.endpoints import ROUTING_MEMBERS
 from shardline.adapters.aws.signed_http import SignedHttp
@@ -123,6 +123,10 @@ class KinesisHttp:
                 return
             host = self._http.host_of("SubscribeToShard", request.consumer_arn)
             yield _Events(answer, self._codec, host)
+
+    async def subscription_protocol(self, consumer_arn: str) -> Literal["h2", "http/1.1"] | Failure:
+        """Return the protocol over which the service sends the events of subscriptions."""
+        return await self._http.stream_protocol("SubscribeToShard", {"ConsumerARN": consumer_arn}, consumer_arn)
 
     async def call(self, operation: str, params: Mapping[str, object]) -> dict[str, object] | Failure:
         return await self._post(operation, self._codec.encode(params), _routing(params), None)

@@ -106,10 +106,12 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 def _sentence(error: ShardlineError | OSError, invocation: "Invocation") -> str:
     if isinstance(error, RequestError):
         if error.kind == "not-found":
-            return (
-                f"{_end(error.message)} (searched in {invocation.place()}; "
-                "`shardline streams list` shows the existing streams)"
+            listing = (
+                "`shardline streams consumers list` shows the registered consumers"
+                if error.operation.endswith("StreamConsumer")
+                else "`shardline streams list` shows the existing streams"
             )
+            return f"{_end(error.message)} (searched in {invocation.place()}; {listing})"
         message = f"{error.operation}: {_end(error.message)}"
         if error.status is not None:
             message += f" ({error.code})"

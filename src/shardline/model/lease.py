@@ -62,6 +62,8 @@ class Incarnation(NamedTuple):
     """A random id of the consumer. Two processes with the same worker name differ in it, as do two runs of a worker."""
     lease_duration: float
     """Seconds of silence after which this owner counts as dead."""
+    read_by: str | None = None
+    """How the process reads: ``"polling"`` or ``"fan-out"``. For people only; ``None`` if the row does not say."""
 
 
 @final

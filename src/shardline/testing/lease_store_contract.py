@@ -127,7 +127,7 @@ _ROWS_TO_WRITE: Final = (
         checkpoint_owner="worker-a",
         pending_checkpoint=_at(_NUMBER + 5, 1),
         throughput=12.345678,
-        incarnation=Incarnation("worker-a", "0123456789abcdef", 7.5),
+        incarnation=Incarnation("worker-a", "0123456789abcdef", 7.5, "fan-out"),
     ),
     Lease(_SHARD, checkpoint=Checkpoint(LATEST), latest_at=1_700_000_000.123),
     Lease(_SHARD, checkpoint=Checkpoint(LATEST)),
@@ -198,7 +198,9 @@ def _draw(choose: random.Random, rows: dict[str, Lease], shard_ids: Sequence[str
             return RenewLease(shard_id, by, counter, choose.choice([None, round(choose.random() * 1e4, 6)]))
         case "take":
             taker = choose.choice(_WORKERS)
-            incarnation = choose.choice([None, Incarnation(taker, choose.choice("xy"), choose.choice([10.0, 60.5]))])
+            read_by = choose.choice([None, "polling", "fan-out"])
+            identity = Incarnation(taker, choose.choice("xy"), choose.choice([10.0, 60.5]), read_by)
+            incarnation = choose.choice([None, identity])
             return TakeLease(shard_id, taker, fence, incarnation, choose.choice([0, _FAR]))
         case "ask":
             owner = row.owner or _WORKERS[0]
@@ -306,7 +308,7 @@ class LeaseStoreContract:
         mine, other = stores[:2]
         row = await _create(mine, Lease(_SHARD))
         first, second = Incarnation("a", "x", 10.0), Incarnation("a", "y", 60.0)
-        for incarnation in (first, second):
+        for incarnation in (first._replace(read_by="fan-out"), first, second):
             row = _row(await mine.apply(TakeLease(_SHARD, "a", row.fence, incarnation)), "a take")
             _check(row.incarnation, incarnation, "the incarnation after a take")
             _check(await other.list_leases(), [row], "the rows")

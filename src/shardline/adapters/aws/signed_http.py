@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, final
+from typing import Final, Literal, final
 
 import anyio
 import anyio.to_thread
@@ -135,6 +135,13 @@ class SignedHttp:
                 yield failure
                 return
             may_resend = False
+
+    async def stream_protocol(
+        self, operation: str, routing: Mapping[str, object], arn: str | None
+    ) -> Literal["h2", "http/1.1"] | Failure:
+        """Return the protocol over which ``stream`` sends an operation."""
+        endpoint = await self._endpoints.find(operation, routing, arn)
+        return endpoint if isinstance(endpoint, Failure) else await self._transport.stream_protocol(endpoint.url)
 
     def host_of(self, operation: str, arn: str | None) -> str:
         """Return the host that receives an operation, for messages."""

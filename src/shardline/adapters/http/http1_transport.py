@@ -18,7 +18,7 @@ Invariants:
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, final
+from typing import Final, Literal, final
 
 import anyio
 
@@ -71,6 +71,10 @@ class Http1Transport:
             finally:
                 connection.reusable = reader.complete and reader.keep_alive
                 await self._connections.put_back(connection)
+
+    async def stream_protocol(self, url: str) -> Literal["http/1.1"]:
+        del url
+        return "http/1.1"
 
     async def close(self) -> None:
         await self._connections.close()

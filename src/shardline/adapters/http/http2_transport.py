@@ -115,6 +115,10 @@ class Http2Transport:
         finally:
             call.leave()
 
+    async def stream_protocol(self, url: str) -> Literal["h2", "http/1.1"] | Failure:
+        link = await self._find_link(url)
+        return link if isinstance(link, Failure) else "http/1.1" if isinstance(link, str) else "h2"
+
     async def close(self) -> None:
         self._connector.close()
         await self._http1.close()

@@ -32,6 +32,7 @@ START_AT: Final = "shardlineStartAt"
 OWNER: Final = "shardlineOwner"
 INCARNATION: Final = "shardlineIncarnation"
 LEASE_DURATION: Final = "shardlineLeaseDuration"
+READ_BY: Final = "shardlineReadBy"
 SHARD_END: Final = "SHARD_END"
 _ENTITY: Final = "entityType"
 _LEASE: Final = "LEASE"
@@ -80,11 +81,12 @@ def checkpoint_attributes(checkpoint: CheckpointText) -> Item:
 
 
 def incarnation_attributes(incarnation: Incarnation) -> Item:
-    return {
+    item = {
         OWNER: text(incarnation.owner),
         INCARNATION: text(incarnation.id),
         LEASE_DURATION: number(incarnation.lease_duration),
     }
+    return item if incarnation.read_by is None else item | {READ_BY: text(incarnation.read_by)}
 
 
 def encode_item(lease: Lease, group: str, stream: str) -> Item:
@@ -153,7 +155,7 @@ def _incarnation(item: Mapping[str, Attribute]) -> Incarnation | None:
     owner, identity, duration = _text(item, OWNER), _text(item, INCARNATION), _real(item, LEASE_DURATION)
     if owner is None or identity is None or duration is None:
         return None
-    return Incarnation(owner, identity, duration)
+    return Incarnation(owner, identity, duration, _text(item, READ_BY))
 
 
 def _required(value: Any, name: str) -> Any:

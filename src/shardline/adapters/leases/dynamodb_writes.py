@@ -21,6 +21,7 @@ from shardline.adapters.leases.dynamodb_items import (
     KEY,
     LEASE_DURATION,
     OWNER,
+    READ_BY,
     SHARD_END,
     START_AT,
     STREAM,
@@ -61,7 +62,7 @@ _UNFINISHED: Final = "#checkpoint <> :end"
 _END: Final = {":end": text(SHARD_END)}
 _NEXT: Final = "#leaseCounter :one"
 _ONE: Final = {":one": number(1)}
-_INCARNATION: Final = f"#{OWNER}, #{INCARNATION}, #{LEASE_DURATION}"
+_INCARNATION: Final = f"#{OWNER}, #{INCARNATION}, #{LEASE_DURATION}, #{READ_BY}"
 _PENDING: Final = "#pendingCheckpoint, #pendingCheckpointSubSequenceNumber, #pendingCheckpointState"
 
 
@@ -185,11 +186,13 @@ def _taking(operation: TakeLease) -> _Change:
     switches = number(int((seen.owner if seen.checkpoint_owner is None else seen.checkpoint_owner) != operation.by))
     condition, fence = _fenced(seen)
     incarnation = {} if operation.incarnation is None else incarnation_attributes(operation.incarnation)
+    # The earlier owner may have said how it reads, and this one may not say it.
+    is_silent = operation.incarnation is not None and READ_BY not in incarnation
     sets = [f"#leaseOwner = :by, #leaseCounter = :token, #{GROUP} = :group, #{STREAM} = :stream"]
     return _Change(
         f"{condition} AND {_UNFINISHED}",
         sets=", ".join([*sets, *(f"#{name} = :{name}" for name in incarnation)]),
-        removes="#checkpointOwner",
+        removes=f"#checkpointOwner, #{READ_BY}" if is_silent else "#checkpointOwner",
         adds="#ownerSwitchesSinceCheckpoint :switches",
         values={
             ":by": text(operation.by),

@@ -68,10 +68,11 @@ def read_checkpoint(text: str, sub_sequence: int, at: float | None) -> tuple[Che
     return Checkpoint(position), at if position == LATEST else None
 
 
-class _Incarnation(msgspec.Struct):
+class _Incarnation(msgspec.Struct, omit_defaults=True):
     owner: str
     id: str
     lease_duration: float
+    read_by: str | None = None
 
 
 class _Row(msgspec.Struct, omit_defaults=True):
@@ -154,7 +155,7 @@ def decode_row(row: bytes) -> Lease:
             throughput=read.throughput,
             incarnation=None
             if incarnation is None
-            else Incarnation(incarnation.owner, incarnation.id, incarnation.lease_duration),
+            else Incarnation(incarnation.owner, incarnation.id, incarnation.lease_duration, incarnation.read_by),
         )
     except (msgspec.ValidationError, UsageError) as error:
         raise RowError(str(error)) from None

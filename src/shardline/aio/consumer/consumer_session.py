@@ -219,6 +219,7 @@ class ConsumerSession:
             self.worker_id,
             self._start_at,
             incarnation=new_incarnation(),
+            read_by="polling" if consumer_arn is None else "fan-out",
             config=config,
             scan_interval=store.scan_interval,
             checkpoint_interval=store.checkpoint_interval,

@@ -1,4 +1,6 @@
-"""Suggests values to the shell: streams, shards and positions. ``groups.group_suggestions`` adds groups.
+"""Suggests values to the shell: streams, shards, registered consumers and positions.
+
+``groups.group_suggestions`` adds groups.
 
 Invariants:
 
@@ -95,6 +97,21 @@ def shard_items(
 
 def _state(shard: "Shard") -> str:
     return "open" if shard.is_open else "closed"
+
+
+def complete_consumer(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of the consumers that are registered with the stream on the line."""
+    del parameter
+    stream = typed(context, "stream")
+    if stream is None:
+        return []
+
+    async def find(invocation: Invocation) -> list[CompletionItem]:
+        async with quick_client(invocation) as client:
+            registered = await client.list_stream_consumers(stream)
+        return starting_with(incomplete, [(consumer.name, consumer.status) for consumer in registered])
+
+    return look_up(context, find)
 
 
 def complete_start(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

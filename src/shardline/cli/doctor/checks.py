@@ -17,7 +17,8 @@ import anyio
 import anyio.to_thread
 
 from shardline.adapters.kinesis import KinesisHttp
-from shardline.cli.doctor import connectivity_checks, permission_checks, stream_checks
+from shardline.aio.consumer.fan_out import FanOut
+from shardline.cli.doctor import connectivity_checks, fan_out_checks, permission_checks, stream_checks
 from shardline.cli.doctor.check_run import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
@@ -51,6 +52,8 @@ class Diagnosis(CheckRun):
     ref: StreamRef
     role: Role
     reads_records: bool
+    fan_out: FanOut | None = None
+    """The registered consumer to check, if there is one."""
     _url: str = ""
 
     async def run(self) -> list[Finding]:
@@ -109,11 +112,14 @@ class Diagnosis(CheckRun):
         self.findings.append(permission_checks.permission_finding("DescribeStreamSummary", summary, str(self.ref)))
         self.findings.append(permission_checks.permission_finding("ListShards", shards, str(self.ref)))
         if opened:
-            await self._check_permissions(api, opened[0].shard_id, consumers)
+            arn = self.ref.arn if isinstance(summary, Failure) else summary.arn
+            await self._check_permissions(api, opened[0].shard_id, consumers, arn)
         else:
             self.skip("no open shard is known to test them with", *self._permissions()[2:])
 
-    async def _check_permissions(self, api: KinesisHttp, shard_id: str, consumers: list[str] | Failure | str) -> None:
+    async def _check_permissions(
+        self, api: KinesisHttp, shard_id: str, consumers: list[str] | Failure | str, stream_arn: str | None
+    ) -> None:
         reads, dry_runs = await permission_checks.check_reads(api, self.ref, shard_id)
         if self.role != "producer":
             self.findings += reads
@@ -121,10 +127,19 @@ class Diagnosis(CheckRun):
             self.findings += await permission_checks.check_puts(api, self.ref, self._url, dry_runs)
         if self.role == "producer":
             return
+        stream = str(self.ref)
         if isinstance(consumers, str):
-            self.skip(consumers, *_FAN_OUT)
-            return
-        self.findings += await permission_checks.check_subscribing(api, str(self.ref), consumers, shard_id, dry_runs)
+            self.skip(consumers, _FAN_OUT[0])
+        else:
+            self.findings.append(permission_checks.permission_finding("ListStreamConsumers", consumers, stream))
+        if self.fan_out is not None:
+            self.findings += await fan_out_checks.check_fan_out(
+                api, self.fan_out, stream_arn=stream_arn, url=self._url, shard_id=shard_id, dry_runs=dry_runs
+            )
+        elif isinstance(consumers, str):
+            self.skip(consumers, _FAN_OUT[1])
+        else:
+            self.findings.append(await permission_checks.check_subscribing(api, stream, consumers, shard_id, dry_runs))
 
     async def _check_load(self, api: KinesisHttp, shards: list[Shard], open_count: int) -> Finding:
         if not self.reads_records or self.role == "producer":
@@ -172,6 +187,8 @@ class Diagnosis(CheckRun):
         reads = [] if self.role == "producer" else [*_READS]
         puts = [] if self.role == "consumer" else [*_PUTS]
         fan_out = [] if self.role == "producer" else [*_FAN_OUT]
+        if self.fan_out is not None:
+            fan_out = [_FAN_OUT[0], *fan_out_checks.CHECKS]
         return ["may DescribeStreamSummary", "may ListShards", *reads, *puts, *fan_out]
 
 

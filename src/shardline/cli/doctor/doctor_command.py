@@ -11,11 +11,12 @@ import click
 from click.core import ParameterSource
 from rich.text import Text
 
-from shardline.cli.completion.suggestions import complete_stream
+from shardline.cli.completion.suggestions import complete_consumer, complete_stream
 from shardline.cli.doctor.account_checks import AccountDiagnosis
 from shardline.cli.doctor.checks import Diagnosis, Role, check_store
 from shardline.cli.doctor.diagnoses import Finding, Verdict
 from shardline.cli.error_messages import WrongUsage
+from shardline.cli.fan_out_option import checked_fan_out
 from shardline.cli.groups.group_store import StorePlace
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
@@ -41,10 +42,16 @@ _COLOURS: Final = {
     help="Which permissions to check.",
 )
 @click.option("--sample/--no-sample", default=True, help="Read a few recent records to measure the load.")
+@click.option(
+    "--fan-out",
+    metavar="NAME",
+    shell_complete=complete_consumer,
+    help="Also check enhanced fan-out with this registered consumer (name or ARN).",
+)
 @click.option("--store", envvar="SHARDLINE_STORE", metavar="URL", help="Also check this lease store.")
 @global_options
 @click.pass_context
-def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample: bool, store: str | None) -> None:
+def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample: bool, **more: str | None) -> None:
     """Diagnose the connection to Kinesis, and a stream.
 
     Checks settings, credentials, network and clock. With a stream, also checks the stream, its load, and the
@@ -56,19 +63,19 @@ def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample:
       shardline doctor
       shardline doctor orders
       shardline doctor orders --for consumer --store redis://host/0
+      shardline doctor orders --for consumer --fan-out billing
       shardline doctor orders --output json | jq '.checks[] | select(.verdict == "failed")'
     """
     invocation = context.ensure_object(Invocation)
-    if stream is None:
-        for name, option in (("role", "--for"), ("sample", "--sample")):
-            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-                raise WrongUsage(f"{option} works only with a STREAM")
+    store, fan_out = more["store"], more["fan_out"]
+    _check_options(context, stream, role, fan_out)
 
     async def diagnose() -> list[Finding]:
         if stream is None:
             findings = await AccountDiagnosis(invocation).run()
         else:
-            findings = await Diagnosis(invocation, parse_stream(stream), role, sample).run()
+            ref = parse_stream(stream)
+            findings = await Diagnosis(invocation, ref, role, sample, checked_fan_out(fan_out, stream)).run()
         if store is not None:
             findings.append(await check_store(StorePlace.of(store, invocation)))
         return findings
@@ -86,6 +93,15 @@ def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample:
             notice("`shardline doctor STREAM` also checks a stream, and the permissions on it")
     if failures:
         raise click.exceptions.Exit(1)
+
+
+def _check_options(context: click.Context, stream: str | None, role: Role, fan_out: str | None) -> None:
+    if stream is None:
+        for name, option in (("role", "--for"), ("sample", "--sample"), ("fan_out", "--fan-out")):
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise WrongUsage(f"{option} works only with a STREAM")
+    if role == "producer" and fan_out is not None:
+        raise WrongUsage("--fan-out cannot be combined with --for producer: only consumers use it")
 
 
 def _rows(findings: Sequence[Finding]) -> list[tuple[Text, str, str]]:

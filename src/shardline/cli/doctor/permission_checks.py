@@ -25,6 +25,7 @@ _PURPOSES: Final = {
     "PutRecord": "Shardline uses PutRecords; other programs may need it",
     "ListStreamConsumers": "needed only for enhanced fan-out",
     "SubscribeToShard": "needed only for enhanced fan-out",
+    "DescribeStreamConsumer": "with a consumer ARN, it only explains failures",
     "ListStreams": "needed only by `shardline streams list` and completion",
     "DescribeLimits": "needed only by this check",
 }
@@ -41,13 +42,20 @@ class DryRuns(Enum):
     UNKNOWN = auto()
 
 
-def permission_finding(operation: str, answer: object, stream: str) -> Finding:
-    """Return whether an answer shows that the operation is allowed, as a finding."""
+def permission_finding(operation: str, answer: object, stream: str, *, is_needed: bool = False) -> Finding:
+    """Return whether an answer shows that the operation is allowed, as a finding.
+
+    Args:
+        operation: the AWS operation.
+        answer: its response, or its failure.
+        stream: the stream or consumer, for the advice.
+        is_needed: whether the user's consumer needs an operation that Shardline does not always need.
+    """
     check = f"may {operation}"
     if not isinstance(answer, Failure) or answer.kind is FailureKind.DRY_RUN:
         return ok(check, "allowed")
     found = of_failure(check, answer, operation, stream)
-    if answer.kind is FailureKind.DENIED and operation not in _NEEDED:
+    if answer.kind is FailureKind.DENIED and operation not in _NEEDED and not is_needed:
         return warning(check, found.seen, f"{_PURPOSES[operation]}: {found.advice}")
     if found.verdict is Verdict.FAILED and answer.kind is FailureKind.INVALID:
         return not_checked(check, f"the service rejected the test request as invalid: {found.seen}")
@@ -105,15 +113,22 @@ def _put_finding(operation: str, answer: object, ref: StreamRef) -> Finding:
 
 
 async def check_subscribing(
-    api: KinesisHttp, stream: str, consumers: list[str] | Failure, shard_id: str, dry_runs: DryRuns
-) -> list[Finding]:
-    """Check ListStreamConsumers by its earlier answer, and SubscribeToShard with a dry run."""
-    findings = [permission_finding("ListStreamConsumers", consumers, stream)]
+    api: KinesisHttp,
+    stream: str,
+    consumers: list[str] | Failure,
+    shard_id: str,
+    dry_runs: DryRuns,
+    *,
+    is_needed: bool = False,
+) -> Finding:
+    """Check SubscribeToShard with a dry run, with the first of the registered consumers."""
     check = "may SubscribeToShard"
     if dry_runs is not DryRuns.SUPPORTED:
-        why = "this server is not known to support DryRun, and a real call would take over a subscription"
-        return [*findings, not_checked(check, why)]
+        return not_checked(
+            check, "this server is not known to support DryRun, and a real call would take over a subscription"
+        )
     if isinstance(consumers, Failure) or not consumers:
-        return [*findings, not_checked(check, "there is no registered consumer to test it with")]
+        return not_checked(check, "there is no registered consumer to test it with")
     members = {"ConsumerARN": consumers[0], "ShardId": shard_id, "StartingPosition": {"Type": "LATEST"}, "DryRun": True}
-    return [*findings, permission_finding("SubscribeToShard", await api.call("SubscribeToShard", members), stream)]
+    answer = await api.call("SubscribeToShard", members)
+    return permission_finding("SubscribeToShard", answer, stream, is_needed=is_needed)

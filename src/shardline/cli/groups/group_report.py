@@ -4,7 +4,7 @@ Invariants:
 
 - An unknown value is ``null`` in JSON and ``?`` in a table, never a guess.
 - JSON and pipes get full sequence numbers, times and worker names. A narrow terminal gets them shortened to fit 80
-  columns, and without the counters.
+  columns, and without the counters and the way of reading.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,9 +107,11 @@ def _shard_object(
     common: dict[str, Any] = {"shard_id": shard_id, "state": _state(shard_id, shards), "has_row": row is not None}
     if row is None:
         return common | {"lag_ms": lag.millis, "lag_problem": lag.problem}
+    reader = row.incarnation_of(row.holder)
     return common | {
         "owner": row.holder,
         "next_owner": None if row.checkpoint_owner is None else row.owner,
+        "read_by": None if reader is None else reader.read_by,
         "owner_alive": True if row.holder is not None and seen.holders.get(row.holder) else None,
         "counter": row.counter,
         "checkpoint": checkpoint_object(row),
@@ -184,8 +186,8 @@ def _shard_cells(
     seen: Watch, shards: Mapping[str, Shard] | None, lags: Mapping[str, Lag] | None
 ) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     """Return the columns and the rows of the table of shards."""
-    columns = ("SHARD", "", "CHECKPOINT", "BEHIND", "OWNER", "COUNTER")
-    shown = columns[:-1] if _is_narrow() else columns
+    columns = ("SHARD", "", "CHECKPOINT", "BEHIND", "OWNER", "READ BY", "COUNTER")
+    shown = columns[:-2] if _is_narrow() else columns
     return shown, [_cells_of(name, seen, shards, lags)[: len(shown)] for name in sorted({*seen.rows, *(shards or ())})]
 
 
@@ -199,8 +201,16 @@ def _cells_of(
         millis = lags.get(shard_id, Lag()).millis
         behind = "?" if millis is None else shown_behind(millis)
     if row is None:
-        return (shard_id, state, "no row", behind, "", "")
-    return (shard_id, state, shown_checkpoint(row), behind, _owner(row, seen), str(row.counter))
+        return (shard_id, state, "no row", behind, "", "", "")
+    return (shard_id, state, shown_checkpoint(row), behind, _owner(row, seen), _read_by(row), str(row.counter))
+
+
+def _read_by(row: Lease) -> str:
+    """Return how the holder reads the shard, as the row says."""
+    if row.holder is None or row.checkpoint.is_finished:
+        return "-"
+    holder = row.incarnation_of(row.holder)
+    return "?" if holder is None or holder.read_by is None else holder.read_by
 
 
 def _owner(row: Lease, seen: Watch) -> str:

@@ -55,17 +55,17 @@ def stream_json(view: StreamView) -> dict[str, Any]:
         "open_shards": sum(shard.is_open for shard in view.shards),
         "closed_shards": sum(not shard.is_open for shard in view.shards),
         "shards": [_shard_json(shard, children.get(shard.shard_id, [])) for shard in view.shards],
-        "consumers": None
-        if view.consumers is None
-        else [
-            {
-                "name": consumer.name,
-                "arn": consumer.arn,
-                "status": consumer.status,
-                "created_at": None if consumer.created_at is None else shown_time(consumer.created_at),
-            }
-            for consumer in view.consumers
-        ],
+        "consumers": None if view.consumers is None else [consumer_json(consumer) for consumer in view.consumers],
+    }
+
+
+def consumer_json(consumer: StreamConsumer) -> dict[str, Any]:
+    """Return a registered consumer as a JSON object."""
+    return {
+        "name": consumer.name,
+        "arn": consumer.arn,
+        "status": consumer.status,
+        "created_at": None if consumer.created_at is None else shown_time(consumer.created_at),
     }
 
 

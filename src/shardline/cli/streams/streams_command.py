@@ -1,6 +1,7 @@
 """Lists, creates, describes, changes, deletes and reshards streams from the command line.
 
-``setting_commands`` has the commands that change one setting each.
+``setting_commands`` has the commands that change one setting each, and ``consumer_commands`` those for the registered
+consumers of a stream.
 
 Invariants:
 
@@ -21,6 +22,7 @@ from shardline.cli.error_messages import WrongUsage
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
 from shardline.cli.retrying import call_for_each, wait_for_stream, with_retries
+from shardline.cli.streams.consumer_commands import consumers
 from shardline.cli.streams.resharding import Change, merge_of, shard_id_of, split_of, steps_to
 from shardline.cli.streams.setting_commands import encrypt, mode, record_size, retention, tag
 from shardline.cli.streams.stream_settings import parse_tag, shown_mode
@@ -52,7 +54,7 @@ def streams() -> None:
     """
 
 
-for command in (encrypt, mode, record_size, retention, tag):
+for command in (consumers, encrypt, mode, record_size, retention, tag):
     streams.add_command(command)
 
 

@@ -1,22 +1,20 @@
 """Reads the shards of a stream, and follows their children after a reshard.
 
 This reader is separate from the consumer because it stores nothing: no group, no leases, no checkpoints. One task per
-shard reads pages and sends them to a channel.
+shard reads pages from its source (``page_sources``) and sends them to a channel.
 
 Invariants:
 
 - The pages of a shard come in order. A child shard is read after all of its parents that are being read have ended.
   If its parents were read from LATEST, the child is read from its beginning.
-- Each of the first shards gets its iterator before any shard is read, so that LATEST means the same time in all.
-- A retryable failure is retried for up to ``give_up_after`` seconds in a row; then it is raised. Any other failure is
-  raised at once.
+- Each of the first shards gets its iterator or its subscription before any shard is read, so that LATEST means the
+  same time in all.
 - Memory is bounded: a page is requested when there is room for it.
 """
 
-import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, TypeVar, final
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,25 +22,16 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from shardline.aio.client import Client
 from shardline.cli.retrying import call_for_each, with_retries
-from shardline.codec.shapes import GetRecordsResponse, RawRecord
+from shardline.cli.tail.page_sources import PageSource
+from shardline.codec.shapes import RawRecord
 from shardline.core.consumer.handling_lag import service_now
-from shardline.core.consumer.read_pace import ReadPace
-from shardline.core.failures import Failure, FailureKind, to_error
-from shardline.core.requests import GetRecords, GetShardIterator
-from shardline.errors import RequestError
-from shardline.model.limits import SHARD_READ_BYTES_PER_SECOND, SHARD_READ_CALLS_PER_SECOND
-from shardline.model.position import LATEST, TRIM_HORIZON, Position, after_sequence_number, at_timestamp
+from shardline.model.position import LATEST, TRIM_HORIZON, Position
 from shardline.model.shard import ChildShard, Shard
-from shardline.model.stream import parse_stream
-
-T = TypeVar("T")
-
-_IDLE: Final = 1.0  # the longest wait between two reads of a shard that has nothing new
 
 
 @final
 class Page(NamedTuple):
-    """The records of one GetRecords call."""
+    """Records of one shard that came together."""
 
     shard_id: str
     records: list[RawRecord]
@@ -72,16 +61,15 @@ class ShardReading:
         stream: str,
         pages: MemoryObjectSendStream[Page],
         *,
+        make_source: Callable[[str, Position], PageSource],
         bound: Bound,
-        give_up_after: float,
         follow: bool,
     ) -> None:
         self._client = client
         self._stream = stream
-        self._ref = parse_stream(stream)
         self._pages = pages
+        self._make_source = make_source
         self._bound = bound
-        self._give_up_after = give_up_after
         self._follow = follow
         self._parents: dict[str, tuple[str, ...]] = {}  # of every known shard
         self._started: set[str] = set()
@@ -97,42 +85,44 @@ class ShardReading:
         """
         self._add_shards(shards)
         self._started.update(first)
-        iterators = await call_for_each(first, lambda shard_id: self._iterator(shard_id, start))
-        async with self._pages, anyio.create_task_group() as tasks:
-            for shard_id in first:
-                tasks.start_soon(self._read, tasks, shard_id, start, iterators[shard_id])
+        sources = {shard_id: self._make_source(shard_id, start) for shard_id in first}
+        try:
+            await call_for_each(first, lambda shard_id: sources[shard_id].open())
+            async with self._pages, anyio.create_task_group() as tasks:
+                for shard_id in first:
+                    tasks.start_soon(self._read, tasks, shard_id, start, sources[shard_id])
+        finally:
+            with anyio.CancelScope(shield=True):
+                for source in sources.values():
+                    await source.close()
 
-    async def _read(self, tasks: TaskGroup, shard_id: str, start: Position, iterator: str | None = None) -> None:
+    async def _read(self, tasks: TaskGroup, shard_id: str, start: Position, source: PageSource | None = None) -> None:
         """Read one shard to its end or to the bound; at its end, start its children."""
-        position = start
-        pace = ReadPace(SHARD_READ_CALLS_PER_SECOND, SHARD_READ_BYTES_PER_SECOND, _IDLE, random.Random(), _now())  # noqa: S311
+        source = self._make_source(shard_id, start) if source is None else source
+        try:
+            children = await self._read_pages(shard_id, source)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await source.close()
+        if children is not None:
+            self._finished.add(shard_id)
+            if self._follow:
+                await self._start_children(tasks, shard_id, children, TRIM_HORIZON if start == LATEST else start)
+
+    async def _read_pages(self, shard_id: str, source: PageSource) -> Sequence[ChildShard] | None:
+        """Read one shard, and return its children at its end; ``None`` if the bound was reached before."""
         while True:
-            if iterator is None:
-                iterator = await self._iterator(shard_id, position)
-            asked_at = self._client.api.service_time()
-            page = await self._next_page(iterator, pace)
-            if page is None:  # the iterator has expired
-                iterator = None
-                continue
+            page = await source.next_page()
             records = self._within_bound(page.records)
-            lag = None if page.millis_behind_latest is None else page.millis_behind_latest / 1000
             if records:
                 read_at = service_now(self._client.api.service_time(), time.time())
                 await self._pages.send(Page(shard_id, records, read_at))
-                position = after_sequence_number(records[-1].sequence_number)
-            elif position == LATEST:
-                # If this iterator expires, a new one at LATEST would skip the records that arrived in between.
-                position = at_timestamp(asked_at)
             if len(records) < len(page.records):
-                return
-            iterator = page.next_iterator
-            if iterator is None:
-                break
-            if self._is_bound_reached(lag, is_empty=not page.records):
-                return
-        self._finished.add(shard_id)
-        if self._follow:
-            await self._start_children(tasks, shard_id, page.child_shards, TRIM_HORIZON if start == LATEST else start)
+                return None
+            if page.is_last:
+                return page.child_shards
+            if self._is_bound_reached(page.lag, is_empty=not page.records):
+                return None
 
     # ---- the bound
 
@@ -185,44 +175,3 @@ class ShardReading:
             seen.update(parent_ids)
             unchecked += parent_ids
         return False
-
-    # ---- calls
-
-    async def _iterator(self, shard_id: str, position: Position) -> str:
-        pace = ReadPace(SHARD_READ_CALLS_PER_SECOND, SHARD_READ_BYTES_PER_SECOND, _IDLE, random.Random(), _now())  # noqa: S311
-        request = GetShardIterator(self._ref, shard_id, position)
-        answer = await self._call(lambda: self._client.api.get_shard_iterator(request), "GetShardIterator", pace)
-        return answer.shard_iterator
-
-    async def _next_page(self, iterator: str, pace: ReadPace) -> GetRecordsResponse | None:
-        """Return the next page, or ``None`` if the iterator has expired."""
-        request = GetRecords(iterator, None, self._ref)
-        try:
-            page = await self._call(lambda: self._client.api.get_records(request), "GetRecords", pace)
-        except RequestError as error:
-            if error.kind == FailureKind.EXPIRED_ITERATOR:
-                return None
-            raise
-        size_bytes = sum(len(record.data) for record in page.records)
-        behind = bool(page.millis_behind_latest) if page.millis_behind_latest is not None else bool(page.records)
-        pace.handle_page(size_bytes, empty=not page.records, behind=behind, now=_now())
-        return page
-
-    async def _call(self, call: Callable[[], Awaitable[T | Failure]], operation: str, pace: ReadPace) -> T:
-        """Return the response of ``call``, retrying it at the shard's pace until ``give_up_after`` has passed."""
-        give_up_at: float | None = None
-        while True:
-            await anyio.sleep_until(pace.next_at)
-            pace.handle_sent(_now())
-            answer = await call()
-            if not isinstance(answer, Failure):
-                return answer
-            now = _now()
-            give_up_at = now + self._give_up_after if give_up_at is None else give_up_at
-            pace.handle_failure(answer, now)
-            if not answer.retryable or pace.next_at > give_up_at:
-                raise to_error(answer, operation)
-
-
-def _now() -> float:
-    return anyio.current_time()

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- The command leaves no trace: no lease, no checkpoint, no registered consumer.
+- The command leaves no trace: no lease, no checkpoint, no registered consumer. ``--fan-out`` uses a consumer that is
+  registered already.
 - The exit code is 0 when the bound is reached, on Ctrl-C, and when the output pipe is closed; it is 143 on SIGTERM.
 - With ``-n`` the command prints at most that many records.
 """
@@ -10,7 +11,7 @@ Invariants:
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 import anyio
@@ -18,23 +19,33 @@ import click
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from shardline.aio.client import Client
-from shardline.cli.completion.suggestions import complete_end, complete_shard, complete_start, complete_stream
+from shardline.aio.consumer.fan_out import FanOut
+from shardline.cli.completion.suggestions import (
+    complete_consumer,
+    complete_end,
+    complete_shard,
+    complete_start,
+    complete_stream,
+)
 from shardline.cli.error_messages import WrongUsage
+from shardline.cli.fan_out_option import checked_fan_out
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import UTF8, Invocation, global_options
 from shardline.cli.quantities import counted, in_units
 from shardline.cli.retrying import with_retries
 from shardline.cli.streams.resharding import shard_id_of
+from shardline.cli.tail.page_sources import FanOutSource, PageSource, PollingSource
 from shardline.cli.tail.pipe_output import PipeOutput
 from shardline.cli.tail.record_formats import Format, make_format
 from shardline.cli.tail.shard_following import Bound, Page, ShardReading
 from shardline.cli.terminal import notice
 from shardline.cli.time_arguments import duration_option, parse_moment, parse_start
 from shardline.core.consumer.deaggregator import Deaggregator
-from shardline.errors import UsageError
+from shardline.errors import ServiceError, UsageError
 from shardline.model.position import LATEST, Position
 from shardline.model.record import Origin, Record, hand_out
 from shardline.model.shard import Shard
+from shardline.model.stream import parse_stream
 
 _PAGES_AHEAD: Final = 4
 _TERMINATED: Final = 143
@@ -83,6 +94,12 @@ _CONNECTIONS: Final = 200  # a slow call to one shard should not delay the other
     metavar="FORMAT",
     help="raw, json, base64, or a template.",
 )
+@click.option(
+    "--fan-out",
+    metavar="NAME",
+    shell_complete=complete_consumer,
+    help="Read by enhanced fan-out, with this registered consumer (name or ARN).",
+)
 @click.option("-k", "--keys", is_flag=True, help="Print the key before the data.")
 @click.option("-t", "--times", is_flag=True, help="Print the arrival time before the data.")
 @click.option("--headers", is_flag=True, help="Print the headers, as a JSON object, before the data.")
@@ -100,6 +117,9 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
     is stored: no consumer group is affected, and no lease is taken. The exit code is also 0 if Ctrl-C or a closed pipe
     ends the reading.
 
+    With --fan-out, records are pushed to a registered consumer. Use one that no group reads with: each shard has one
+    subscription per consumer, so the two would interrupt each other.
+
     A template has fields in braces: {data} {base64} {key} {headers} {hash_key} {time} {timestamp} {shard} {sequence}
     {sub_sequence} {size} {lag} {stream}.
 
@@ -109,6 +129,7 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
       shardline tail orders --from 15m --until latest | grep customer-7
       shardline tail orders --from TRIM_HORIZON -n 10 --format '{time} {shard} {key} {data}'
       shardline tail orders --from 2026-03-01T09:30Z --until 2026-03-01T10:00Z --output json | jq .key
+      shardline tail orders --fan-out debugging
       shardline tail orders --shard 3 --from 49590338271490256608559692538361571095921575989136588898
     """
     if settings["follow"] and settings["until"] is not None:
@@ -124,7 +145,9 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
         raise WrongUsage(f"--from: {error}") from None
     if start.sequence_number is not None and len(settings["shards"]) != 1:
         raise WrongUsage("--from with a sequence number needs one --shard: it is a position in that shard")
-    request = TailRequest(stream, start, _bound(settings["until"], now), settings["shards"], settings["give_up_after"])
+    fan_out = checked_fan_out(settings["fan_out"], stream)
+    bound = _bound(settings["until"], now)
+    request = TailRequest(stream, start, bound, settings["shards"], settings["give_up_after"], fan_out)
     printer = Printer(stream, _format(invocation, settings), settings)
     began_at = time.monotonic()
     is_terminated = invocation.run(_tail, invocation, request, printer)
@@ -146,6 +169,8 @@ class TailRequest(NamedTuple):
     shards: tuple[str, ...]
     """The shards to read. Empty: all shards, and their children after a reshard."""
     give_up_after: float
+    fan_out: FanOut | None
+    """The registered consumer to read with. ``None``: poll."""
 
     def first_of(self, shards: Sequence[Shard]) -> list[str]:
         """Return the ids of the shards to start with."""
@@ -194,15 +219,42 @@ async def _tail(invocation: Invocation, request: TailRequest, printer: "Printer"
     return signals.first == signal.SIGTERM
 
 
+async def _source_maker(client: Client, request: TailRequest) -> Callable[[str, Position], PageSource]:
+    """Return a function that makes the source of a shard's pages."""
+    ref = parse_stream(request.stream)
+    if request.fan_out is None:
+        return lambda shard_id, start: PollingSource(client, ref, shard_id, start, request.give_up_after)
+    arn = await _consumer_arn(client, request.stream, request.fan_out)
+    return lambda shard_id, start: FanOutSource(client, arn, shard_id, start, request.give_up_after)
+
+
+async def _consumer_arn(client: Client, stream: str, fan_out: FanOut) -> str:
+    """Return the ARN of the registered consumer, which must be ACTIVE."""
+    if fan_out.is_arn:
+        return fan_out.name
+    name = fan_out.name
+    try:
+        consumer = await with_retries(lambda: client.describe_stream_consumer(stream=stream, name=name))
+    except ServiceError as error:
+        if error.kind != "not-found" or error.operation != "DescribeStreamConsumer":
+            raise
+        advice = f"`shardline streams consumers register {stream} {name}` registers it"
+        raise click.ClickException(f"{stream} has no registered consumer {name}: {advice}") from None
+    if consumer.status != "ACTIVE":
+        raise click.ClickException(f"the registered consumer {name} of {stream} is {consumer.status}, not ACTIVE")
+    return consumer.arn
+
+
 async def _read(client: Client, request: TailRequest, printer: "Printer") -> None:
     shards = await with_retries(lambda: client.list_shards(request.stream))
+    make_source = await _source_maker(client, request)
     send, receive = anyio.create_memory_object_stream[Page](_PAGES_AHEAD)
     reading = ShardReading(
         client,
         request.stream,
         send,
+        make_source=make_source,
         bound=request.bound,
-        give_up_after=request.give_up_after,
         follow=not request.shards,
     )
     output = PipeOutput()

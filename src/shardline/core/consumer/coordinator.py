@@ -88,6 +88,7 @@ class Coordinator:
         stream: the stream to read.
         me: the worker's name, unique in its group.
         incarnation: an id that no other consumer has, not even an earlier one with the same name.
+        read_by: how this worker reads, for people who look at the group's rows.
         start: where a new group starts.
         config: the settings.
         scan_interval: the store's default, used if the config has none.
@@ -107,6 +108,7 @@ class Coordinator:
         start: Position,
         *,
         incarnation: str,
+        read_by: str | None = None,
         config: ConsumerConfig,
         scan_interval: float,
         checkpoint_interval: float,
@@ -125,7 +127,8 @@ class Coordinator:
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers: finds records that retention removed unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
-        self._duplicates: DuplicateWorkers = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration))
+        identity = Incarnation(me, incarnation, config.lease_duration, read_by)
+        self._duplicates: DuplicateWorkers = DuplicateWorkers(identity)
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._planner: Planner = Planner(
             self.view,

@@ -45,6 +45,10 @@ class Transport:
         finally:
             self.open_streams -= 1
 
+    async def stream_protocol(self, url):
+        self.sent.append((url, None, None))
+        return self.answers.pop(0)
+
     async def close(self):
         self.closed += 1
 

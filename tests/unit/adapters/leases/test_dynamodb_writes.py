@@ -86,7 +86,8 @@ def test_no_attribute_is_changed_twice(operation):
 def test_a_release_removes_the_owner_and_bumps_the_counter():
     _, members = sent(ReleaseLease("s", "a", 1))
     assert members["UpdateExpression"] == (
-        "REMOVE #leaseOwner, #shardlineOwner, #shardlineIncarnation, #shardlineLeaseDuration ADD #leaseCounter :one"
+        "REMOVE #leaseOwner, #shardlineOwner, #shardlineIncarnation, #shardlineLeaseDuration, "
+        "#shardlineReadBy ADD #leaseCounter :one"
     )
 
 

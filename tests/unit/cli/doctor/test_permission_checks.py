@@ -126,13 +126,21 @@ async def test_what_is_needed_fails_and_what_is_not_warns():
 @pytest.mark.parametrize("dry_runs", [DryRuns.IGNORED, DryRuns.UNKNOWN])
 async def test_no_subscription_is_taken(dry_runs):
     api = Api()
-    findings = await check_subscribing(api, "orders", [CONSUMER], "s0", dry_runs)
-    assert verdicts(findings)["may SubscribeToShard"] is Verdict.NOT_CHECKED
+    finding = await check_subscribing(api, "orders", [CONSUMER], "s0", dry_runs)
+    assert (finding.check, finding.verdict) == ("may SubscribeToShard", Verdict.NOT_CHECKED)
     assert api.sent == []
 
 
 async def test_subscribing_is_asked_for_by_a_dry_run():
     api = Api(SubscribeToShard=heeds(None))
-    findings = await check_subscribing(api, "orders", [CONSUMER], "s0", DryRuns.SUPPORTED)
-    assert verdicts(findings)["may SubscribeToShard"] is Verdict.OK
+    finding = await check_subscribing(api, "orders", [CONSUMER], "s0", DryRuns.SUPPORTED)
+    assert (finding.check, finding.verdict) == ("may SubscribeToShard", Verdict.OK)
     assert [members["DryRun"] for members in api.sent_of("SubscribeToShard")] == [True]
+
+
+@pytest.mark.parametrize(("is_needed", "verdict"), [(False, Verdict.WARNING), (True, Verdict.FAILED)])
+async def test_a_denied_subscription_is_a_failure_if_the_user_reads_by_fan_out(is_needed, verdict):
+    api = Api(SubscribeToShard=DENIED)
+    finding = await check_subscribing(api, "orders", [CONSUMER], "s0", DryRuns.SUPPORTED, is_needed=is_needed)
+    assert finding.verdict is verdict
+    assert "kinesis:SubscribeToShard" in finding.advice

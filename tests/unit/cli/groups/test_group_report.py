@@ -19,7 +19,7 @@ from shardline.cli.groups.group_report import (
 from shardline.cli.groups.group_store import Watch
 from shardline.cli.groups.reset_plan import Action, Step
 from shardline.model.hashing import HashRange
-from shardline.model.lease import Checkpoint, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_sequence_number, at_timestamp
 from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import Shard
@@ -95,8 +95,20 @@ def test_to_people_it_is_a_question_mark(capsys):
     print_shards(Watch({"s0": HELD}), {"s0": SHARD}, {"s0": Lag(problem="denied")})
     print_groups([(GroupOnStream(None, None), Watch({"s0": HELD}))])
     shards, groups = (line.split() for line in capsys.readouterr().out.splitlines()[1::2])
-    assert shards == ["s0", "open", "TRIM_HORIZON", "?", "old", "4"]
+    assert shards == ["s0", "open", "TRIM_HORIZON", "?", "old", "?", "4"]
     assert groups[:2] == ["?", "?"]
+
+
+@pytest.mark.parametrize(
+    ("holder", "read_by", "shown"),
+    [("a", "fan-out", "fan-out"), ("a", "polling", "polling"), ("b", None, "?"), (None, None, "-")],
+)
+def test_a_shard_is_read_as_its_holder_says_and_not_as_an_earlier_owner_did(holder, read_by, shown, capsys):
+    row = Lease("s0", owner=holder, counter=4, incarnation=Incarnation("a", "x", 10.0, read_by or "fan-out"))
+    (described,) = shard_objects(Watch({"s0": row}), None, None)
+    assert described["read_by"] == read_by
+    print_shards(Watch({"s0": row}), None, None)
+    assert capsys.readouterr().out.split()[-2:] == [shown, "4"]
 
 
 def test_steps_that_were_not_taken_stand_out(capsys):
