@@ -74,6 +74,12 @@ def parse_consumer_arn(text: object) -> StreamRef:
     return parse_stream(match["stream"])
 
 
+def consumer_created_at(consumer_arn: str) -> int:
+    """Return when a consumer was registered, from its ARN: in whole seconds since 1970."""
+    parse_consumer_arn(consumer_arn)
+    return int(consumer_arn.rpartition(":")[2])
+
+
 def is_consumer_name(text: str) -> bool:
     """Whether this can be the name of a registered consumer. The rule is the same as for the name of a stream."""
     return _NAME.fullmatch(text) is not None

@@ -7,10 +7,16 @@ import anyio
 import pytest
 from tests.shell.blocking import EVERY_API
 
-from shardline import FanOut, ServiceError, UsageError, WaitTimeout
+from shardline import FanOut, ServiceError, StreamRecreated, UsageError, WaitTimeout
 from shardline.aio.consumer import fan_out as fan_out_module
 from shardline.core.consumer import fanout_reader
-from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, Subscribed, SubscriptionEnded
+from shardline.core.consumer.consumer_events import (
+    PositionLost,
+    ReadFailed,
+    StreamMissing,
+    Subscribed,
+    SubscriptionEnded,
+)
 from shardline.testing import Delays, Limits, LocalKinesis
 
 pytestmark = pytest.mark.anyio
@@ -289,6 +295,52 @@ async def test_a_consumer_that_is_deregistered_ends_the_reading_with_an_error(ma
         await consumer.wait_ready()
         await client.deregister_stream_consumer(stream="s", name="billing")
         with anyio.fail_after(10), pytest.raises(ServiceError, match=r"billing.*not found"):
+            await anext(aiter(consumer))
+
+
+@pytest.mark.parametrize("is_missed", [True, False], ids=["while the worker looks", "before the worker looks"])
+async def test_a_stream_that_is_re_created_gets_its_consumer_again(
+    make_consumer, client_of, kinesis, put, ledger, group, eventually, calls, is_missed
+):
+    await put(range(20))
+    events = []
+    settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sink": events.append}
+    async with (
+        client_of() as client,
+        make_consumer(fan_out=FanOut("billing", fallback="polling"), **settings) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def handle(record):
+            ledger(record)
+
+        tasks.start_soon(consumer.run, handle)
+        await eventually(lambda: len(ledger.records) == 20)
+        kinesis.clock.advance(10)
+        await client.delete_stream("s", enforce_consumer_deletion=True, wait=True)
+        if is_missed:
+            await eventually(lambda: any(isinstance(event, StreamMissing) for event in events))
+        await client.create_stream("s", shards=1, wait=True)
+        await put(range(20, 40))
+        await eventually(lambda: {*ledger.numbers} == {*range(40)}, 40)
+        (registered,) = await client.list_stream_consumers("s")
+        assert (registered.name, consumer.status().health) == ("billing", "ok")
+        reading = [shard for shard in consumer.status().shards if shard.state == "reading"]
+        assert {shard.read_by for shard in reading} == {"fan-out"}
+        await consumer.close()
+    assert calls()["RegisterStreamConsumer"] >= 2
+    assert calls()["GetRecords"] == 0
+
+
+async def test_without_restart_a_stream_that_is_re_created_stops_the_consumer(
+    make_consumer, client_of, kinesis, put, group
+):
+    async with client_of() as client, make_consumer(fan_out="billing", group=group, store="memory:") as consumer:
+        await consumer.wait_ready()
+        kinesis.clock.advance(10)
+        await client.delete_stream("s", enforce_consumer_deletion=True, wait=True)
+        await client.create_stream("s", shards=1, wait=True)
+        with anyio.fail_after(20), pytest.raises(StreamRecreated):
             await anext(aiter(consumer))
 
 

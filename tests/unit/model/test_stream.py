@@ -3,7 +3,7 @@
 import pytest
 
 from shardline.errors import UsageError
-from shardline.model.stream import StreamRef, is_consumer_name, parse_consumer_arn, parse_stream
+from shardline.model.stream import StreamRef, consumer_created_at, is_consumer_name, parse_consumer_arn, parse_stream
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 CONSUMER = f"{ARN}/consumer/billing:1731672000"
@@ -81,6 +81,7 @@ def test_a_huge_name_is_not_repeated_in_the_message():
 
 def test_a_consumer_arn_contains_its_stream():
     assert parse_consumer_arn(CONSUMER) == parse_stream(ARN)
+    assert consumer_created_at(CONSUMER) == 1_731_672_000
 
 
 @pytest.mark.parametrize("partition", ["aws-cn", "aws-us-gov"])

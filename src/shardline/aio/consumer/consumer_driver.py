@@ -23,7 +23,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, final
@@ -87,6 +87,7 @@ class ConsumerDriver:
         service_time: Callable[[], float],
         callbacks: LifecycleCallbacks,
         consumer_arn: str | None = None,
+        find_consumer: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
         self.hand_out = hand_out
         self.coordinator = hand_out.coordinators[stream.name]
@@ -108,6 +109,8 @@ class ConsumerDriver:
         self._deserializer = deserializer
         self._service_time = service_time
         self._consumer_arn = consumer_arn  # of the registered consumer to subscribe with; None: poll
+        self._find_consumer = find_consumer  # finds or registers it again if the stream is re-created; None: never
+        self._registering = anyio.Lock()
         self._reporter = reporter
         self.sinks = reporter.sinks
         """The threads that call the sinks. The session starts them before the host."""
@@ -521,6 +524,22 @@ class ConsumerDriver:
         )
         shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
+
+    async def register_again(self, consumer_arn: str) -> str | None:
+        """Register the consumer with the re-created stream, and return its new ARN. ``None``: it is not to be.
+
+        The readers of all shards ask for this. Only the first one registers.
+        """
+        if self._find_consumer is None:
+            return None
+        async with self._registering:
+            if self._consumer_arn == consumer_arn:
+                try:
+                    self._consumer_arn = await self._find_consumer() or consumer_arn
+                except ShardlineError as error:
+                    self._fail(error)
+                    self._pump_hand_out()
+            return self._consumer_arn
 
     async def _read(self, reading: ShardReading) -> None:
         assert self._api is not None

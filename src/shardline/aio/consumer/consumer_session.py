@@ -24,7 +24,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, final
@@ -251,7 +251,16 @@ class ConsumerSession:
             service_time=service_time,
             callbacks=self._callbacks,
             consumer_arn=consumer_arn,
+            find_consumer=self._find_consumer_again(),
         )
+
+    def _find_consumer_again(self) -> Callable[[], Awaitable[str | None]] | None:
+        """Return the function that finds or registers the consumer of a re-created stream, if that is wanted."""
+        fan_out = self._fan_out
+        if fan_out is None or fan_out.is_arn or self.config.if_recreated == "stop":
+            return None
+        # Without the fallback: a worker that subscribes does not begin to poll later.
+        return partial(find_consumer, self.client, self.stream, FanOut(fan_out.name))
 
     async def _host(self, driver: ConsumerDriver, api: Any, failure: Failure | None, ended: Flag) -> None:
         try:

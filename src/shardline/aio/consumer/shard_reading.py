@@ -11,6 +11,7 @@ Invariants:
 
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeVar, final
 
 import anyio
@@ -26,7 +27,7 @@ from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
-from shardline.model.stream import parse_consumer_arn
+from shardline.model.stream import consumer_created_at, parse_consumer_arn
 from shardline.ports import KinesisApi, ShardEvents
 
 _log: Final = logging.getLogger("shardline.consumer")
@@ -39,6 +40,9 @@ class ReadingEvents(Protocol):
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
     def handle_read(self, events: list[ReaderEvent]) -> None: ...
     def handle_reader_over(self, shard: HeldShard) -> None: ...
+    async def register_again(self, consumer_arn: str) -> str | None:
+        """Register the consumer with the re-created stream, and return its new ARN. ``None``: it is not to be."""
+        ...
 
 
 class ShardReading:
@@ -156,7 +160,7 @@ class FanOutReading(ShardReading):
         events = await _contained(opening.__aenter__())
         try:
             if isinstance(events, Failure):
-                await self._handle_refusal(api, request, events)
+                await self._handle_refusal(api, host, request, events)
             else:
                 await self._read_events(events, host)
         finally:
@@ -165,11 +169,16 @@ class FanOutReading(ShardReading):
         host.handle_read(self._reader.take_events())
         return True
 
-    async def _handle_refusal(self, api: KinesisApi, request: SubscribeToShard, failure: Failure) -> None:
-        if (
-            failure.kind is FailureKind.NOT_FOUND
-            and await _contained(_is_deregistered(api, request.consumer_arn)) is True
-        ):
+    async def _handle_refusal(
+        self, api: KinesisApi, host: ReadingEvents, request: SubscribeToShard, failure: Failure
+    ) -> None:
+        missing: object = None
+        if failure.kind is FailureKind.NOT_FOUND:
+            missing = await _contained(_find_missing(api, request.consumer_arn))
+        arn = await host.register_again(request.consumer_arn) if missing is _Missing.CONSUMER_OF_OLD_STREAM else None
+        if arn is not None:
+            self._reader.handle_registered_again(arn, failure, self._clock())
+        elif missing is _Missing.CONSUMER:
             self._reader.handle_deregistered(failure)
         else:
             self._reader.handle_failure(failure, self._clock())
@@ -211,13 +220,25 @@ async def _send(
     return await api.get_shard_iterator(request)
 
 
-async def _is_deregistered(api: KinesisApi, consumer_arn: str) -> bool:
-    """Whether the registered consumer is gone, although its stream exists."""
+class _Missing(Enum):
+    """The part that a subscription needs and the service does not know."""
+
+    SHARD_OR_STREAM = auto()
+    CONSUMER = auto()
+    CONSUMER_OF_OLD_STREAM = auto()
+
+
+async def _find_missing(api: KinesisApi, consumer_arn: str) -> _Missing:
+    """Find out why a subscription was refused with "not found"."""
     described = await api.call("DescribeStreamConsumer", {"ConsumerARN": consumer_arn})
     if not isinstance(described, Failure) or described.kind is not FailureKind.NOT_FOUND:
-        return False
+        return _Missing.SHARD_OR_STREAM
     summary = await api.describe_stream_summary(DescribeStreamSummary(parse_consumer_arn(consumer_arn)))
-    return not isinstance(summary, Failure)
+    if isinstance(summary, Failure):
+        return _Missing.SHARD_OR_STREAM
+    # A consumer is younger than its stream, so this one belonged to an earlier stream. Its time has whole seconds.
+    is_newer = summary.created_at is not None and summary.created_at > consumer_created_at(consumer_arn) + 1
+    return _Missing.CONSUMER_OF_OLD_STREAM if is_newer else _Missing.CONSUMER
 
 
 async def _contained(answer: Awaitable[_T]) -> _T | Failure:

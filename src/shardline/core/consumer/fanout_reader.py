@@ -198,6 +198,15 @@ class FanOutReader(PageReader):
         if self.state is not ReaderState.STOPPED:
             self._give_up(failure, ReaderState.FAILED)
 
+    def handle_registered_again(self, consumer_arn: str, failure: Failure, now: Instant) -> None:
+        """Handle that the stream was re-created without the registered consumer, which now has another ARN.
+
+        The shard may belong to either stream. The next subscription shows which: that to an old shard is refused.
+        """
+        if self.state is not ReaderState.STOPPED:
+            self._consumer_arn = consumer_arn
+            self._retry(failure, now)
+
     def _give_up(self, failure: Failure, state: ReaderState) -> None:
         self.failure = failure
         self._enter(state)

@@ -368,6 +368,18 @@ def test_a_consumer_that_was_deregistered_ends_the_reader_and_not_the_shard():
     assert shell.reader.take_events() == [ReadFailed("a", "SubscribeToShard", failure(FailureKind.NOT_FOUND), NEVER)]
 
 
+def test_a_consumer_that_is_registered_again_is_used_from_then_on_at_the_same_position():
+    shell = FanOutShell()
+    shell.ask()
+    before = shell.reader.position
+    shell.reader.handle_registered_again("another", failure(FailureKind.NOT_FOUND), shell.now)
+    (ended,) = shell.reader.take_events()
+    assert isinstance(ended, SubscriptionEnded)
+    shell.now = shell.reader.next_deadline()
+    request = shell.reader.poll_request(shell.now)
+    assert (request.consumer_arn, request.position) == ("another", before)
+
+
 # ---- 8: idle shards
 
 
