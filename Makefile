@@ -86,8 +86,8 @@ drill: $(TEST) $(SERVERS) ## kill, pause, reshard: what a fleet of real processe
 drill-full: $(TEST) $(SERVERS) ## the same, with real durations: leases of 10 s, a handler of 35 s, a minute without Kinesis
 	$(BIN)/python tests/drills/drill.py --store all --full
 
-java: $(TEST) $(SERVERS) $(KCL) ## the Java KCL reads what we put, and takes over our lease table, and we its
-	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java
+java: $(TEST) $(SERVERS) $(KCL) ## the Java KCL reads what we put, takes over our lease table, and we its, and reads beside us by fan-out
+	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java java-fan-out
 
 soak: $(TEST) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memory stay flat?
 	$(BIN)/python tests/drills/drill.py soak

@@ -6,8 +6,9 @@ the times are scaled down.
 """
 
 from chaos_drill import chaos
+from fan_out_drills import cut_fan_out, kill_9_fan_out, reshard_storm_fan_out, server_away_fan_out, sigterm_fan_out
 from handler_drills import blocked_loop, overdue, poison, poison_stops, slow_handler
-from java_drills import java_after_us, java_reads, us_after_java
+from java_drills import java_after_us, java_fan_out, java_reads, us_after_java
 from process_drills import balance, clock_jumps, kill_9, pause, rolling_restart, sigterm
 from producer_drills import full_buffer, soak
 from store_drills import slow_store, store_down, store_full, throttled
@@ -51,6 +52,11 @@ DRILLS = {
     "odd-data": (odd_data, ("sqlite",)),
     "trimmed": (trimmed, ("sqlite",)),
     "chaos": (chaos, EVERYWHERE),
+    "kill-9-fan-out": (kill_9_fan_out, EVERYWHERE),
+    "sigterm-fan-out": (sigterm_fan_out, EVERYWHERE),
+    "reshard-storm-fan-out": (reshard_storm_fan_out, EVERYWHERE),
+    "cut-fan-out": (cut_fan_out, EVERYWHERE),
+    "server-away-fan-out": (server_away_fan_out, EVERYWHERE),
 }
 
 # These take minutes, or need Java, so they run only if they are named.
@@ -59,4 +65,5 @@ LONG = {
     "java-reads": (java_reads, ("dynamodb",)),
     "java-after-us": (java_after_us, ("dynamodb",)),
     "us-after-java": (us_after_java, ("dynamodb",)),
+    "java-fan-out": (java_fan_out, ("dynamodb",)),
 }

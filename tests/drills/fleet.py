@@ -184,13 +184,14 @@ class Load:
 class Fleet:
     """The workers of a drill, and everything around them."""
 
-    def __init__(self, directory, store, *, shards, kinesis=None, **config):
+    def __init__(self, directory, store, *, shards, kinesis=None, fan_out=None, **config):
         self.directory = directory
         self.store = store
         self.config = {"lease_duration": 2.0, "checkpoint_interval": 0.5, "list_interval": 5.0, **config}
         if store.kind == "dynamodb":
             self.config = {**self.config, "checkpoint_interval": 1.0}
         self.kinesis = LocalKinesis(shards=shards, stream=STREAM, **(kinesis or {}))
+        self.fan_out = fan_out  # the registered consumer of the workers; None: they poll
         self.workers = {}
         self.history = []  # (time, shard, owner, checkpoint) of each observed change
         self._stack = contextlib.ExitStack()
@@ -243,6 +244,7 @@ class Fleet:
                 **self._known(),
                 "group": GROUP,
                 "store": self.store.url,
+                "fan_out": self.fan_out,
                 **settings,
                 "config": {**self.config, **settings.get("config", {})},
             },

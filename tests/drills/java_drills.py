@@ -106,3 +106,35 @@ def us_after_java(directory, store, *, full):
         took = fleet.wait_owned(["a", "b"], 40, "ours have taken over") - killed_at
         tally = finish(fleet, duplicates=0)
         return {"ours after": took, "the KCL had handled": javas, "tally": tally}
+
+
+def java_fan_out(directory, store, *, full):
+    """The KCL and our fleet read one stream by fan-out, side by side, through a split: both read all, each once."""
+    with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
+        ours = {"group": "ours", "store": f"sqlite:///{directory}/ours.db", "fan_out": "ours"}
+        fleet.put(numbered(0, 3_000), aggregation=True)
+        java = JavaWorker(fleet, "java", retrieval="FANOUT")
+        fleet.start_all("a", "b", **ours)
+        began = java.wait_for(lambda: fleet.tally().told("LeaseGained", "java"), START_LIMIT, "the KCL has a lease")
+        java.wait_for(lambda: len(names(fleet, "java")) == 3_000, 90, "the KCL has read the first 3,000")
+        fleet.call("split_shard", STREAM, open_shards(fleet)[0], wait=True)
+        fleet.put(numbered(3_000, 6_000), aggregation=True)
+        java.wait_for(lambda: len(names(fleet, "java")) == 6_000, 180, "the KCL has read all, the children too")
+        wait_for(lambda: len(names(fleet, "a", "b")) == 6_000, 60, "our fleet has read all")
+        tally = finish(fleet, ordered=False)
+        calls = fleet.kinesis.requests
+        consumers = {one.name for one in fleet.call("list_stream_consumers", STREAM)}
+        require(calls.count("GetRecords") == 0, f"{calls.count('GetRecords')} calls of GetRecords: somebody polled")
+        journals = tally.journals
+        handled = {"java": journals["java"].handled, "ours": journals["a"].handled + journals["b"].handled}
+        for app, records in handled.items():
+            found = [one.name for one in records]
+            require(len(found) == len(set(found)), f"{app} read {len(found) - len(set(found))} records twice")
+            require(set(found) == set(tally.put), f"{app} misses {len(set(tally.put) - set(found))} records")
+        return {"began after": began, "registered consumers": len(consumers), "tally": tally}
+
+
+def names(fleet, *workers):
+    """The names of the records that these workers have handled."""
+    journals = fleet.tally().journals
+    return {one.name for worker in workers if worker in journals for one in journals[worker].handled}

@@ -29,7 +29,7 @@ AwsCredentialsProvider = DefaultCredentialsProvider
 processingLanguage = python
 initialPositionInStream = TRIM_HORIZON
 regionName = us-east-1
-retrievalMode = POLLING
+retrievalMode = {retrieval}
 metricsLevel = NONE
 workerId = {name}
 idleTimeBetweenReadsInMillis = 300
@@ -44,9 +44,12 @@ def require_installed():
 
 
 class JavaWorker:
-    """The KCL as a worker of a fleet. ``limit``: each shard stops inside an aggregate after this many records."""
+    """The KCL as a worker of a fleet. ``limit``: each shard stops inside an aggregate after this many records.
 
-    def __init__(self, fleet, name, *, limit=""):
+    ``retrieval``: POLLING or FANOUT.
+    """
+
+    def __init__(self, fleet, name, *, limit="", retrieval="POLLING"):
         require_installed()
         self.name = name
         self.journal = fleet.directory / f"{name}.journal"
@@ -55,7 +58,8 @@ class JavaWorker:
         endpoint = query.rpartition("endpoint_url=")[2]
         properties = fleet.directory / f"{name}.properties"
         processor = HERE / "record_processor.py"
-        facts = {"python": sys.executable, "processor": processor, "journal": self.journal, "limit": limit}
+        facts = {"python": sys.executable, "processor": processor, "journal": self.journal}
+        facts |= {"limit": limit, "retrieval": retrieval}
         properties.write_text(PROPERTIES.format(stream=STREAM, table=table, name=name, **facts))
         environment = {
             "PATH": os.environ["PATH"],

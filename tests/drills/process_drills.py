@@ -12,14 +12,14 @@ from shardline.model.hashing import hash_key_of
 HELD = "1000000"  # the name of a record that the load never reaches
 
 
-def kill_9(directory, store, *, full):
+def kill_9(directory, store, *, full, fan_out=None):
     """kill -9 under load: the survivor holds all shards within the lease duration and 3 s (DynamoDB: 7 s).
 
     The victim has had a record in hand for longer than its commit interval: if it had committed the unhandled record,
     that record would be lost. Its other shard continues meanwhile, so that it dies in the middle of its work.
     """
     lease = 10.0 if full else LEASE
-    with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
+    with running_fleet(directory, store, shards=4, lease_duration=lease, fan_out=fan_out) as fleet:
         victim = fleet.start("a", mode="run", trace=True, slow={HELD: 120.0})
         fleet.start("b")
         for worker in fleet.workers.values():
@@ -55,10 +55,10 @@ def key_in(fleet, shard_id):
     return next(key for key in map("held-{}".format, count()) if place.start <= hash_key_of(key) <= place.end)
 
 
-def sigterm(directory, store, *, full):
+def sigterm(directory, store, *, full, fan_out=None):
     """SIGTERM under load: the survivor holds all shards within 2 s, and no record comes twice."""
     lease = 10.0 if full else LEASE
-    with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
+    with running_fleet(directory, store, shards=4, lease_duration=lease, fan_out=fan_out) as fleet:
         leaver, _ = fleet.start_all("a", "b")
         load = fleet.load()
         fleet.wait_owned(["a", "b"], 15, "two workers share")

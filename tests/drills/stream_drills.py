@@ -140,9 +140,9 @@ def trimmed(directory, store, *, full):
         return {"tally": tally}
 
 
-def reshard_storm(directory, store, *, full):
+def reshard_storm(directory, store, *, full, fan_out=None):
     """1, 8, 3 and 5 shards in a row, under load, in the steps that UpdateShardCount allows: no loss, in order."""
-    with running_fleet(directory, store, shards=1, lease_duration=LEASE) as fleet:
+    with running_fleet(directory, store, shards=1, lease_duration=LEASE, fan_out=fan_out) as fleet:
         fleet.start_all("a", "b", "c")
         load = fleet.load()
         for count in (2, 4, 8, 4, 3, 5):

@@ -149,6 +149,7 @@ async def main(settings):
         until=settings.get("until"),
         config=ConsumerConfig(**settings["config"]),
         sinks=[journal.event],
+        fan_out=settings.get("fan_out"),
         endpoint_url=settings["url"],
         region=settings["region"],
         credentials=Credentials(*settings["keys"]),
