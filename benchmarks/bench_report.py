@@ -24,7 +24,10 @@ DOCS = HERE.parent / "docs"
 FIGURES = DOCS / "benchmarks.json"
 PAGE = DOCS / "tested" / "benchmarks.md"
 RESULTS = {
-    DOCS / "tested" / "benchmark-results.md": ("Benchmark results", ("producer", "consumer", "growth", "failover")),
+    DOCS / "tested" / "benchmark-results.md": (
+        "Benchmark results",
+        ("producer", "consumer", "fanout", "growth", "failover"),
+    ),
     DOCS / "tested" / "benchmark-results-parts.md": (
         "Benchmark results of the parts",
         ("wire", "aggregation", "server"),
@@ -34,6 +37,7 @@ PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"
 BENCHES = {
     "producer": "Producer: CPU, latency, memory",
     "consumer": "Consumer: CPU, idle shards, first record, commits",
+    "fanout": "Enhanced fan-out beside polling",
     "growth": "Growth: shards and records",
     "wire": "The wire: one call",
     "aggregation": "Aggregation: building and opening",

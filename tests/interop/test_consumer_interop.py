@@ -326,3 +326,24 @@ def test_the_blocking_consumer_runs_handlers_through_a_split(boto, connection, s
     assert sorted(numbers_of(seen)) == list(range(120)), "each once"
     assert any(hash_key_of(record.key) < 2**127 and record.shard_id > "shardId-000000000001" for record in seen)
     check_order(seen)
+
+
+@only_kinesis_local
+async def test_fan_out_reads_every_record_once_and_in_order(connection):
+    """Its subscriptions come over cleartext HTTP/2, without initial-response, and with ``"ChildShards": null``.
+
+    It finds no registered consumer of a stream whose name has "consumer" in it. And it never ends the subscription to a
+    closed shard, so no reader of it can follow a reshard.
+    """
+    stream = f"pushed-{secrets.token_hex(4)}"
+    records = []
+    async with Client(**connection) as client:
+        await client.create_stream(stream, shards=2, wait=30)
+        await client.put_records(stream, [(b"%d" % number, f"key-{number % 7}") for number in range(60)])
+        async with Consumer(stream, fan_out="reader", config=QUICK, **connection) as consumer:
+            records += await take(consumer, 60)
+            await client.put_records(stream, [(b"%d" % number, f"key-{number % 7}") for number in range(60, 120)])
+            records += await take(consumer, 60)
+            assert {shard.read_by for shard in consumer.status().shards} == {"fan-out"}
+    assert sorted(numbers_of(records)) == list(range(120))
+    check_order(records)
