@@ -378,6 +378,23 @@ def test_a_consumer_with_fan_out_calls_what_it_may(kinesis):
     assert operations_of(kinesis) == (actions_of(CONSUMER, "kinesis") - polling) | actions_of(FAN_OUT, "kinesis")
 
 
+def test_a_consumer_with_a_consumer_arn_only_subscribes(kinesis):
+    async def register():
+        async with kinesis.client() as client:
+            return (await client.register_stream_consumer("orders", "billing", wait=True)).arn
+
+    async def main(arn):
+        async with Consumer("orders", fan_out=arn, until="latest") as consumer:
+            async for _ in consumer:
+                pass
+
+    arn = anyio.run(register)
+    kinesis.requests.clear()
+    anyio.run(main, arn)
+    polling = {"GetRecords", "GetShardIterator"}
+    assert operations_of(kinesis) == (actions_of(CONSUMER, "kinesis") - polling) | {"SubscribeToShard"}
+
+
 def test_an_administrator_calls_what_he_may(kinesis):
     async def main():
         async with kinesis.client() as client:

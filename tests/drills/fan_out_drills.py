@@ -20,17 +20,17 @@ def kill_9_fan_out(directory, store, *, full):
 
 
 def sigterm_fan_out(directory, store, *, full):
-    """As sigterm, by fan-out: the subscriptions are closed before the leases are released; nothing comes twice."""
+    """As sigterm, by fan-out: the subscriptions are closed before the leases are released; no record comes twice."""
     return sigterm(directory, store, full=full, fan_out=CONSUMER)
 
 
 def reshard_storm_fan_out(directory, store, *, full):
-    """As reshard-storm, by fan-out: the end of a subscription names the child shards; all of it, in order."""
+    """As reshard-storm, by fan-out: the end of a subscription names the child shards; no loss, in order."""
     return reshard_storm(directory, store, full=full, fan_out=CONSUMER)
 
 
 def cut_fan_out(directory, store, *, full):
-    """Subscriptions are reset, ended and broken off by exceptions, again and again: all of it, nothing twice."""
+    """Subscriptions are reset, ended and broken off by exceptions, again and again: no loss, no record comes twice."""
     with running_fleet(directory, store, shards=4, lease_duration=LEASE, fan_out=CONSUMER) as fleet:
         fleet.start_all("a", "b")
         load = fleet.load()
@@ -52,7 +52,7 @@ def cut_fan_out(directory, store, *, full):
 
 
 def server_away_fan_out(directory, store, *, full):
-    """Kinesis resets every connection and is away for some seconds: reading goes on when it is back, nothing twice."""
+    """Kinesis resets every connection and is away for some seconds: reading continues after that, no record comes twice."""
     with running_fleet(directory, store, shards=4, lease_duration=LEASE, fan_out=CONSUMER) as fleet:
         fleet.start_all("a", "b")
         load = fleet.load()

@@ -26,6 +26,8 @@ CASES = [
     ("store-down", "sqlite"),
     ("kill-9", "redis"),
     ("kill-9", "sqlite"),
+    ("kill-9-fan-out", "sqlite"),
+    ("cut-fan-out", "sqlite"),
     ("reshard", "sqlite"),
     ("reshard-storm", "sqlite"),
     ("clock-jumps", "sqlite"),

@@ -1,6 +1,7 @@
 """Does a consumer read by enhanced fan-out as it does by polling?"""
 
 from collections import Counter
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -8,6 +9,8 @@ import pytest
 from tests.shell.blocking import EVERY_API
 
 from shardline import FanOut, ServiceError, StreamRecreated, UsageError, WaitTimeout
+from shardline.adapters.kinesis import KinesisHttp
+from shardline.adapters.leases.sqlite import SqliteLeases
 from shardline.aio.consumer import fan_out as fan_out_module
 from shardline.core.consumer import fanout_reader
 from shardline.core.consumer.consumer_events import (
@@ -17,6 +20,7 @@ from shardline.core.consumer.consumer_events import (
     Subscribed,
     SubscriptionEnded,
 )
+from shardline.core.leases import FinishHandOver, ReleaseLease
 from shardline.testing import Delays, Limits, LocalKinesis
 
 pytestmark = pytest.mark.anyio
@@ -245,6 +249,45 @@ async def test_latest_on_idle_shards_skips_nothing_after_a_restart(make_consumer
     await put(range(10))
     await read(make_consumer, ledger, start="LATEST", group=group, store=store)
     assert sorted(ledger.numbers) == list(range(10))
+
+
+@pytest.mark.parametrize("how", ["close", "hand-over"])
+async def test_a_subscription_is_closed_before_the_next_owner_can_begin(
+    make_consumer, group, tmp_path, monkeypatch, eventually, how
+):
+    """Otherwise the old subscription would still get the records that the next owner waits for."""
+    happened = []
+    subscribe, apply = KinesisHttp.subscribe_to_shard, SqliteLeases.apply_many
+
+    @asynccontextmanager
+    async def noted_subscription(api, request):
+        async with subscribe(api, request) as events:
+            yield events
+        happened.append(("closed", request.shard_id))
+
+    async def noted_writes(store, operations):
+        releases = [one for one in operations if isinstance(one, ReleaseLease | FinishHandOver)]
+        happened.extend(("released", one.shard_id) for one in releases)
+        return await apply(store, operations)
+
+    monkeypatch.setattr(KinesisHttp, "subscribe_to_shard", noted_subscription)
+    monkeypatch.setattr(SqliteLeases, "apply_many", noted_writes)
+    settings = {"fan_out": "billing", "group": group, "store": f"sqlite:///{tmp_path}/leases.db"}
+    async with make_consumer(**settings) as first, anyio.create_task_group() as tasks:
+
+        async def handle(record):
+            pytest.fail(f"nothing was put, but {record} came")
+
+        tasks.start_soon(first.run, handle)
+        await first.wait_ready()
+        if how == "hand-over":
+            async with make_consumer(**settings):
+                await eventually(lambda: "released" in dict(happened), 30)
+        await first.close()
+    released = [shard for what, shard in happened if what == "released"]
+    assert released
+    for shard in released:
+        assert happened.index(("closed", shard)) < happened.index(("released", shard))
 
 
 # ---- registration
