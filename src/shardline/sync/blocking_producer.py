@@ -242,10 +242,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         else:
             size = sys.maxsize
         if size > intake.plain_max_bytes:
-            tags, limit = self._tags_of(headers), intake.record_max_bytes
-            checked = check_tagged_record(payload, key, explicit_hash_key, limit, self._packing, tags=tags)
-            payload, key, explicit_hash_key, tags = checked
-            size = len(payload) + len(key or "") + len(tags)
+            payload, key, explicit_hash_key, tags, size = self._check(payload, key, explicit_hash_key, headers)
         delivery = Delivery(payload, key, explicit_hash_key, _clock() + self._ttl)
         if tags:
             delivery.tags = tags
@@ -255,8 +252,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         try:
             with self._lock if _get_ident() != self._network_ident else self._callbacks_lock:
                 reserved, reserved_bytes = intake.reserved_records + 1, intake.reserved_bytes + size
-                # The same steps as in ``Intake.put``, inlined. Up to the append no function is called, so that no
-                # signal handler can run in between (P1).
+                # As in ``Intake.put``, inlined: up to the append, no call lets a signal handler run in between (P1).
                 if (
                     intake.refusal is None
                     and reserved <= intake.limit_records
@@ -277,6 +273,15 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             raise
         self._accept(delivery, size, timeout)
         return delivery
+
+    def _check(
+        self, payload: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
+    ) -> tuple[bytes, str | None, str | None, bytes, int]:
+        """Return the validated parts of a record, the encoded headers and the size of all."""
+        tags, limit = self._tags_of(headers), self._intake.record_max_bytes
+        checked = check_tagged_record(payload, key, explicit_hash_key, limit, self._packing, tags=tags)
+        data, key, explicit_hash_key, tags = checked
+        return data, key, explicit_hash_key, tags, len(data) + len(key or "") + len(tags)
 
     def put_nowait(
         self,

@@ -133,16 +133,14 @@ class ConsumerSession:
         not_started: str,
     ) -> None:
         self.stream = parse_stream(stream)
-        self.group = group
+        self.group, self._connection = group, connection
         self.config, self.worker_id = check_settings(config, worker_id, max_leases)
         self._start_at = check_start(start)
         self.client, self._owns_client = check_client("Consumer", client, connection)
-        self._connection = connection
         self._deserializer = check_callable("deserializer", deserializer)
         self._sinks = check_sinks(sinks)
-        self._callbacks = LifecycleCallbacks(
-            on_assigned, on_revoked, on_shard_end, enter=partial(current_session.set, self)
-        )
+        enter = partial(current_session.set, self)
+        self._callbacks = LifecycleCallbacks(on_assigned, on_revoked, on_shard_end, enter=enter)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
         self._fan_out = check_fan_out(fan_out, self.stream)
         self._until_latest, self._idle_timeout = check_bounds(until, idle_timeout)

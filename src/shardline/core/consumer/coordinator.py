@@ -127,8 +127,7 @@ class Coordinator:
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers: finds records that retention removed unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
-        identity = Incarnation(me, incarnation, config.lease_duration, read_by)
-        self._duplicates: DuplicateWorkers = DuplicateWorkers(identity)
+        self._duplicates = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration, read_by))
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._planner: Planner = Planner(
             self.view,
@@ -161,8 +160,7 @@ class Coordinator:
         self._rows_sent_at: Instant = -NEVER  # when the scan that returned the rows was sent
         self._waits_for_rows: bool = False  # whether the first rows of the group can be created only after a newer scan
         self._events: list[Event] = []
-        self._alarm_at: Instant = NEVER
-        self._is_closing: bool = False
+        self._alarm_at, self._is_closing = NEVER, False
 
     # ---- queries
 

@@ -135,8 +135,7 @@ class Lane:
         self._bucket = TokenBucket(*self._rates, now)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._blocked_until: Instant = -NEVER
-        self.share = 1.0  # the share of the configured rates that is left after throttling
-        self._share_changed_at: Instant = now
+        self.share, self._share_changed_at = 1.0, now  # the share of the configured rates after throttling
         self._failure_score, self._failure_score_at = 0.0, now
         # For keyless records that join an aggregate that was opened by a record with a key.
         self._spare_address = self._new_address()
