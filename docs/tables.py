@@ -35,7 +35,7 @@ CONSUMER_DEFAULTS = {setting.name: shown(setting.name, setting.default) for sett
 
 PRODUCER_EVENTS = {
     "RequestAnswered": "A PutRecords request has ended.",
-    "RecordsDelivered": "Records of one request were stored in one shard.",
+    "RecordsDelivered": "Records of one request were stored in one shard. Emitted when the request is answered, once per shard.",
     "RecordsRetried": "Records are sent again.",
     "RecordsFailed": "Records failed.",
     "ShardsChanged": "The producer has a new shard map.",
@@ -74,11 +74,11 @@ CONSUMER_EVENTS = {
     "HandlingStopped": "Your handler failed for the last time, without `dead_letter=`. `run` ends with `HandlerFailed`.",
     "HandlerStuck": "Your code has had these records for longer than `stuck_after`.",
     "HandlerRecovered": "Code that was stuck has continued, or its shard was released.",
-    "PageRead": "A page of a shard was read. It may be empty.",
-    "RecordsHandedOut": "A page, or a part of it, was handed to your code.",
-    "RecordsHandled": "Your code is done with a page, a part of it, or a batch.",
+    "PageRead": "A page of a shard was read, and all its records are unpacked. It may be empty.",
+    "RecordsHandedOut": "A page, a part of it or a batch was handed to your code.",
+    "RecordsHandled": "Your code is done with records: you asked for the next ones, or your handler returned. A long page is reported in parts, about every second.",
     "Committed": "The lease store confirmed a checkpoint.",
-    "LeaseHandedOver": "The lease was released because another worker asked for it.",
+    "LeaseHandedOver": "The lease was released to the worker that asked for it. `duration` counts from when this worker saw the request.",
     "LagMeasured": "The lag of all shards that this worker holds. Emitted every 5 seconds.",
 }
 

@@ -380,3 +380,12 @@ def test_records_outside_of_their_shard_are_handed_out_and_counted_or_dropped(ki
     config = ConsumerConfig(out_of_range="drop")
     with shardline.sync.Consumer("orders", until="latest", config=config) as consumer:
         assert len(list(consumer)) == 10 - outside
+
+
+def test_callbacks_count_the_records_of_each_shard(page, put, capsys):
+    put(*orders(1, 2, 3))
+    names = page("on_revoked=print_count")
+    anyio.run(names.work)
+    counts = [int(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert sum(counts) == 3
+    assert names.totals == {}

@@ -24,7 +24,7 @@ async def test_the_work_of_a_consumer_is_reported_and_counted(make_consumer, put
     async def handle(_):
         await anyio.sleep(0.002)
 
-    async with make_consumer(group=group, store="memory:", sink=events.append, until="latest") as consumer:
+    async with make_consumer(group=group, store="memory:", sinks=[events.append], until="latest") as consumer:
         if way == "iterate":
             async for _ in consumer:
                 await anyio.sleep(0.002)
@@ -54,7 +54,7 @@ async def test_the_lag_is_measured_for_sinks(make_consumer, put, group, eventual
     assert rates.MEASURE_INTERVAL == 5.0
     await put(range(40))
     events = []
-    async with make_consumer(group=group, store="memory:", sink=events.append) as consumer:
+    async with make_consumer(group=group, store="memory:", sinks=[events.append]) as consumer:
         async for _ in consumer:
             break
         await eventually(lambda: len(of(events, LagMeasured)) >= 3)

@@ -91,9 +91,9 @@ class ConsumerStatus:
     failed_records: int = 0
     """How many records ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
     totals: ConsumerTotals = field(default_factory=ConsumerTotals)
-    """The totals since the start of the consumer."""
+    """The work of this worker since it was started."""
     rates: ConsumerRates = field(default_factory=ConsumerRates)
-    """How fast it does that now."""
+    """How fast this worker works now."""
 
     @property
     def handling_lag(self) -> float | None:

@@ -28,7 +28,7 @@ from shardline.core.rates import Rate
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerTotals:
-    """The totals of a consumer since its start."""
+    """The work of a consumer since it was started."""
 
     pages: int = 0
     """Pages that were read, including empty ones."""
