@@ -5,7 +5,7 @@ import pytest
 from tests.shell.blocking import EVERY_API
 
 from shardline.core import rates
-from shardline.core.consumer import handout
+from shardline.core.consumer import consumer_totals
 from shardline.events import Committed, LagMeasured, PageRead, RecordsHandedOut, RecordsHandled
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_the_work_of_a_consumer_is_reported_and_counted(make_consumer, put
 
 
 async def test_the_lag_is_measured_for_sinks(make_consumer, put, group, eventually, monkeypatch):
-    monkeypatch.setattr(handout, "MEASURE_INTERVAL", 0.1)
+    monkeypatch.setattr(consumer_totals, "MEASURE_INTERVAL", 0.1)
     assert rates.MEASURE_INTERVAL == 5.0
     await put(range(40))
     events = []

@@ -136,7 +136,7 @@ class ConsumerDriver:
         self._api = api
         self._wake = make_flag()
         if self.sinks.sinks:
-            self.hand_out.observe(self.clock())
+            self.hand_out.work.observe(self.clock())
         self._watchdog.start()
         try:
             with CrashGuard(self._handle_crash):
@@ -355,7 +355,7 @@ class ConsumerDriver:
         self._take_mail()
         now, coordinator, hand_out = self.clock(), self.coordinator, self.hand_out
         hand_out.handle_time(now)
-        if hand_out.take_measure_due(now):
+        if hand_out.work.take_measure_due(now):
             self._report([measure_lag(hand_out, now, service_now(self._service_time(), time.time()))])
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:

@@ -8,9 +8,9 @@ Invariants:
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
-from shardline.core.clock import Instant
+from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import (
     Committed,
     Event,
@@ -19,10 +19,15 @@ from shardline.core.consumer.consumer_events import (
     LeaseLost,
     LeaseReleased,
     ReadFailed,
+    RecordsHandedOut,
+    RecordsHandled,
     StoreFailed,
 )
+from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import HandlingCounts
-from shardline.core.rates import Rate
+from shardline.core.rates import MEASURE_INTERVAL, Rate
+
+_COUNT_INTERVAL: Final = 1.0  # seconds after which the handled part of a page is counted before the rest
 
 
 @final
@@ -80,19 +85,22 @@ class ReadCounts:
         self.records: int = 0
         self.size_bytes: int = 0
         self.is_observed: bool = False
-        """Whether the readers also emit an event for each page. The hand-out writes it."""
+        """Whether the readers also emit an event for each page. ``WorkCounts`` writes it."""
 
 
 @final
 class WorkCounts:
-    """Counts everything else."""
+    """Counts everything else, and emits the events about it if a sink wants them (``observe``)."""
 
     def __init__(self, reads: ReadCounts, handling: HandlingCounts) -> None:
         self._reads: ReadCounts = reads
         self._handling: HandlingCounts = handling
-        self.records_handed_out: int = 0
-        self.records_handled: int = 0
-        self.handling_time: float = 0.0
+        self._events: list[RecordsHandedOut | RecordsHandled] = []
+        self.measure_at: Instant = NEVER
+        """When the lag is to be measured (``take_measure_due``)."""
+        self._handed_out: int = 0
+        self._handled: int = 0
+        self._handling_time: float = 0.0
         self._commits: int = 0
         self._commit_time: float = 0.0
         self._gained: int = 0
@@ -102,6 +110,45 @@ class WorkCounts:
         self._read_failures: dict[str, int] = {}
         self._store_failures: int = 0
         self._rates: tuple[Rate, Rate, Rate] | None = None  # records read, bytes read, records handled
+
+    def observe(self, now: Instant) -> None:
+        """Also emit the events that only sinks need: about each page, and about the lag (``take_measure_due``)."""
+        self._reads.is_observed = True
+        self.measure_at = now + MEASURE_INTERVAL
+
+    def note_handed_out(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
+        """Count the records of a cursor that user code gets."""
+        cursor.counted_at = now
+        self._handed_out += len(cursor.records)
+        if self._reads.is_observed:
+            self._events.append(RecordsHandedOut(shard_id, len(cursor.records)))
+
+    def count_handled(self, shard_id: str, cursor: Cursor, done: int, now: Instant) -> None:
+        """Count the first ``done`` records of the cursor as handled, unless they were counted before."""
+        count = done - cursor.counted
+        if count > 0:
+            duration = max(0.0, now - cursor.counted_at)
+            self._handled += count
+            self._handling_time += duration
+            if self._reads.is_observed:
+                self._events.append(RecordsHandled(shard_id, count, duration))
+            cursor.counted, cursor.counted_at = done, now
+
+    def count_progress(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
+        """Count the handled part of a page that takes long."""
+        if now >= cursor.counted_at + _COUNT_INTERVAL:
+            self.count_handled(shard_id, cursor, cursor.done, now)
+
+    def take_events(self) -> list[RecordsHandedOut | RecordsHandled]:
+        events, self._events = self._events, []
+        return events
+
+    def take_measure_due(self, now: Instant) -> bool:
+        """Whether the lag is to be measured now (``measure_lag``)."""
+        is_due = now >= self.measure_at
+        if is_due:
+            self.measure_at = now + MEASURE_INTERVAL
+        return is_due
 
     def handle_events(self, events: Iterable[Event]) -> None:
         """Count the events that leave the machines of the consumer."""
@@ -136,9 +183,9 @@ class WorkCounts:
             pages=reads.pages,
             records_read=reads.records,
             bytes_read=reads.size_bytes,
-            records_handed_out=self.records_handed_out,
-            records_handled=self.records_handled,
-            handling_time=self.handling_time,
+            records_handed_out=self._handed_out,
+            records_handled=self._handled,
+            handling_time=self._handling_time,
             handler_retries=handling.retries,
             dead_letters=handling.dead_letters,
             failed_records=handling.failed_records,
@@ -155,5 +202,5 @@ class WorkCounts:
     def rates(self, now: Instant) -> ConsumerRates:
         if self._rates is None:
             self._rates = Rate(now), Rate(now), Rate(now)
-        totals = (self._reads.records, self._reads.size_bytes, self.records_handled)
+        totals = (self._reads.records, self._reads.size_bytes, self._handled)
         return ConsumerRates(*(rate.per_second(total, now) for rate, total in zip(self._rates, totals, strict=True)))

@@ -114,12 +114,13 @@ class HandlerTask(Taker):
         step, cursor, shard = self.step, self.cursor, self.shard
         has_failed = self.outcome.error is not None
         assert shard is not None, "a handler works on one shard"
+        work, shard_id = self._hand_out.work, shard.shard_id
         if isinstance(step, Handle):
-            self._hand_out.count_handled(self, shard, cursor.place - has_failed, now)
+            work.count_handled(shard_id, cursor, cursor.place - has_failed, now)
         elif isinstance(step, Attempt) and not has_failed and self.outcome is not NOT_CALLED:
-            self._hand_out.count_handled(self, shard, cursor.counted + len(step.records), now)
+            work.count_handled(shard_id, cursor, cursor.counted + len(step.records), now)
         elif isinstance(step, WriteDeadLetter) and not has_failed:
-            self._hand_out.count_handled(self, shard, cursor.counted + len(step.letter.records), now, skip=True)
+            cursor.counted += len(step.letter.records)
 
     def _handle_outcome(self, now: Instant) -> None:
         step, (error, summary) = self.step, self.outcome

@@ -41,11 +41,9 @@ from shardline.core.consumer.run_bounds import RunBounds, group_facts
 from shardline.core.consumer.stuck_handlers import HandlerWatch, WatchEvent, Work
 from shardline.core.consumer.taker import Questions, Taker
 from shardline.core.failures import Failure
-from shardline.core.rates import MEASURE_INTERVAL
 from shardline.model.record import Record
 
 _REPORT_INTERVAL_MIN: Final = 0.05  # the shortest report interval, in seconds
-_COUNT_INTERVAL: Final = 1.0  # seconds after which the handled part of a page is counted before the rest
 
 
 @final
@@ -141,8 +139,7 @@ class HandOut:
         self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of each shard, until they end
         self._questions: Questions = Questions()
         self._actions: list[Action] = []
-        self._events: list[OutEvent] = []
-        self._measure_at: Instant = NEVER  # when the lag is to be measured
+        self._events: list[HandlingEvent | WatchEvent] = []
         self._is_pump_due: bool = False
 
     # ---- queries
@@ -160,12 +157,7 @@ class HandOut:
         """Return which records of the shard user code has."""
         return HandlingState() if shard.cursor is None else shard.cursor.handling_state(is_manual=self.is_manual)
 
-    # ---- commands: takers and sinks
-
-    def observe(self, now: Instant) -> None:
-        """Also emit the events that only sinks need: about each page, and about the lag (``take_measure_due``)."""
-        self.reads.is_observed = True
-        self._measure_at = now + MEASURE_INTERVAL
+    # ---- commands: takers
 
     def begin(self, taker: Taker, now: Instant) -> None:
         """Begin an iteration or a run. It ends the older one, whose records in hand are done (C5)."""
@@ -291,7 +283,7 @@ class HandOut:
             self.bounds.handle_activity(now)
             taker.cursor = shard.open(taker.limit, whole=taker.whole, room=self.config.max_unacknowledged)
             if taker.cursor.records:
-                self._note_handed_out(shard, taker.cursor, now)
+                self.work.note_handed_out(shard.shard_id, taker.cursor, now)
                 return taker.cursor
             self.give_back(taker, 0, now)  # the last page of the shard was empty
         return None
@@ -311,7 +303,7 @@ class HandOut:
             return
         taker.cursor.end = 0  # first: user code must not take a record that goes back to the line
         self._want_pump(shard.report(done, now))
-        self.count_handled(taker, shard, done, now)
+        self.work.count_handled(shard.shard_id, taker.cursor, done, now)
         had_ended = shard.has_ended
         for page in shard.close(done):
             self.budget.release(shard.key, page.held_bytes)
@@ -327,21 +319,6 @@ class HandOut:
         self._leave_if_done(shard)
         self.lifecycle.revoke_lost(self._has_user_code)
         self._mark_due(shard.key)
-
-    def count_handled(self, taker: Taker, shard: HeldShard, done: int, now: Instant, *, skip: bool = False) -> None:
-        """Count the records of the taker's cursor that user code is done with, and that were not counted before.
-
-        ``skip``: they were dead-lettered, so they do not count.
-        """
-        cursor = taker.cursor
-        count = done - cursor.counted
-        if count > 0 and not skip:
-            duration = max(0.0, now - cursor.counted_at)
-            self.work.records_handled += count
-            self.work.handling_time += duration
-            if self.reads.is_observed:
-                self._events.append(RecordsHandled(shard.shard_id, count, duration))
-        cursor.counted, cursor.counted_at = max(done, cursor.counted), now
 
     # ---- inputs
 
@@ -429,8 +406,7 @@ class HandOut:
         """Check the progress of user code and the bounds of the run. Call it before polling the coordinators."""
         for taker, shard in [*self._in_hand.items()]:
             self.report(taker, now)
-            if now >= taker.cursor.counted_at + _COUNT_INTERVAL and taker.cursor.done > taker.cursor.counted:
-                self.count_handled(taker, shard, taker.cursor.done, now)
+            self.work.count_progress(shard.shard_id, taker.cursor, now)
         self._reported_at = now
         self.work.handle_time(now)
         self.watch.handle_work(self._find_work(), now)
@@ -460,7 +436,7 @@ class HandOut:
     def take_events(self) -> list[OutEvent]:
         """Return the events about the work of user code."""
         events, self._events = self._events, []
-        return events
+        return [*events, *self.work.take_events()]
 
     def take_pump_due(self) -> bool:
         """Whether the coordinators should be polled soon, or ``next_deadline`` has come closer."""
@@ -468,18 +444,11 @@ class HandOut:
         self._is_pump_due = self._questions.is_sooner = False
         return is_due
 
-    def take_measure_due(self, now: Instant) -> bool:
-        """Whether the lag is to be measured now (``measure_lag``)."""
-        is_due = now >= self._measure_at
-        if is_due:
-            self._measure_at = now + MEASURE_INTERVAL
-        return is_due
-
     def next_deadline(self) -> Instant:
         """When to call ``handle_time``, if nothing happens before."""
         report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
-        return min(report_at, self._measure_at, *waits)
+        return min(report_at, self.work.measure_at, *waits)
 
     # ---- internal: handing out
 
@@ -557,12 +526,6 @@ class HandOut:
         if taker.shard is not None and self.lifecycle.is_wanted:
             self._leave_if_done(taker.shard)
             self.lifecycle.revoke_lost(self._has_user_code)
-
-    def _note_handed_out(self, shard: HeldShard, cursor: Cursor, now: Instant) -> None:
-        cursor.counted_at = now
-        self.work.records_handed_out += len(cursor.records)
-        if self.reads.is_observed:
-            self._events.append(RecordsHandedOut(shard.shard_id, len(cursor.records)))
 
     def _unbind(self, taker: Taker) -> None:
         """Forget the taker once it is over and its handler has returned."""

@@ -14,11 +14,13 @@ from shardline.core.consumer.consumer_events import (
     StoreFailed,
 )
 from shardline.core.consumer.consumer_totals import ConsumerRates, ConsumerTotals, ReadCounts, WorkCounts
+from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.handling_lag import HandlingCounts
 from shardline.core.failures import Failure, FailureKind
 from shardline.model.lease import Checkpoint
 from shardline.model.position import TRIM_HORIZON
+from shardline.model.record import Record
 
 THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "slow down", 400)
 
@@ -56,7 +58,9 @@ def test_the_totals_have_what_readers_and_handlers_counted():
     work = WorkCounts(reads, handling)
     reads.pages, reads.records, reads.size_bytes = 2, 30, 400
     handling.handle_events([HandlerRetried("a", "1", 0, 1, 1, "E", "m", "p", 1.0)])
-    work.records_handed_out, work.records_handled, work.handling_time = 20, 10, 1.5
+    cursor = Cursor([Record(b"", "k")] * 20)
+    work.note_handed_out("a", cursor, 1.0)
+    work.count_handled("a", cursor, 10, 2.5)
     assert work.totals() == ConsumerTotals(
         pages=2,
         records_read=30,
@@ -80,7 +84,8 @@ def test_rates_are_averages_since_the_first_look():
     work = WorkCounts(reads, HandlingCounts())
     assert work.rates(50.0) == ConsumerRates(0.0, 0.0, 0.0)
     for second in range(1, 31):
-        reads.records, reads.size_bytes, work.records_handled = 4 * second, 400 * second, 2 * second
+        reads.records, reads.size_bytes = 4 * second, 400 * second
+        work.count_handled("a", Cursor([Record(b"", "k")] * 2), 2, 50.0 + second)
         work.handle_time(50.0 + second)
     rates = work.rates(80.0)
     assert (rates.records_read, rates.bytes_read, rates.records_handled) == pytest.approx((4, 400, 2), rel=0.1)

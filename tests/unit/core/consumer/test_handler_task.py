@@ -189,7 +189,7 @@ def handled(shell):
 
 def test_a_page_is_handled_when_its_handler_has_returned():
     shell = Shell()
-    shell.hand_out.observe(shell.desk.now)
+    shell.hand_out.work.observe(shell.desk.now)
     shell.desk.bring(3)
     shell.step()
     shell.handle(3)
@@ -200,7 +200,7 @@ def test_a_page_is_handled_when_its_handler_has_returned():
 
 def test_a_record_that_failed_is_handled_when_an_attempt_succeeds():
     shell = Shell()
-    shell.hand_out.observe(shell.desk.now)
+    shell.hand_out.work.observe(shell.desk.now)
     shell.desk.bring(2)
     shell.step()
     shell.handle(2)
@@ -216,7 +216,7 @@ def test_a_record_that_failed_is_handled_when_an_attempt_succeeds():
 
 def test_dead_letters_are_not_handled():
     shell = Shell(FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0, finally_="dead-letter"))
-    shell.hand_out.observe(shell.desk.now)
+    shell.hand_out.work.observe(shell.desk.now)
     shell.desk.bring(1)
     shell.step()
     shell.handle()

@@ -294,7 +294,7 @@ def emitted(desk):
 
 def test_a_page_that_was_handed_out_is_handled_when_the_user_asks_for_more():
     desk = Desk()
-    desk.hand_out.observe(desk.now)
+    desk.hand_out.work.observe(desk.now)
     desk.gain()
     desk.bring(3)
     taker = desk.iterate()
@@ -309,7 +309,7 @@ def test_a_page_that_was_handed_out_is_handled_when_the_user_asks_for_more():
 
 def test_a_page_that_takes_long_is_reported_in_parts():
     desk = Desk()
-    desk.hand_out.observe(desk.now)
+    desk.hand_out.work.observe(desk.now)
     desk.gain()
     desk.bring(4)
     taker = desk.iterate()
@@ -327,7 +327,7 @@ def test_a_page_that_takes_long_is_reported_in_parts():
 
 def test_records_that_were_given_back_are_not_handled():
     desk = Desk()
-    desk.hand_out.observe(desk.now)
+    desk.hand_out.work.observe(desk.now)
     desk.gain()
     desk.bring(1)
     taker = desk.iterate()

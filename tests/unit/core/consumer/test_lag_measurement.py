@@ -62,10 +62,10 @@ def test_all_held_shards_are_measured():
 
 def test_the_lag_is_to_be_measured_every_five_seconds_if_somebody_listens():
     desk = Desk()
-    assert not desk.hand_out.take_measure_due(1e9)
-    desk.hand_out.observe(desk.now)
+    assert not desk.hand_out.work.take_measure_due(1e9)
+    desk.hand_out.work.observe(desk.now)
     assert desk.hand_out.next_deadline() == pytest.approx(desk.now + 5.0)
-    assert not desk.hand_out.take_measure_due(desk.now + 4.9)
-    assert desk.hand_out.take_measure_due(desk.now + 5.0)
-    assert not desk.hand_out.take_measure_due(desk.now + 9.9)
-    assert desk.hand_out.take_measure_due(desk.now + 10.0)
+    assert not desk.hand_out.work.take_measure_due(desk.now + 4.9)
+    assert desk.hand_out.work.take_measure_due(desk.now + 5.0)
+    assert not desk.hand_out.work.take_measure_due(desk.now + 9.9)
+    assert desk.hand_out.work.take_measure_due(desk.now + 10.0)
