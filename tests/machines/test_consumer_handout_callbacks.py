@@ -300,3 +300,97 @@ def test_callbacks_frame_the_use_of_each_lease(seed):
     history = History(seed)
     for _ in range(60):
         history.step()
+
+
+# ---- promises
+
+
+def test_an_exception_of_a_callback_ends_the_consumer_with_it():
+    desk = Desk(callbacks=[ASSIGNED])
+    desk.gain()
+    (call,) = [action for action in desk.hand_out.take_actions() if isinstance(action, CallBack)]
+    desk.hand_out.take_pump_due()
+    desk.hand_out.handle_called_back(call, desk.now, has_returned=False, error="broken")
+    assert desk.hand_out.failure == "broken"
+    assert desk.hand_out.take_pump_due()
+
+
+def test_a_callback_that_returned_fails_nothing():
+    desk = Desk(callbacks=[ASSIGNED])
+    desk.gain()
+    (call,) = [action for action in desk.hand_out.take_actions() if isinstance(action, CallBack)]
+    desk.hand_out.handle_called_back(call, desk.now)
+    assert desk.hand_out.failure is None
+
+
+def test_shard_end_is_not_committed_if_on_shard_end_raised():
+    desk = Desk(callbacks=[SHARD_END])
+    desk.gain()
+    desk.bring(1, last=True)
+    taker = desk.iterate()
+    desk.take(taker)
+    assert not desk.ask(taker)
+    (call,) = [action for action in desk.hand_out.take_actions() if isinstance(action, CallBack)]
+    assert desk.groups["s"].ended == []
+    desk.hand_out.handle_called_back(call, desk.now, has_returned=False, error="broken")
+    assert desk.groups["s"].ended == []
+
+
+def test_a_lease_that_another_worker_asked_for_is_revoked_for_that_reason_and_then_released():
+    desk = Desk(callbacks=[REVOKED])
+    desk.gain()
+    desk.hand_out.handle_hand_over_asked("s", "a", desk.now)
+    (call,) = [action for action in desk.hand_out.take_actions() if isinstance(action, CallBack)]
+    assert (call.reason, call.lost, desk.phase()) == ("hand-over", False, "ACTIVE")
+    desk.hand_out.handle_called_back(call, desk.now)
+    assert desk.phase() == "LEAVING"
+
+
+def test_records_are_handled_when_the_user_asks_for_more_and_a_long_page_in_parts():
+    desk = Desk()
+    desk.hand_out.work.observe(desk.now)
+    desk.gain()
+    desk.bring(4)
+    taker = desk.iterate()
+    desk.take(taker, 2)
+    desk.poll(0.9)
+    assert desk.hand_out.take_events() == [RecordsHandedOut("a", 4)]
+    desk.poll(0.1)
+    assert desk.hand_out.take_events() == [RecordsHandled("a", 1, 1.0)]
+    desk.poll(0.5)
+    desk.hand_out.settle(taker, desk.now, done=True)
+    assert desk.hand_out.take_events() == [RecordsHandled("a", 1, 0.5)]
+    totals = desk.hand_out.work.totals()
+    assert (totals.records_handed_out, totals.records_handled, totals.handling_time) == (4, 2, 1.5)
+
+
+def test_a_batch_is_handled_in_the_time_of_the_call_that_succeeded_and_dead_letters_are_not():
+    policy = FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0, bisect=False, finally_="dead-letter")
+    desk = Desk()
+    desk.hand_out.work.observe(desk.now)
+    desk.gain()
+    desk.bring(4)
+    _, task = desk.start(policy, batch=2)
+    desk.hand_out.take_events()
+    task.outcome = Outcome("broken")
+    assert not desk.ask(task)
+    desk.poll(1.0)
+    desk.now += 0.5
+    task.outcome = Outcome()
+    assert desk.ask(task)  # the next batch
+    assert RecordsHandled("a", 2, 0.5) in desk.hand_out.take_events()
+    for outcome in ("broken", "broken", None):  # two calls, and the dead letter
+        task.outcome = Outcome(outcome)
+        desk.ask(task)
+        desk.poll(1.0)
+    assert desk.hand_out.counts.dead_letters == 2
+    assert desk.hand_out.work.totals().records_handled == 2
+
+
+def test_the_lag_is_to_be_measured_every_five_seconds():
+    desk = Desk()
+    desk.hand_out.work.observe(desk.now)
+    assert desk.hand_out.next_deadline() == desk.now + 5.0
+    desk.poll(5.0)
+    assert desk.hand_out.work.take_measure_due(desk.now)
+    assert not desk.hand_out.work.take_measure_due(desk.now + 4.9)
