@@ -159,6 +159,7 @@ bench: $(BENCH) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_consumer.py
 	$(BIN)/python benchmarks/bench_fanout.py
 	$(BIN)/python benchmarks/bench_growth.py
+	$(BIN)/python benchmarks/bench_sinks.py
 	$(BIN)/python benchmarks/bench_failover.py
 
 bench-report: $(BENCH) $(SERVERS) ## measure everything and write docs/tested/benchmarks.md, with its plots

@@ -6,8 +6,8 @@ from 4 shards for the consumer. Rate limits are lifted. The server is another pr
 process, round by round and in changing order, so that whatever else the machine does hits each of them. A round ends
 when the sink has received its events, so their cost counts.
 
-Two figures must meet the target, because the difference is small: the ratio of the best rounds, and the median of the
-ratios of each round to the round without a sink that precedes or follows it.
+Two figures must meet the target, because the difference is small: the ratio of the best quarters of the rounds, and the
+median of the ratios of each round to the one without a sink in the same turn.
 
     python benchmarks/bench_sinks.py [--quick] [--check] [--only producer] [--json FILE]
 """
@@ -63,7 +63,38 @@ def log_events() -> object:
     return LogSink(logger)
 
 
-SINKS: dict[str, Callable[[], object] | None] = {"none": None, "callable": count_events, "LogSink": log_events}
+def prometheus() -> object:
+    from prometheus_client import CollectorRegistry
+
+    from shardline.sinks import PrometheusSink
+
+    return PrometheusSink(CollectorRegistry())
+
+
+def cloudwatch() -> object:
+    from shardline.sinks import CloudWatchSink
+
+    return CloudWatchSink(Path(os.devnull))
+
+
+def opentelemetry() -> object:
+    """Metrics and spans of the SDK, which nothing exports."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from shardline.sinks import OpenTelemetrySink
+
+    return OpenTelemetrySink(tracer_provider=TracerProvider(), meter_provider=MeterProvider())
+
+
+SINKS: dict[str, Callable[[], object] | None] = {
+    "none": None,
+    "callable": count_events,
+    "LogSink": log_events,
+    "PrometheusSink": prometheus,
+    "CloudWatchSink": cloudwatch,
+    "OpenTelemetrySink": opentelemetry,
+}
 
 
 def sinks_of(name: str) -> list[object]:
@@ -144,6 +175,11 @@ async def measure(side: str, url: str, rounds: int) -> None:
 # ---- the report
 
 
+def best_quarter(costs: list[float]) -> float:
+    """Return the mean of the best quarter: other jobs on the machine can only add CPU time."""
+    return statistics.mean(sorted(costs)[: max(1, len(costs) // 4)])
+
+
 def report(side: str, rounds: int) -> list[bool]:
     records = RECORDS[side]
     server = (
@@ -156,11 +192,11 @@ def report(side: str, rounds: int) -> list[bool]:
         line = [sys.executable, __file__, "--measure", side, "--url", url, "--rounds", str(rounds)]
         costs = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout)
     bare = costs["none"]
-    print(f"\n{side}: {min(bare) / records * 1e6:.2f} CPU seconds per million records without a sink")
+    print(f"\n{side}: {best_quarter(bare) / records * 1e6:.2f} CPU seconds per million records without a sink")
     met = []
     for name in SINKS:
         if name != "none":
-            best = min(costs[name]) / min(bare)
+            best = best_quarter(costs[name]) / best_quarter(bare)
             median = statistics.median(cost / without for cost, without in zip(costs[name], bare, strict=True))
             fine = [ratio <= TARGET for ratio in (best, median)]
             what = f"{side} with {name} / without: {best:.3f} (median of the rounds {median:.3f})"

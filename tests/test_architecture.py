@@ -356,8 +356,14 @@ TOGETHER = {
     "cli/test_dead_letters.py": {"cli/put/failed_records.py"},
     "cli/test_streams.py": {"cli/streams/streams_command.py", "cli/streams/stream_views.py"},
     "cli/test_stream_settings.py": {"cli/confirmation.py", "cli/streams/setting_commands.py"},
-    "cli/test_tail.py": {"cli/tail/tail_command.py", "cli/tail/shard_following.py"},
+    "cli/test_stream_consumers.py": {"cli/streams/consumer_commands.py"},
+    "cli/test_tail.py": {
+        *("cli/tail/tail_command.py", "cli/tail/shard_following.py", "cli/tail/page_sources.py"),
+        "cli/fan_out_option.py",
+    },
     "cli/test_demo.py": {"cli/demo/demo_command.py"},
+    "prometheus/test_fleet.py": {"cli/demo/demo_metrics.py"},
+    "shell/test_health.py": {"health.py"},
     "cli/test_demo_picture.py": {"cli/demo/terminal_picture.py"},
     "cli/test_demo_parts.py": {
         *("cli/demo/fleet.py", "cli/demo/scene_observer.py", "cli/demo/orders.py", "cli/demo/independent_reader.py"),

@@ -10,7 +10,7 @@ import pytest
 from tests.docs import pages
 from tests.docs.pages import block_with, run_block
 
-from shardline import Producer, events
+from shardline import Producer, events, sinks
 from shardline.aio import sink_threads
 from shardline.events import EventSource, LeaseLost
 from shardline.sinks import LogSink
@@ -81,6 +81,11 @@ def test_a_sink_of_ones_own(page, kinesis):
     assert sink.counts["orders"]["RecordsDelivered"] == 2
 
 
+def test_the_index_names_every_sink():
+    named = [re.findall(r"`(\w+)`", row[0])[0] for row in pages.table_of(INDEX, "sink")]
+    assert sorted(named) == sorted(sinks.__all__)
+
+
 def test_the_numbers_of_the_page_are_those_of_the_code():
     text = pages.text_of(INDEX)
     assert f"At most {sink_threads.QUEUE_MAX:,} events" in text
@@ -126,7 +131,7 @@ def test_the_levels(page, caplog):
     for sink in (named.sink, named.problems_only):
         log = sink.open(SOURCE)
         log(events.RequestAnswered(1, 1, 1, 0.1, 0, None))
-        log(events.RecordsDelivered(1, 1))
+        log(events.RecordsDelivered(1, 1, "s-1", 0.1))
         log(LOST)
     assert [(record.name, record.levelname, record.event) for record in caplog.records] == [
         ("kinesis", "DEBUG", "RequestAnswered"),
