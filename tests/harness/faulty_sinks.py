@@ -40,35 +40,6 @@ def make_log_sink(work):
     return LogSink(logger), logger.handlers.clear
 
 
-def make_prometheus_sink(work):
-    """A sink whose metrics do the work when they look for a time series."""
-
-    class Lock:
-        def __enter__(self):
-            work()
-
-        def __exit__(self, *_):
-            return None
-
-    sink = PrometheusSink(CollectorRegistry())
-    for name in ("producer_requests", "consumer_pages"):
-        sink._metrics._collectors[name]._lock = Lock()
-    return sink, lambda: None
-
-
-def make_cloudwatch_sink(work):
-    """A sink whose file does the work when a line is written."""
-
-    class File:
-        def write(self, _):
-            work()
-
-        def flush(self):
-            return None
-
-    return CloudWatchSink(File()), lambda: None
-
-
 def make_otel_sink(work):
     """A sink whose metrics and spans do the work: each update of a metric, and each end of a span."""
 
@@ -154,8 +125,6 @@ SINKS = {
     "CloudWatchSink": make_cloudwatch_sink,
     "OpenTelemetrySink": make_otel_sink,
     "opening": make_opening_sink,
-    "PrometheusSink": make_prometheus_sink,
-    "CloudWatchSink": make_cloudwatch_sink,
 }
 FAULTS = ("slow", "raising", "hanging")
 
