@@ -304,10 +304,9 @@ class HandOut:
         taker.cursor.end = 0  # first: user code must not take a record that goes back to the line
         self._want_pump(shard.report(done, now))
         self.work.count_handled(shard.shard_id, taker.cursor, done, now)
-        had_ended = shard.has_ended
         for page in shard.close(done):
             self.budget.release(shard.key, page.held_bytes)
-        if shard.has_ended and not had_ended and self.lifecycle.end(shard):
+        if shard.has_ended and self.lifecycle.end(shard):  # once: nothing is handed out after the end
             shard.report_end(now)
         self.bounds.handle_activity(now)
         if shard.pages:
