@@ -66,8 +66,11 @@ class Tracings:
             except Exception as error:  # noqa: BLE001 - of a tracing
                 self._report(_WHAT, error)
                 continue
-            if more:
-                headers = more if headers is None else {**more, **headers}
+            if more and headers is None:
+                headers = more
+            elif more and headers is not None:
+                merged: dict[str, str] = {**more, **headers}
+                headers = merged
         return headers
 
     def report(self, error: Exception) -> None:
@@ -79,8 +82,8 @@ class Tracings:
         return _TracedAsync(self, handler) if is_async else _TracedPlain(self, handler)
 
     def handling(self, argument: Any) -> "Handling":
-        records: Sequence[Record[Any]] = (argument,) if isinstance(argument, Record) else argument
-        return Handling(self._tracings, records, self._report)
+        given: Any = (argument,) if isinstance(argument, Record) else argument
+        return Handling(self._tracings, cast("Sequence[Record[Any]]", given), self._report)
 
 
 @final

@@ -155,18 +155,7 @@ class Instruments:
     def __init__(self, meter: Meter) -> None:
         self._instruments: dict[str, Any] = {}
         for name, kind, unit, description in METRICS:
-            if kind == "histogram":
-                made: Any = meter.create_histogram(
-                    name, unit, description, explicit_bucket_boundaries_advisory=_SECONDS
-                )
-            else:
-                create = {
-                    "counter": meter.create_counter,
-                    "up-down counter": meter.create_up_down_counter,
-                    "gauge": meter.create_gauge,
-                }[kind]
-                made = create(name, unit, description)
-            self._instruments[name] = made
+            self._instruments[name] = _create(meter, kind)(name, unit, description)
 
     def add(self, metric: Metric, value: float, attributes: Attributes) -> None:
         self._instruments[metric.name].add(value, attributes)

@@ -184,7 +184,9 @@ class RecordTracing:
         known_baggage, headers = self._encoded.get(key, (None, None))
         if headers is None or known_baggage != carried:
             fresh: dict[str, str] = {}
-            (self._propagator or propagate.get_global_textmap()).inject(fresh, context)
+            # The API's type of the default setter does not fit its own parameter.
+            propagator: Any = self._propagator or propagate.get_global_textmap()
+            propagator.inject(fresh, context)
             headers = fresh
             if len(self._encoded) >= _REMEMBERED_MAX:
                 self._encoded.clear()
