@@ -80,11 +80,12 @@ def cloudwatch() -> object:
 def opentelemetry() -> object:
     """Metrics and spans of the SDK, which nothing exports."""
     from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader  # without a reader, nothing is aggregated
     from opentelemetry.sdk.trace import TracerProvider
 
     from shardline.sinks import OpenTelemetrySink
 
-    return OpenTelemetrySink(tracer_provider=TracerProvider(), meter_provider=MeterProvider())
+    return OpenTelemetrySink(tracer_provider=TracerProvider(), meter_provider=MeterProvider([InMemoryMetricReader()]))
 
 
 SINKS: dict[str, Callable[[], object] | None] = {
