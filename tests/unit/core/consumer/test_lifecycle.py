@@ -294,13 +294,27 @@ def test_an_on_revoked_that_waits_for_an_older_lease_is_called_as_after_a_loss()
     desk.ask_for()
     assert desk.calls() == []
     desk.lose()
-    desk.gain()
+    third = desk.gain()
+    desk.ask_for()
     desk.lose()
     desk.end_call(older)
     call = desk.call()
     assert call.argument == RevokedShard("s", "a", second.grant.token, "hand-over", lost=True)
     desk.end_call(call)
-    desk.end_call(desk.call())
+    call = desk.call()
+    assert call.argument == RevokedShard("s", "a", third.grant.token, "hand-over", lost=True)
+    desk.end_call(call)
+    assert desk.hand_out.lifecycle.is_settled
+
+
+def test_a_failure_while_a_lease_is_handed_over_leaves_its_release_to_the_coordinator(desk):
+    desk.assign()
+    desk.ask_for()
+    call = desk.call()
+    desk.hand_out.fail("broken", desk.now)
+    desk.hand_out.close(desk.now)
+    desk.end_call(call)
+    assert desk.phase() == "ACTIVE"
     assert desk.hand_out.lifecycle.is_settled
 
 
