@@ -120,7 +120,27 @@ OF_PRODUCERS = [
 
 @pytest.mark.parametrize(("event", "expected"), OF_PRODUCERS, ids=[type(event).__name__ for event, _ in OF_PRODUCERS])
 def test_events_of_producers(event, expected):
-    assert collected([event], PRODUCER) == expected
+    assert {name: value for name, value in collected([event], PRODUCER, close=True).items() if value} == expected
+
+
+def test_the_deliveries_of_a_request_to_many_shards_are_counted_once():
+    delivered = [events.RecordsDelivered(10, 100, f"shard-{place}", place / 10) for place in range(4)]
+    total = points(
+        ("shardline.producer.delivered.records", OF_PRODUCER, 40),
+        ("shardline.producer.delivered.size", OF_PRODUCER, 400),
+        ("shardline.producer.delivery.duration", OF_PRODUCER, 0.3),
+    )
+    assert collected(delivered, PRODUCER) == {}
+    answered = events.RequestAnswered(4, 40, 2_000, 0.02, 0, None, 1_700_000_000.0)
+    measured = events.ProducerMeasured(0, 0, 64_000, 0.0, 0, ())
+    for last in (answered, measured):
+        assert total.items() <= collected([*delivered, last], PRODUCER).items()
+    by_shard = collected(delivered, PRODUCER, by_shard=True)
+    assert sorted(
+        (dict(attributes)[PARTITION], value)
+        for (name, attributes), value in by_shard.items()
+        if name.endswith(".duration")
+    ) == [(f"shard-{place}", place / 10) for place in range(4)]
 
 
 def of_error(error_type):
