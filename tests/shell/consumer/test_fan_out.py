@@ -347,7 +347,7 @@ async def test_a_stream_that_is_re_created_gets_its_consumer_again(
 ):
     await put(range(20))
     events = []
-    settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sink": events.append}
+    settings = {"group": group, "store": "memory:", "if_recreated": "restart", "sinks": [events.append]}
     async with (
         client_of() as client,
         make_consumer(fan_out=FanOut("billing", fallback="polling"), **settings) as consumer,
