@@ -7,7 +7,7 @@ Invariants:
 - ``METRICS`` names every metric, and the documentation lists the same.
 - Attributes have few values: no keys, no sequence numbers, and shards only on request (``by_shard``).
 - An unknown event is ignored: a newer version may emit more events.
-- A request delivers to many shards, with an event for each. Unless shards are told apart, the events are summed up and
+- A request delivers to many shards, with an event for each. Without ``by_shard``, the events are summed up and
   update the metrics once, with the next event of the request, because each update costs microseconds.
 """
 
