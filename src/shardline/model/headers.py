@@ -109,7 +109,7 @@ def _check_value(name: str, value: object) -> tuple[str, int]:
                 f"the header {name!r} must be a str: bytes need a name that ends in {BINARY_SUFFIX!r}, and are sent as"
                 " base64"
             )
-        text = b64encode(bytes(value)).decode()
+        text = b64encode(bytes(cast("bytes", value))).decode()
         return text, len(text)
     raise UsageError(f"the header {name!r} must be a str, not {type(value).__name__}")
 
