@@ -368,6 +368,13 @@ def test_a_consumer_that_was_deregistered_ends_the_reader_and_not_the_shard():
     assert shell.reader.take_events() == [ReadFailed("a", "SubscribeToShard", failure(FailureKind.NOT_FOUND), NEVER)]
 
 
+def test_a_reader_that_was_stopped_stays_stopped_when_its_consumer_is_registered_again():
+    shell = FanOutShell()
+    shell.reader.stop()
+    shell.reader.handle_registered_again("another", failure(FailureKind.NOT_FOUND), shell.now)
+    assert (shell.reader.state, shell.reader.take_events()) == (ReaderState.STOPPED, [])
+
+
 def test_a_consumer_that_is_registered_again_is_used_from_then_on_at_the_same_position():
     shell = FanOutShell()
     shell.ask()
