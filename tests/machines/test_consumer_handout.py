@@ -172,7 +172,7 @@ def test_l2_a_batch_whose_handler_was_not_called_under_a_lapsed_lease_has_all_it
     desk = Desk()
     shard = desk.gain()
     records = desk.bring(2)
-    _, task = desk.start(FailurePolicy(attempts=1), batch=2)
+    _, task = desk.start(FailurePolicy(attempts=2), batch=2)
     for _ in range(3):  # the process is suspended again and again
         assert task.step == Attempt(records)
         desk.now = shard.grant.held_until
@@ -180,9 +180,10 @@ def test_l2_a_batch_whose_handler_was_not_called_under_a_lapsed_lease_has_all_it
         assert not desk.ask(task)
         shard.grant.extend(desk.now + 10.0)
         assert desk.poll(0.1) == [task]
-    task.outcome = Outcome()
+    task.outcome = Outcome("broken")
     assert not desk.ask(task)
-    assert (desk.watermark(), desk.hand_out.counts.failed_records) == (2, 0)
+    (retried,) = desk.hand_out.take_events()
+    assert (retried.attempts, desk.hand_out.counts.failed_records) == (1, 0), "the first call was the first attempt"
 
 
 def test_a_lease_that_only_the_coordinator_knows_to_be_lost_breaks_nothing():
