@@ -1,4 +1,4 @@
-"""Asks for confirmation before a change that cannot be undone or that has a risk."""
+"""Asks for confirmation before an irreversible or risky change."""
 
 import sys
 
@@ -12,9 +12,9 @@ def require_confirmation(question: str, change: str, refused: str = "nothing was
     """Ask the question at the terminal, and return if the answer is yes.
 
     Args:
-        question: the question.
-        change: the change, for the error outside a terminal: "pass --yes to confirm <change>".
-        refused: the error if the answer is no.
+        question: the question to ask.
+        change: the name of the change in the error that is raised outside a terminal: "pass --yes to confirm <change>".
+        refused: the error message if the answer is no.
 
     Raises:
         WrongUsage: there is no terminal.

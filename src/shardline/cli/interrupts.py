@@ -52,7 +52,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts(numbers: Sequence[signal.Signals] = _SIGNALS) -> Generator[Interrupts]:
-    """Replace Python's handlers of these signals while an event loop runs."""
+    """Replace Python's handlers for these signals while an event loop runs."""
     received = Interrupts()
     loop = asyncio.get_running_loop()
 

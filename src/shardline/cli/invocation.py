@@ -4,7 +4,7 @@ Invariants:
 
 - These options may come before or after the command's name. If an option is repeated, the last one counts.
 - An error is one sentence on standard error, with its traceback only under ``-v``: see ``error_messages``.
-- Standard output carries only results: it can be piped. The library's log is shown only under ``-v``.
+- Standard output carries only results, so that it can be piped. The library's log is shown only under ``-v``.
 """
 
 import logging
@@ -40,7 +40,7 @@ class Invocation:
         return self.output == "json"
 
     def client(self, **settings: Any) -> "Client":
-        """Return a client for the endpoint, region and profile of the options, or else of the AWS settings."""
+        """Return a client for the endpoint, region and profile in the options, or else in the AWS settings."""
         from shardline.aio.client import Client  # noqa: PLC0415 - completion and help start faster without it
 
         return Client(endpoint_url=self.endpoint_url, region=self.region, profile=self.profile, **settings)
@@ -80,7 +80,7 @@ class Invocation:
 
 
 class _Utf8(click.ParamType[str]):
-    """A text that can be encoded as UTF-8. Python decodes other bytes of the command line as surrogates."""
+    """A type for text that can be encoded as UTF-8. Python decodes other bytes of the command line as surrogates."""
 
     name = "text"
 

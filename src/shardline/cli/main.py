@@ -1,7 +1,7 @@
 """Runs ``shardline`` and chooses its exit code.
 
 Exit codes: 0 for success (also when Ctrl-C ends a command that runs until Ctrl-C), 1 for a failure, 2 for wrong usage,
-130 if Ctrl-C and 143 if SIGTERM interrupts a command.
+130 if Ctrl-C interrupts a command, and 143 if SIGTERM does.
 """
 
 import os
@@ -42,7 +42,7 @@ def main() -> None:
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Handle a SIGTERM that no command handles: unwind as after an exception, so that clean-up code runs."""
     del number, frame
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
     sys.exit(_TERMINATED)
 
 
@@ -51,13 +51,13 @@ def _run() -> str | int | None:
         import click  # noqa: PLC0415 - an extra
     except ImportError:
         return _NEEDS_EXTRA
-    if find_spec("rich") is None:  # the same extra installs it
+    if find_spec("rich") is None:  # the same extra installs rich
         return _NEEDS_EXTRA
     from shardline.cli.commands import shardline  # noqa: PLC0415 - needs click
     from shardline.cli.error_messages import as_click, show_error  # noqa: PLC0415
     from shardline.cli.invocation import Invocation  # noqa: PLC0415
 
-    if "_SHARDLINE_COMPLETE" in os.environ:  # set by the script of a shell
+    if "_SHARDLINE_COMPLETE" in os.environ:  # set by a shell's completion script
         from shardline.cli.completion import bash_words  # noqa: PLC0415 - other calls start faster without it
 
         bash_words.register()

@@ -14,7 +14,7 @@ _UNIT_BYTES: Final = {"b": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of ``512KiB``, ``5MiB`` or ``1.5MiB``.
+    """Return the number of bytes in a size such as ``512KiB``, ``5MiB`` or ``1.5MiB``.
 
     Raises:
         UsageError: the text is not a size, or not a whole number of bytes.

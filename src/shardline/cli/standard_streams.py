@@ -36,7 +36,7 @@ class _TolerantOutput(io.FileIO):
             except BrokenPipeError:
                 self.is_lost = True
             except BlockingIOError:
-                raise  # the BufferedWriter above handles it
+                raise  # the BufferedWriter above handles the error
             except OSError as error:
                 self.is_lost = True
                 self.problem = error
@@ -68,11 +68,11 @@ def take_problem() -> OSError | None:
 
 
 def _guarded(stream: TextIO | None) -> TextIO:
-    if stream is None:  # the parent process closed it (`>&-`)
-        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - a device, until the end
+    if stream is None:  # the parent process closed the stream (`>&-`)
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - a device, open until the end
     try:
         descriptor = stream.fileno()
-    except (OSError, ValueError):  # a test's own stream
+    except (OSError, ValueError):  # the stream of a test has no descriptor
         return stream
     stream.flush()
     return io.TextIOWrapper(

@@ -90,7 +90,7 @@ def printable(text: str) -> str:
 
 
 def can_show(characters: str) -> bool:
-    """Return whether the encoding of standard output has these characters."""
+    """Return whether the encoding of standard output can represent these characters."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -3,7 +3,7 @@
 Invariants:
 
 - A time without a zone is in the machine's local time zone.
-- A duration that is used as a time means that long ago (``15m``), or with a plus sign that far ahead (``+30s``).
+- If a duration is given as a time, it counts back from now (``15m``), or ahead if it has a plus sign (``+30s``).
 - Up to 12 digits are seconds since 1970; more digits are a sequence number.
 """
 
@@ -28,7 +28,7 @@ _TIMES: Final = "a time such as 2026-03-01T09:30Z, an age such as 15m"
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of ``90s``, ``1h30m``, ``2d`` or a plain number of seconds.
+    """Return the seconds in a duration such as ``90s``, ``1h30m`` or ``2d``, or in a plain number of seconds.
 
     Raises:
         UsageError: the text is not a duration.
@@ -41,7 +41,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_moment(text: str, now: float) -> float:
-    """Return a time in seconds since 1970. A duration means that long before ``now``, or with a plus sign after it.
+    """Return a time in seconds since 1970. A duration counts back from ``now``, or ahead if it has a plus sign.
 
     Raises:
         UsageError: the text is neither a time nor a duration.
@@ -59,7 +59,7 @@ def parse_moment(text: str, now: float) -> float:
 
 
 def parse_start(text: str, now: float) -> Position:
-    """Return the position of ``TRIM_HORIZON``, ``LATEST``, a time, an age or a sequence number.
+    """Return the position that a text means: ``TRIM_HORIZON``, ``LATEST``, a time, an age or a sequence number.
 
     Raises:
         UsageError: the text is not a position.
@@ -81,7 +81,7 @@ def shown_time(seconds: float | None) -> str:
 
 
 def duration_value(text: str) -> float:
-    """Parse the value of an option that is a duration. For ``click``."""
+    """Parse the value of a click option that is a duration."""
     try:
         return parse_duration(text)
     except UsageError as error:

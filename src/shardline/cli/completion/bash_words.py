@@ -1,7 +1,7 @@
 """Reads the line that bash completes.
 
-Bash splits words at colons, too, so that ``--store sqlite:///leases.db`` would arrive as three words. Therefore the
-script of ``shardline completion bash`` also passes the line up to the cursor, and this module splits it at spaces.
+Bash also splits words at colons, so ``sqlite:///leases.db`` would arrive as three words. Therefore the script of
+``shardline completion bash`` also passes the line up to the cursor, and this module splits that line at spaces.
 """
 
 import os
@@ -20,7 +20,7 @@ class WholeWords(BashComplete):
     )
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the complete words before the cursor, and the incomplete one."""
+        """Return the complete words before the cursor, and the incomplete word at the cursor."""
         line = os.environ.get("SHARDLINE_COMP_LINE")
         if line is None:
             return super().get_completion_args()
@@ -31,5 +31,5 @@ class WholeWords(BashComplete):
 
 
 def register() -> None:
-    """Let click use this class for bash."""
+    """Let click use ``WholeWords`` for bash."""
     add_completion_class(WholeWords, "bash")

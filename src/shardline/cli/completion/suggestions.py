@@ -5,7 +5,7 @@
 Invariants:
 
 - Completion never shows an error and never keeps the user waiting: without a timely answer it suggests nothing.
-- The options that are already on the line count: the endpoint, the region, the profile and the store.
+- Completion uses the endpoint, the region, the profile and the store that the user has already typed on the line.
 - Every suggestion is looked up when it is needed. Nothing is cached.
 """
 
@@ -58,7 +58,7 @@ async def stream_items(invocation: Invocation, incomplete: str) -> list[Completi
 
 
 def complete_shard(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the shards of the stream on the line, except those that are already on it. Digits stand for a number."""
+    """Return the ids of the stream's shards that are not on the line yet; after a digit, return shard numbers."""
     del parameter
     return _complete_shard(context, incomplete, only_open=False)
 
@@ -115,7 +115,7 @@ def complete_consumer(context: click.Context, parameter: click.Parameter, incomp
 
 
 def complete_start(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return positions to start from. If the line has one shard, also its first sequence number."""
+    """Return positions to start from. If the line names one shard, also return its first sequence number."""
     del parameter
     items = starting_with(incomplete, POSITIONS.items())
     stream, shards = typed(context, "stream"), _typed_shards(context)
@@ -143,9 +143,9 @@ def complete_end(context: click.Context, parameter: click.Parameter, incomplete:
 def look_up(
     context: click.Context, find: Callable[[Invocation], Awaitable[list[CompletionItem]]]
 ) -> list[CompletionItem]:
-    """Return what ``find`` finds in time; otherwise nothing.
+    """Return the items that ``find`` returns before the timeout, or no items.
 
-    The search runs in a thread, because a store may need longer than this to close a connection that does not answer.
+    The search runs in a thread, because closing an unresponsive connection to a store may take longer than the timeout.
     """
     import anyio  # noqa: PLC0415 - the other completions start faster without it
 
@@ -177,7 +177,8 @@ def quick_client(invocation: Invocation) -> "Client":
 def typed(context: click.Context, name: str) -> str | None:
     """Return the value of an argument or option that is on the line already, or of its environment variable.
 
-    While an option lacks its value, click has parsed the options before it, but not the arguments: these are left over.
+    While the last option lacks its value, click has parsed the options before that one, but has left the arguments in
+    ``context.args``.
     """
     value = context.params.get(name)
     if isinstance(value, str) and value:

@@ -2,13 +2,13 @@
 
 Invariants:
 
-- The command gets the whole data on standard input, byte for byte, or it is not started. Its standard input is a file
-  in memory, not a pipe: if this process dies, the command does not take the first part of a record for all of it.
+- The command gets all of the data on standard input, byte for byte, or it is not started. Its standard input is a file
+  in memory, not a pipe: if this process dies, the command cannot mistake the first part of a record for the whole.
 - No shell is involved. Facts about the record are environment variables, so no character of a record is interpreted.
-- The exit code 0 is a success. Any other exit code, and a death by a signal, is an exception, so that the consumer's
+- The exit code 0 means success. Any other exit code, or an end by a signal, raises an exception, so that the consumer's
   failure policy decides.
-- A command that cannot be started says nothing about the record. It ends the run with a ``SystemExit``, which the
-  failure policy does not handle, so the record is neither retried nor dead-lettered nor committed.
+- If the command cannot be started, the record is not the cause. The run then ends with a ``SystemExit``, which the
+  failure policy does not handle, so the record is not retried, dead-lettered or committed.
 - The command runs in a session of its own, so that Ctrl-C does not reach it. If the consumer cancels the call (the time
   to finish is over, or the lease is lost), the command and its children get SIGTERM, and soon after SIGKILL. The call
   returns only when the command has ended.
@@ -38,11 +38,11 @@ _OF_RECORD: Final = ("KEY", "EXPLICIT_HASH_KEY", "SEQUENCE_NUMBER", "SUB_SEQUENC
 _OF_CALL: Final = ("STREAM", "GROUP", "SHARD_ID", "LEASE_TOKEN", "RECORD_COUNT")
 VARIABLES: Final = tuple(f"{_PREFIX}{name}" for name in (*_OF_CALL, *_OF_RECORD))
 """The environment variables of the command. Those that do not apply are not set."""
-_KILL_AFTER: Final = 1.0  # seconds from SIGTERM to SIGKILL; within 2 s, the consumer can still release its leases
+_KILL_AFTER: Final = 1.0  # seconds from SIGTERM to SIGKILL; below 2 s, so that leases can still be released
 
 
 class CommandFailed(Exception):  # noqa: N818 - names what happened
-    """The command ended with another exit code than 0, or by a signal."""
+    """The command ended with an exit code other than 0, or a signal ended it."""
 
 
 @final
@@ -91,7 +91,7 @@ class CommandRuns:
         }
         if first.lease is not None:
             about["LEASE_TOKEN"] = str(first.lease.token)
-        # Surrogates stand for bytes that are not text in the machine's encoding: so the variable is always UTF-8.
+        # fsdecode keeps the bytes that are not text in the machine's encoding, so the variable is always UTF-8.
         environment = {f"{_PREFIX}{name}": os.fsdecode(value.encode()) for name, value in about.items()}
         code = await self._run(data, self._environment | environment)
         if code != 0:
@@ -120,7 +120,7 @@ class CommandRuns:
 
 
 def shown_records(records: Sequence[Record]) -> str:
-    """Name the records, which are of one shard: ``record 4959..:2 of shardId-000000000000``."""
+    """Name the records, which belong to one shard: ``record 4959..:2 of shardId-000000000000``."""
     first = records[0]
     name = f"{first.sequence_number}:{first.sub_sequence} of {first.shard_id}"
     return f"record {name}" if len(records) == 1 else f"{counted(len(records), 'record')} from {name}"
@@ -149,17 +149,17 @@ def _record_variables(record: Record) -> dict[str, str]:
 
 
 async def _terminate(process: Process) -> None:
-    """End the process and its children: ask first, then kill."""
+    """End the process and its children: first with SIGTERM, then with SIGKILL."""
     _send(process, is_kill=False)
     with anyio.move_on_after(_KILL_AFTER):
         await process.wait()
-    _send(process, is_kill=True)  # even if the process has ended: its children may go on
+    _send(process, is_kill=True)  # even if the process has ended, because its children may still run
     await process.wait()
 
 
 def _send(process: Process, *, is_kill: bool) -> None:
     try:
-        if sys.platform == "win32":  # it has no process groups
+        if sys.platform == "win32":  # Windows has no process groups
             if process.returncode is None:
                 process.terminate()
         else:
@@ -170,7 +170,7 @@ def _send(process: Process, *, is_kill: bool) -> None:
 
 @contextmanager
 def _file_of(data: bytes) -> Generator[IO[bytes]]:
-    """Return a file without a name that has this data, opened at its beginning."""
+    """Yield a nameless file that contains this data, positioned at its beginning."""
     with _nameless_file() as file:
         file.write(data)
         file.seek(0)

@@ -1,14 +1,14 @@
 """Runs a command for each record of a stream, with the guarantees of a consumer group.
 
-The command is a handler of ``Consumer.run``; leases, order, retries and commits are those of the consumer.
+The command is a handler of ``Consumer.run``. The consumer takes care of leases, order, retries and commits.
 
 Invariants:
 
-- A record is committed only after the command has succeeded for it, or its dead letter was written.
+- A record is committed only after the command has succeeded for it, or after its dead letter was written.
 - The first Ctrl-C or SIGTERM lets the running commands finish, for up to ``--grace``, and then terminates them. A
   second signal terminates them at once. The records of a terminated command are delivered again.
-- The exit code is 0 if a bound ended the run, or a signal ended it and no command was terminated; 130 or 143 if a
-  command was terminated; 1 if the command failed for good or could not be started.
+- The exit code is 0 if the run reached a bound, or if a signal ended the run and no command was terminated. It is 130
+  or 143 if a command was terminated, and 1 if the command failed for good or could not be started.
 """
 
 import shutil
@@ -35,7 +35,7 @@ from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.errors import HandlerFailed, UsageError
 from shardline.model.position import Position
 
-_CONNECTIONS: Final = 200  # a slow call to one shard should not delay the other shards
+_CONNECTIONS: Final = 200  # enough that a slow call to one shard does not delay the other shards
 
 
 @click.command()
@@ -115,7 +115,7 @@ def _start(text: str) -> Position:
 async def _consume(
     invocation: Invocation, stream: str, runs: CommandRuns, settings: dict[str, Any]
 ) -> tuple[Interrupts, int]:
-    """Consume until a bound or a signal; return the signals, and the number of dead letters."""
+    """Consume until a bound is reached or a signal arrives; return the signals, and the number of dead letters."""
     dead_count = 0
 
     def count_dead_letters(event: object) -> None:
@@ -147,7 +147,7 @@ async def _consume(
 
 
 async def _run(consumer: Consumer, runs: CommandRuns, signals: Interrupts, settings: dict[str, Any]) -> None:
-    """Run the command for all records, until a bound or a signal.
+    """Run the command for all records, until a bound is reached or a signal arrives.
 
     Raises:
         ClickException: the command failed for good, or could not be started.

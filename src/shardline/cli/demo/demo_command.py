@@ -129,7 +129,7 @@ async def _interruptible(run: Callable[[], Awaitable[T]]) -> T | signal.Signals:
     if not results:
         assert signals.first is not None, "only a signal cancels the stage"
         return signal.Signals(signals.first)
-    for number, handler in before.items():  # the run was not interrupted: signals work as before from here on
+    for number, handler in before.items():  # the run was not interrupted, so the old handlers return
         signal.signal(number, handler)
     return results[0]
 
@@ -147,7 +147,7 @@ class PlainLines:
         self._state_printed_at = 0.0
 
     def update(self, scene: Scene) -> None:
-        """Print the new events, and the state if it is time for it."""
+        """Print the new events, and every few seconds the state of the demo."""
         for event in scene.events[self._printed_events :]:
             self._print_at(event.at, event.text)
         self._printed_events = len(scene.events)

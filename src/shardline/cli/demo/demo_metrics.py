@@ -1,6 +1,6 @@
 """Serves the metrics and the probes of the demo's processes (``shardline demo --metrics``).
 
-Each process serves its own: the producers on one port, each worker on another, as the processes of a real fleet do.
+Each process serves its own metrics: the producers on one port, and each worker on another, as in a real fleet.
 """
 
 from shardline.adapters.sinks.prometheus_sink import PrometheusSink
@@ -11,7 +11,7 @@ _HOST = "127.0.0.1"
 
 
 def sinks(port: int | None) -> list[Sink]:
-    """Return the sinks of a producer or worker that serves its metrics on ``port``, if it does.
+    """Return the sinks of a producer or worker that serves its metrics on ``port``; none if ``port`` is ``None``.
 
     Raises:
         UsageError: the extra is not installed.
@@ -20,5 +20,5 @@ def sinks(port: int | None) -> list[Sink]:
 
 
 def serve(port: int | None, *watched: Watched) -> HealthServer:
-    """Return a server for these producers or consumers. It listens if there is a port."""
+    """Return a server for these producers or consumers. It listens only if ``port`` is given."""
     return HealthServer(*watched, port=port, host=_HOST)

@@ -1,13 +1,13 @@
 """A worker of the demo: reads the stream, and writes the orders that it has handled to a journal.
 
-A worker is a separate process: ``python -m shardline.cli.demo.demo_worker``. The first line of its input has its
+A worker is a separate process: ``python -m shardline.cli.demo.demo_worker``. The first line of its input is its
 settings, as JSON. The worker stops when its input ends.
 
 Invariants:
 
 - A line of the journal is one ``write`` to a file opened for appending, made when the order was handled: the journal
-  of a killed worker has exactly the orders that it handled.
-- A worker ends with its parent, even a killed one, because its input then ends.
+  of a killed worker contains exactly the orders that it handled.
+- A worker ends when its parent ends, even if the parent was killed, because the worker's input then ends.
 """
 
 import json
@@ -32,7 +32,7 @@ _CHUNK: Final = 4096
 
 @final
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a worker, which its parent writes to its input."""
+    """The settings of a worker. The parent process writes them to the worker's input."""
 
     name: str
     stream: str
@@ -45,7 +45,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     secret_key: str
     lease_duration: float
     metrics_port: int | None = None
-    """Where to serve metrics and probes, if at all."""
+    """The port on which to serve metrics and probes. ``None`` serves neither."""
 
 
 @final
@@ -108,14 +108,14 @@ async def work(settings: WorkerSettings) -> None:
 
 
 def _wait_for_end_of_input() -> None:
-    while os.read(sys.stdin.fileno(), _CHUNK):  # not sys.stdin.read: a lock held in it would block the exit
+    while os.read(sys.stdin.fileno(), _CHUNK):  # not sys.stdin.read: its lock would block the exit
         continue
 
 
 def _first_line() -> bytes:
     line = b""
     while not line.endswith(b"\n"):
-        byte = os.read(sys.stdin.fileno(), 1)  # byte by byte: the rest of the input is read later
+        byte = os.read(sys.stdin.fileno(), 1)  # byte by byte, so that the rest can be read later
         if not byte:
             break
         line += byte
@@ -123,7 +123,7 @@ def _first_line() -> bytes:
 
 
 def main() -> None:
-    """Run a worker. Without input, because the parent has already ended, do nothing."""
+    """Run a worker, unless the input is empty because the parent has already ended."""
     if line := _first_line():
         anyio.run(work, msgspec.json.decode(line, type=WorkerSettings))
 

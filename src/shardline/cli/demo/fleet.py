@@ -4,7 +4,7 @@ Invariants:
 
 - No worker outlives the ``async with`` block of the fleet.
 - A worker that ends by itself is a failure, which is reported with the last line of its output.
-- Owners are read from the workers' lease store: a dead worker holds its shards until its leases expire.
+- Owners are read from the workers' lease store, so a dead worker counts as an owner until its leases expire.
 """
 
 import subprocess
@@ -86,7 +86,7 @@ class Worker:
             raise DemoFailedError(f"worker {self.name} ended with exit code {code}: {last_line}")
 
     def new_lines(self) -> list[Handled]:
-        """Return the orders that were added to the journal since the last call. An incomplete line is read later."""
+        """Return the orders that were added to the journal since the last call. Later calls read incomplete lines."""
         if not self._journal.exists():
             return []
         with self._journal.open("rb") as file:
@@ -181,7 +181,7 @@ class Fleet:
         for worker in running:
             worker.ask_to_end()
         with anyio.move_on_after(timeout):
-            while not all(worker.has_ended for worker in running):  # noqa: ASYNC110 - a process sets no event
+            while not all(worker.has_ended for worker in running):  # noqa: ASYNC110 - no event signals the end
                 await anyio.sleep(_PAUSE)
         for worker in self.workers.values():
             worker.end()

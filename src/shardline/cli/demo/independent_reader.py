@@ -6,7 +6,7 @@ here is shared with the producer, the consumer or the codec that the demo shows.
 Invariants:
 
 - The user's AWS settings (profiles, credentials, proxies) are ignored, because the stream is on the demo's own server.
-- Each shard is read up to its current end, so no producer may write any more.
+- Each shard is read up to its current end, so all producers must have finished.
 """
 
 import json
@@ -53,7 +53,7 @@ def read_stream(stream: str, arguments: Mapping[str, str]) -> list[Stored]:
 
 
 def _client(arguments: Mapping[str, str]) -> Any:
-    """Return a botocore client that reads no settings of the user."""
+    """Return a botocore client that ignores the user's settings."""
     import botocore.config  # noqa: PLC0415 - the import takes a quarter of a second, and is needed only at the end
     import botocore.session  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def _records(client: Any, stream: str, shard_id: str) -> Iterator[dict[str, Any]
 
 
 def open_record(data: bytes) -> list[bytes]:
-    """Return the payloads of a Kinesis record: those of an aggregate in the KPL's format, or the record itself."""
+    """Return the payloads of a Kinesis record: those in an aggregate of the KPL's format, or the record's own data."""
     body, digest = data[len(_MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or md5(body, usedforsecurity=False).digest() != digest:
         return [data]
@@ -89,7 +89,7 @@ def open_record(data: bytes) -> list[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the value of each field of a protobuf message that holds bytes. Integers are skipped."""
+    """Yield the number and the value of each field of bytes in a protobuf message. Integer fields are skipped."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -107,6 +107,6 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the last byte has no top bit
+        if byte < 0x80:  # noqa: PLR2004 - only the last byte has its top bit clear
             return value, at
         shift += 7

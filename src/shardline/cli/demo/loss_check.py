@@ -6,8 +6,8 @@ deliver, the orders that the independent reader found in the stream, and the wor
 Invariants:
 
 - An order that has a receipt is lost unless it is in the stream *and* was handled by a worker.
-- Each time an order is handled again, it counts as one duplicate: a replay if its place in the stream is the same, or
-  an order that is stored twice if its place is different.
+- Each repeated handling of an order counts as one duplicate. It is a replay if it read the order from the same place
+  in the stream. If it read the order from another place, the order is stored twice.
 - The verdict is good only if every order was put, no order was lost, every handled order is in the stream, and each
   customer's orders were first handled in the order in which they were put.
 """
@@ -31,15 +31,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     given_up: int
     """Orders that the producers reported as failed."""
     stored: int
-    """Different orders in the stream, by the independent reader."""
+    """Distinct orders that the independent reader found in the stream."""
     delivered: int
-    """Different orders that workers have handled."""
+    """Distinct orders that workers have handled."""
     lost: int
     duplicates: int
     replayed: int
-    """Duplicates that the worker that took over read again from the same place."""
+    """Duplicates that were read again from the same place, by the worker that took over."""
     stored_twice: int
-    """Duplicates that the producer had to send again, so that both copies are in the stream."""
+    """Duplicates of orders that a producer had to send again, so that the stream contains both copies."""
     strangers: int
     """Orders that were handled, but are not in the stream."""
     out_of_order: int
@@ -88,7 +88,7 @@ def judge(
 
 
 def _out_of_order(first: Iterable[Handled]) -> int:
-    """Count the orders that were handled after a later order of the same customer, which has a greater name."""
+    """Count the orders that were handled after a later order (one with a greater name) of the same customer."""
     latest: dict[str, str] = {}
     late = 0
     for entry in first:

@@ -22,7 +22,7 @@ from shardline.model.hashing import HashRange, hash_key_of
 
 PRODUCERS: Final = 4
 CUSTOMERS: Final = 300
-_RESELLERS_EACH: Final = 1  # for each half of the shard and each producer
+_RESELLERS_EACH: Final = 1  # resellers for each half of the shard and each producer
 _BASKET: Final = (1, 4)
 _LARGE_BASKET: Final = 100
 _LARGE_BASKETS: Final = 10
@@ -69,8 +69,8 @@ class Shop:
         self._customers = [f"customer-{number}" for number in range(1, CUSTOMERS + 1)]
         self._weights = list(
             accumulate(1 / rank for rank in range(1, CUSTOMERS + 1))
-        )  # the first customers have most orders
-        # Generated in advance, so that the shard limits the sale and not the generation of orders.
+        )  # the first customers have the most orders
+        # The baskets are generated in advance, so that the shard limits the rate of the sale, not their generation.
         self._large_baskets = [self._basket(_LARGE_BASKET) for _ in range(_LARGE_BASKETS)]
 
     def order(self) -> Order:
@@ -79,7 +79,7 @@ class Shop:
         return self._of(customer, self._basket(self._random.randint(*_BASKET)))
 
     def large_order(self, customer: str) -> Order:
-        """Return an order of a reseller in the flash sale: a few KiB."""
+        """Return a large order (a few KiB) of a reseller in the flash sale."""
         return self._of(customer, self._random.choice(self._large_baskets))
 
     def _of(self, customer: str, basket: msgspec.Raw) -> Order:

@@ -49,7 +49,7 @@ class Flow:
         """Update the rate."""
         samples = self._samples
         samples.append((now, self.total))
-        while len(samples) > 2 and samples[1][0] <= now - _WINDOW:  # noqa: PLR2004 - a rate needs two
+        while len(samples) > 2 and samples[1][0] <= now - _WINDOW:  # noqa: PLR2004 - a rate needs two samples
             samples.popleft()
         began_at, before = samples[0]
         self.rate = (self.total - before) / (now - began_at) if now > began_at else 0.0
@@ -85,7 +85,7 @@ class Waiting:
         return len(self._since.get(shard_id, ()))
 
     def lag(self, shard_id: str, now: float) -> float:
-        """Return how long the oldest order of a shard has been waiting; 0 if none is."""
+        """Return how long the oldest order of a shard has been waiting, or 0 if no order is waiting."""
         since = self._since.get(shard_id)
         return now - next(iter(since.values())) if since else 0.0
 
@@ -104,7 +104,7 @@ class ShardView:
     is_finished: bool = False
     owner: str | None = None
     rate_share: float = 1.0
-    """The fraction of the full rate that the producers use. They slow down when they are throttled."""
+    """The fraction of the full rate at which the producers send. They slow down when they are throttled."""
     lag: float = 0.0
     waiting: int = 0
     put: Flow = field(default_factory=Flow)
@@ -161,7 +161,7 @@ class Scene:
         return max((shard.lag for shard in self.shards.values()), default=0.0)
 
     def shard_tree(self) -> list[tuple[str, ShardView]]:
-        """Return every shard with the lines of the tree before it; children come below their parents."""
+        """Return every shard with the tree's lines to draw before its name; children come below their parents."""
         children: dict[str | None, list[ShardView]] = {}
         for shard in self.shards.values():
             children.setdefault(shard.parent, []).append(shard)

@@ -4,8 +4,8 @@ The observer reads the producers' receipts, the workers' journals, the rows of t
 
 Invariants:
 
-- A change of owner is one event that names its cause: a new shard, a hand-over, or a take-over from a killed worker,
-  with the time that it took.
+- A change of owner is one event that names its cause: a new shard, a hand-over, or a take-over from a killed worker.
+  The event of a take-over also shows how long the take-over took.
 """
 
 import time

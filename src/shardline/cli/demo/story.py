@@ -1,16 +1,16 @@
 """Runs the acts of the demo.
 
 The demo has a local Kinesis with AWS's limits, four producers in this process, and two worker processes. Orders flow; a
-flash sale fills one shard until it throttles; that shard is split; a worker is killed; the other takes over. Then an
-independent reader verifies the result (``independent_reader``, ``loss_check``).
+flash sale fills one shard until it throttles; that shard is split; a worker is killed; the other worker takes over.
+Then an independent reader verifies the result (``independent_reader``, ``loss_check``).
 
 Invariants:
 
 - Every wait has a time limit. If the limit is reached, the demo ends with an error, or the verdict shows what is
   missing.
 - However the demo ends, it leaves no process, no server and no file behind.
-- Each act waits for its preconditions: a worker is killed only when both hold shards, and the flow ends only when the
-  survivor has taken over. On a slow machine the demo takes longer, and shows the same acts.
+- Each act waits for its preconditions: a worker is killed only when both workers hold shards, and the flow ends only
+  when the survivor has taken over. On a slow machine the demo takes longer, but shows the same acts.
 """
 
 import time
@@ -49,7 +49,7 @@ _TICK: Final = 0.1
 _PAUSE: Final = 0.02
 # When the acts begin, as fractions of the time that orders flow.
 _SALE_AT, _SPLIT_AT, _KILL_AT = 0.15, 0.42, 0.62
-_SALE_BYTES: Final = 7 * 1024 * 1024  # a shard needs seven seconds for this much; the split comes before that
+_SALE_BYTES: Final = 7 * 1024 * 1024  # a shard takes seven seconds to accept this much; it is split before that
 _START_LIMIT: Final = 60.0
 _STEP_LIMIT: Final = 60.0
 _THROTTLE_LIMIT: Final = 30.0
@@ -190,7 +190,7 @@ class _Story:
             await anyio.sleep(_TICK)
 
     async def present(self) -> None:
-        """Show the scene until the task is cancelled, in a thread: a slow terminal must not hold up the flow."""
+        """Show the scene until the task is cancelled, in a thread, so that a slow terminal does not delay the flow."""
         while True:
             await anyio.to_thread.run_sync(self._show.update, deepcopy(self._scene))
             await anyio.sleep(_TICK)
@@ -232,7 +232,7 @@ class _Story:
         await self._wait(lambda: all(worker.is_ready for worker in workers), _START_LIMIT, "the workers are ready")
 
     async def _flow(self) -> None:
-        """Put orders at the chosen rate. Orders that were delayed by a busy machine are put later."""
+        """Put orders at the chosen rate. Orders that a busy machine delays are put later."""
         made = 0
         while self._is_flowing:
             due = int((time.monotonic() - self._flow_began_at) * self._settings.rate) - made
@@ -278,7 +278,7 @@ class _Story:
         self._scene.add_event(f"shard {short(hot.shard_id)} is split into {children}", "act")
 
     async def _kill(self) -> None:
-        """Kill a worker when both hold shards, and wait until the other holds them all."""
+        """Kill a worker when both workers hold shards, and wait until the survivor holds all shards."""
         await self._wait(
             lambda: all(self._shards_of(name) for name in WORKERS), _STEP_LIMIT, "both workers hold shards"
         )
@@ -293,7 +293,7 @@ class _Story:
         self._begin("orders flow")
 
     async def _drain(self) -> None:
-        """Wait until every order has its receipt and was handled. The verdict shows orders that are missing then."""
+        """Wait until every order has its receipt and was handled, or time is up. The verdict counts missing orders."""
         self._begin("the rest")
         self._scene.add_event("the last order is put: the rest is delivered")
         with anyio.move_on_after(_DRAIN_LIMIT):
@@ -310,7 +310,7 @@ class _Story:
     # ---- waiting
 
     async def _until_throttled(self) -> None:
-        """Wait until the shard throttles, which is why it is split. A machine too slow to fill it goes on without."""
+        """Wait until the shard throttles, which is why it is split, or until the machine proves too slow to fill it."""
         with anyio.move_on_after(_THROTTLE_LIMIT):
             while not (self._scene.throttled or self._is_sale_over):
                 self._check()

@@ -29,14 +29,14 @@ from shardline.cli.quantities import counted
 _TWO_COLUMNS_WIDTH: Final = 160
 _END_WIDTH_MAX: Final = 110
 _SHARE_WIDTH: Final = 5  # "100%", and a space before it
-_FRAME: Final = 2  # the borders of a panel, above and below
+_FRAME: Final = 2  # rows that the upper and lower borders of a panel take
 _HEADER: Final = 1
 _FLOW_ROWS: Final = 5
 _EVENTS_MIN: Final = 3
 _SPARKS: Final = " ▁▂▃▄▅▆▇█"
 _OWNER_COLOURS: Final = {"A": "cyan", "B": "magenta"}
 _MOODS: Final = {"plain": "", "good": "bold green", "bad": "bold red", "act": "bold yellow"}
-_LATE: Final = 1.0  # the lag, in seconds, from which on it is red
+_LATE: Final = 1.0  # a lag of at least this many seconds is shown in red
 
 
 @final
@@ -133,7 +133,7 @@ def _shards(scene: Scene, room: int) -> Panel:
 
 
 def _most_interesting(rows: list[tuple[str, ShardView]], room: int) -> list[tuple[str, ShardView]]:
-    """Return as many rows as there is room for: preferably the split shards and their children, then by lag."""
+    """Return as many rows as fit: first the split shards and their children, then the shards with the largest lag."""
     ranked = sorted(rows, key=lambda row: (row[1].is_open and row[1].parent is None, -row[1].lag))
     chosen = {shard.shard_id for _, shard in ranked[:room]}
     return [row for row in rows if row[1].shard_id in chosen]
@@ -155,7 +155,7 @@ def _place(scene: Scene, branch: str, shard: ShardView) -> tuple[Text, "_KeyRang
 
 @final
 class _KeyRangeBar:
-    """A bar that shows which part of all hash keys a shard has."""
+    """A bar that shows which part of all hash keys a shard covers."""
 
     def __init__(self, shard: ShardView, style: str) -> None:
         self._shard = shard
@@ -241,7 +241,7 @@ def _worker(scene: Scene, worker: WorkerView) -> Text:
 
 @final
 class _Sparks:
-    """Draws the newest rates as a line of blocks, as many as there is room for."""
+    """Draws as many of the newest rates as fit, as a line of blocks."""
 
     def __init__(self, rates: Sequence[float], top: float, style: str) -> None:
         self._rates = list(rates)

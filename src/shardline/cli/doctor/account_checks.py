@@ -1,4 +1,4 @@
-"""Runs the checks of ``shardline doctor`` without a stream: the connection, the credentials and the account.
+"""Runs the checks that ``shardline doctor`` makes without a stream: the connection, the credentials and the account.
 
 Invariants:
 
@@ -114,7 +114,7 @@ def _tls_settings(url: str, session: BotocoreSession) -> ssl.SSLContext | None:
 
 
 async def _check_identity(url: str, session: BotocoreSession) -> Finding:
-    """Name the caller, as STS knows it. Every identity may ask STS this."""
+    """Name the caller, as STS knows it. Every identity may send STS this request."""
     if not AWS_ENDPOINT.fullmatch(url) and not any(map(os.environ.get, _STS_VARIABLES)):
         return not_checked("identity", "the endpoint is not AWS's, so AWS is not asked for the caller's identity")
     ask = partial(session.caller_identity, CONNECT_TIMEOUT)

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A throttled request is retried a few times. A request that was refused for its signing time is retried with the
+- A throttled request is retried a few times. A request that was refused because of its signing time is retried with the
   service's time from the response, and the clock check fails.
 - A check is reported once: a check with a finding is not reported as skipped.
 """
@@ -22,7 +22,7 @@ CONNECT_TIMEOUT: Final = 5.0
 READ_TIMEOUT: Final = 10.0
 _PAUSE: Final = 0.3
 _RETRYABLE: Final = frozenset({FailureKind.THROTTLED, FailureKind.LIMIT_EXCEEDED, FailureKind.CLOCK_SKEW})
-# Codes of requests that were refused because of the sender's identity, not because of the operation.
+# Error codes of requests that were refused because of the sender's identity, not because of the operation.
 _IDENTITY_CODES: Final = frozenset(
     {
         "UnrecognizedClientException",
@@ -44,10 +44,10 @@ class CheckRun:
     invocation: Invocation
     findings: list[Finding] = field(default_factory=list[Finding], kw_only=True)
     is_clock_refused: bool = field(default=False, init=False)
-    """Whether a request was refused for its signing time."""
+    """Whether a request was refused because of its signing time."""
 
     async def ask(self, call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-        """Return the answer of a request, which is retried while that may help."""
+        """Send a request, retry it while that may help, and return the answer."""
         return await retry_while(call, self._is_retryable, _PAUSE)
 
     def _is_retryable(self, failure: Failure) -> bool:
@@ -75,6 +75,6 @@ def identity_failure_of(*answers: object) -> Failure | None:
 
 
 def why_unanswered(answer: object) -> str:
-    """Return why the checks that need an answer of Kinesis are skipped."""
+    """Return why the checks that need an answer from Kinesis are skipped."""
     is_anonymous = isinstance(answer, Failure) and answer.kind is FailureKind.NO_CREDENTIALS
     return "nothing is sent without credentials" if is_anonymous else "Kinesis was not reached"

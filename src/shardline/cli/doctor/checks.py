@@ -164,7 +164,7 @@ class Diagnosis(CheckRun):
         return token
 
     async def _list_consumers(self, api: KinesisHttp, summary: StreamSummary | Failure) -> list[str] | Failure | str:
-        """Return the ARNs of the registered consumers, the failure, or as text why the request was not sent."""
+        """Return the ARNs of the registered consumers, the failure, or the reason why the request was not sent."""
         arn = self.ref.arn if isinstance(summary, Failure) else summary.arn
         if arn is None:
             return "listing consumers needs the stream's ARN, which is unknown"
@@ -198,7 +198,7 @@ def _missing(*answers: object) -> Failure | None:
 
 
 async def check_store(place: StorePlace) -> Finding:
-    """Check whether the lease store is reachable, and which groups it has."""
+    """Check whether the lease store is reachable, and which groups it contains."""
     found = await ask_groups(place)
     if isinstance(found, Failure) and found.code == NO_SUCH_STORE:
         return warning("store", found.message, "do nothing if no consumer has run yet: the first consumer creates it")

@@ -3,7 +3,7 @@
 Invariants:
 
 - Only the last characters of the access key and the source of the credentials are shown, never a secret.
-- The clock is compared with the Date of Kinesis's own responses, to a second or two.
+- The clock is compared with the Date header of Kinesis's own responses. The result is exact to a second or two.
 """
 
 import os
@@ -51,7 +51,7 @@ class ConnectionSettings(NamedTuple):
 
 
 def check_settings(invocation: Invocation, stream: StreamRef | None) -> ConnectionSettings:
-    """Check the region, the credentials and the endpoint, which are looked up as the client does. Blocks."""
+    """Look up the region, the credentials and the endpoint as the client does, and check them. Blocks."""
     operation, members = (
         ("ListStreams", {}) if stream is None else ("DescribeStreamSummary", {"StreamName": stream.name})
     )
@@ -139,7 +139,7 @@ def check_clock(service_time: float, *, answered: bool, refused: bool) -> Findin
     Args:
         service_time: the service's time, from its responses.
         answered: whether there was a response.
-        refused: whether a request was refused for its signing time.
+        refused: whether a request was refused because of its signing time.
     """
     if not answered:
         return not_checked("clock", "there was no response to compare the time with")

@@ -4,7 +4,7 @@ Invariants:
 
 - A finding says what was seen and, if something is wrong, what to do about it.
 - A check that could not be made is "not checked", with the reason, and never "ok".
-- No finding contains a secret: it is built from responses and from our own text.
+- No finding contains a secret: findings are built from responses and from our own text.
 """
 
 from enum import StrEnum
@@ -53,7 +53,7 @@ def not_checked(check: str, why: str) -> Finding:
 
 
 _NETWORK: Final = "check --endpoint-url, the network and its firewalls"
-# By the service's code first, then by the kind of the failure.
+# Advice is looked up by the service's code first, and then by the kind of the failure.
 _BY_CODE: Final = {
     "UnrecognizedClientException": "the access key is unknown: it was deleted, belongs to another partition, or its "
     "session token is missing",

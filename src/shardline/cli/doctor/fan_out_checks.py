@@ -3,7 +3,7 @@
 Invariants:
 
 - No consumer loses its subscription: SubscribeToShard is only sent as a dry run.
-- Nothing is registered. A consumer that is missing is a warning, because the first worker registers it if it may.
+- Nothing is registered. A missing consumer is a warning, because the first worker registers it if it is allowed to.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Each layer has a finding of its own, so that the first one that fails is the cause. The layers above are skipped.
+- Each layer has its own finding: the first layer that fails is the cause, and the layers above it are skipped.
 - If a proxy is used, the connection to the proxy is checked. The proxy connects to Kinesis, and no other layer can be
   checked from here.
 - Nothing is sent: the connection is closed after the TLS handshake.
@@ -105,7 +105,7 @@ async def _check_tls(stream: anyio.abc.ByteStream, host: str, context: ssl.SSLCo
 
 
 def _certificate_finding(stream: TLSStream, host: str, now: float) -> Finding:
-    connection = stream.extra(TLSAttribute.ssl_object)  # noqa: S610 - not Django's
+    connection = stream.extra(TLSAttribute.ssl_object)  # noqa: S610 - not Django's extra
     expiry = (connection.getpeercert() or {}).get("notAfter")
     seen = f"{connection.version()}, the certificate of {host} is verified"
     if not isinstance(expiry, str):
@@ -126,9 +126,9 @@ def _is_address(host: str) -> bool:
 
 
 def _reason_of(error: Exception) -> str:
-    """Return the system's reason. anyio raises a general error, and the reason is its cause."""
+    """Return the system's reason, which is the cause of the general error that anyio raises."""
     cause = error.__cause__
     found = sole_error(cause) if isinstance(cause, Exception) else error
     if isinstance(found, OSError) and found.errno is not None and not isinstance(found, socket.gaierror):
-        return os.strerror(found.errno)  # the event loops word it differently
+        return os.strerror(found.errno)  # the event loops word the reason differently
     return (found.strerror if isinstance(found, OSError) else None) or str(found)

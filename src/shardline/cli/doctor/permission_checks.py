@@ -6,7 +6,7 @@ Invariants:
 
 - A put is only sent as a dry run, and only to a service that has just been seen to support ``DryRun``. If that is
   unknown because reading is denied, the put is sent only to AWS, which documents dry runs, and with a hash key that no
-  shard has, so that it could not be stored anyway. A server that ignores ``DryRun`` gets no put.
+  shard has, so that the record could not be stored anyway. A server that ignores ``DryRun`` gets no put.
 - A denied operation is a failure if Shardline needs it, and a warning if it does not.
 - No consumer loses its subscription: SubscribeToShard is only sent as a dry run.
 """
@@ -43,11 +43,11 @@ class DryRuns(Enum):
 
 
 def permission_finding(operation: str, answer: object, stream: str, *, is_needed: bool = False) -> Finding:
-    """Return whether an answer shows that the operation is allowed, as a finding.
+    """Return the finding that says whether the operation is allowed, according to its answer.
 
     Args:
         operation: the AWS operation.
-        answer: its response, or its failure.
+        answer: the response to the operation, or its failure.
         stream: the stream or consumer, for the advice.
         is_needed: whether the user's consumer needs an operation that Shardline does not always need.
     """
@@ -103,7 +103,7 @@ async def check_puts(api: KinesisHttp, ref: StreamRef, url: str, dry_runs: DryRu
 
 
 def _put_finding(operation: str, answer: object, ref: StreamRef) -> Finding:
-    """Return the finding of a put.
+    """Return the finding for the dry run of a put.
 
     The service checks permissions before arguments, so a caller that gets InvalidArgumentException is allowed.
     """
@@ -121,7 +121,7 @@ async def check_subscribing(
     *,
     is_needed: bool = False,
 ) -> Finding:
-    """Check SubscribeToShard with a dry run, with the first of the registered consumers."""
+    """Check SubscribeToShard with a dry run that uses the first registered consumer."""
     check = "may SubscribeToShard"
     if dry_runs is not DryRuns.SUPPORTED:
         return not_checked(

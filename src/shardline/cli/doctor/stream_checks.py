@@ -2,9 +2,9 @@
 
 Invariants:
 
-- Each shard is sampled with one small page of its last seconds, and few shards at a time, because the stream's
-  consumers need the reads.
-- Rates are estimates from that page. The finding says so, and how many shards were sampled.
+- Each shard is sampled with one small page from the last seconds, and only a few shards at a time, because the
+  stream's consumers need the read limits.
+- Rates are estimates from that page. The finding says so, and says how many shards were sampled.
 """
 
 import statistics
@@ -32,7 +32,7 @@ _CONCURRENCY: Final = 8
 _HOT: Final = 0.8
 _UNEVEN_SHARE: Final = 1.9
 _UNEVEN_LOAD: Final = 4.0
-_UNEVEN_LOAD_MIN: Final = 10.0  # records per second: below that, one shard may get all of them by chance
+_UNEVEN_LOAD_MIN: Final = 10.0  # records per second; if there are fewer, one shard may get all of them by chance
 
 
 def check_stream(summary: StreamSummary) -> list[Finding]:
@@ -94,14 +94,14 @@ def check_ranges(shards: Sequence[Shard]) -> Finding:
 
 @final
 class Load(NamedTuple):
-    """The records and bytes per second that a shard receives, by a sample."""
+    """The records and bytes per second that a shard receives, estimated from a sample."""
 
     records: float
     bytes: float
 
 
 async def sample(api: KinesisHttp, ref: StreamRef, shards: Sequence[Shard]) -> dict[str, Load | Failure]:
-    """Return the load of the open shards, or of the first of them if there are many."""
+    """Return the load of the open shards, or of only the first ones if there are many."""
     opened = [shard.shard_id for shard in shards if shard.is_open][:_SAMPLED_MAX]
     return await call_for_each(opened, partial(_load_of, api, ref), _CONCURRENCY)
 

@@ -3,11 +3,12 @@
 Invariants:
 
 - Rows are changed one after the other. Ctrl-C stops before the next row: the current row is completed.
-- The outcome lists the rows that were changed, even after an interruption, a store failure or a conflicting write of a
+- The outcome lists the rows that were changed, even after an interruption, a store failure or a conflicting write by a
   worker.
-- A refused write means that another process wrote the row. Then nothing more is written, unless ``--force`` is given:
-  then the write is retried on the current row.
-- A write whose response was lost is sent again. If it is refused, the current row shows whether the first one landed.
+- A refused write means that another process wrote the row. Without ``--force``, nothing more is written.
+  With ``--force``, the write is retried on the current row.
+- A write whose response was lost is sent again. If it is then refused, the current row shows whether the first try
+  succeeded.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ class Outcome:
     done: list[str] = field(default_factory=list[str])
     """The shards whose steps are complete."""
     stopped_by: str | None = None
-    """Why the other steps were not taken; ``None`` if all were."""
+    """Why the other steps were not taken; ``None`` if all steps were taken."""
     interrupted_by: int | None = None
     """The number of the signal that stopped the run."""
 

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- ``--fail-if-behind`` never succeeds by ignorance: a lag that cannot be found counts as too large. Shards that are
-  finished or have left the stream are ignored, because the group has nothing to read there.
+- ``--fail-if-behind`` does not succeed if a lag is unknown: such a lag counts as too large. Shards that are
+  finished or have left the stream are ignored, because the group has nothing left to read in them.
 - ``--watch`` redraws one picture on a terminal. In a pipe it appends, and it ends when the pipe is closed.
 - With ``--watch`` the exit code is 0 on Ctrl-C, 143 on SIGTERM, and 1 as soon as the group is behind.
 """
@@ -159,7 +159,7 @@ async def _repeat(
     check: Callable[[Description], None],
     interval: float,
 ) -> bool:
-    """Show the group again and again, until a signal or a failed check; return whether SIGTERM was the signal."""
+    """Show the group repeatedly, until a signal arrives or a check fails; return whether the signal was SIGTERM."""
     with interrupts() as signals, signals.stage(), _Picture(invocation) as picture:
         while not standard_streams.is_lost():
             began_at = anyio.current_time()
@@ -181,7 +181,7 @@ async def read_group(
     watch: bool,
     **_: object,
 ) -> Description:
-    """Read the group from the store, and with ``lag`` its lag from Kinesis."""
+    """Read the group from the store, and if ``lag`` is set, its lag from Kinesis."""
     name = await find_group(place, group, stream)
     async with opened(place, name) as stores:
         with nullcontext() if watch else watching(observe):  # a spinner would disturb the picture of --watch
@@ -216,7 +216,7 @@ def _print_json(invocation: Invocation, found: Description) -> None:
 
 @final
 class _Picture:
-    """The output of ``--watch``: redrawn in place on a terminal, else appended."""
+    """The output of ``--watch``: redrawn in place on a terminal, and otherwise appended."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation

@@ -50,7 +50,7 @@ def report_change(
     verb: str,
     effects: Mapping[str, Effect] | None = None,
 ) -> None:
-    """Print the steps and their outcome; an ``outcome`` of ``None`` is that of a dry run.
+    """Print the steps and their outcome; an ``outcome`` of ``None`` means a dry run.
 
     Raises:
         Exit: some steps were not taken.

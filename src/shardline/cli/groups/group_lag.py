@@ -1,15 +1,15 @@
 """How far behind is a group, shard by shard?
 
-The answer takes two requests per shard: an iterator at the group's checkpoint, and one record from there.
+The answer takes two requests per shard: one for an iterator at the group's checkpoint, and one for the next record.
 
 Invariants:
 
-- Each shard gets one read, and few shards are read at a time: a shard answers five reads per second, and the group
-  needs them.
+- Each shard gets one read, and few shards are read at a time: a shard answers only five reads per second, which
+  the group needs.
 - The lag is the time since the arrival of the next record. ``MillisBehindLatest`` alone would be wrong: it is the lag
   *after* the returned record.
-- A shard without a row that the group will read after its parents is behind by its oldest record. Otherwise a group
-  that stopped before a reshard would never be behind.
+- If a shard has no row yet, because the group will read it after its parents, its lag is the age of its oldest record.
+  Otherwise a group that stopped before a reshard would never be behind.
 - If the lag of a shard cannot be found, its ``problem`` says why, and the other shards are unaffected.
 """
 
@@ -36,7 +36,7 @@ class Lag(NamedTuple):
     millis: int | None = None
     """How long the next record has been waiting; 0 if no record is waiting; ``None`` if it is unknown."""
     arrived_at: float | None = None
-    """When the record of the checkpoint arrived, if there is one and it is still in the stream."""
+    """When the record at the checkpoint arrived; ``None`` if there is no such record in the stream."""
     problem: str | None = None
     """Why the lag could not be found."""
 
@@ -84,6 +84,6 @@ async def _find_lag(client: Client, stream: str, row: Lease) -> Lag:
 
 
 async def first_page(client: Client, stream: str, row: Lease) -> GetRecordsResponse:
-    """Read the record at the lease's checkpoint, or the next record if that one has expired."""
+    """Read the record at the lease's checkpoint, or the next record if the record at the checkpoint has expired."""
     iterator = await with_retries(lambda: client.get_shard_iterator(stream, row.shard_id, row.resume_at))
     return await with_retries(lambda: client.get_records(iterator, limit=1))

@@ -4,7 +4,7 @@ Invariants:
 
 - An unknown value is ``null`` in JSON and ``?`` in a table, never a guess.
 - JSON and pipes get full sequence numbers, times and worker names. A narrow terminal gets them shortened to fit 80
-  columns, and without the counters and the way of reading.
+  columns, and does not get the counters or how each shard is read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -206,7 +206,7 @@ def _cells_of(
 
 
 def _read_by(row: Lease) -> str:
-    """Return how the holder reads the shard, as the row says."""
+    """Return how the holder reads the shard, according to the row."""
     if row.holder is None or row.checkpoint.is_finished:
         return "-"
     holder = row.incarnation_of(row.holder)
@@ -236,7 +236,7 @@ def shown_behind(millis: int) -> str:
 def step_objects(
     steps: Sequence[Step], outcome: Outcome | None, effects: Mapping[str, Effect] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the planned or completed steps as JSON objects, with their effects if these are known."""
+    """Return the planned or completed steps as JSON objects, with their effects if the effects are known."""
     done = set[str]() if outcome is None else set(outcome.done)
     return [
         {

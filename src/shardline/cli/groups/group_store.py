@@ -1,4 +1,4 @@
-"""Finds the groups of a lease store, and whether they are alive.
+"""Finds the groups of a lease store, and finds out whether they are alive.
 
 A single read of a row does not show whether its owner is alive; only a changing counter does. So the store is watched
 for a while, and the report says what was seen.
@@ -109,17 +109,17 @@ async def find_group(place: StorePlace, group: str, stream: str | None) -> Group
 
 
 def foreign_shards(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> set[str]:
-    """Return the shards whose rows cannot belong to the stream with ``shards``, because it was re-created.
+    """Return the shards whose rows cannot belong to the stream with ``shards``, because the stream was re-created.
 
     ``shards`` must have been listed after ``rows`` were read. Finished rows are ignored: a listing that is slightly out
-    of date still has their shards open.
+    of date may still show their shards as open.
     """
     unfinished = {shard_id: row for shard_id, row in rows.items() if not row.checkpoint.is_finished}
     return set(foreign_reasons(unfinished, shards))
 
 
 def foreign_reasons(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> dict[str, str]:
-    """Return why a row cannot belong to the stream with ``shards``, by shard id, for each such row."""
+    """Return, by shard id, the rows that cannot belong to the stream with ``shards``, each with the reason."""
     graph = ShardGraph()
     graph.handle_listing(shards.values(), rows, 0.0, 0.0)
     return {row.shard_id: reason for row, reason in foreign_rows(graph, dict(rows))}
@@ -127,7 +127,7 @@ def foreign_reasons(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> d
 
 @asynccontextmanager
 async def opened(place: StorePlace, *groups: GroupOnStream, existing: bool = True) -> AsyncGenerator[list[LeaseStore]]:
-    """Open a lease store for each group; close them at the end. ``existing=False`` creates a missing file or table."""
+    """Open a lease store for each group; close all at the end. ``existing=False`` creates a missing file or table."""
     async with AsyncExitStack() as stack:
         stores: list[LeaseStore] = []
         for group, stream in groups:
@@ -166,7 +166,7 @@ class Watch:
     """The length of the watch. ``watch_groups`` sets it."""
 
     def update(self, rows: Mapping[str, Lease]) -> None:
-        """Compare the rows with the previous ones, and keep them."""
+        """Note which rows have changed since the previous call, and keep the new rows."""
         for shard_id in self.rows.keys() | rows.keys():
             before, now = self.rows.get(shard_id), rows.get(shard_id)
             if before is None or now is None or before.fence != now.fence:
@@ -184,7 +184,7 @@ class Watch:
 
     @property
     def holders(self) -> dict[str, bool]:
-        """The workers that hold leases, and whether one of their leases changed."""
+        """The workers that hold leases, each with whether one of its leases changed."""
         found: dict[str, bool] = {}
         for shard_id, row in self.held.items():
             if row.holder is not None:
@@ -218,15 +218,15 @@ class Watch:
 
 
 def watching(seconds: float) -> AbstractContextManager[None]:
-    """Say that the leases are being watched while the block runs. ``0`` says nothing."""
+    """Show that the leases are being watched while the block runs. For 0 seconds, show nothing."""
     return waiting(f"watching the leases for up to {seconds:g} s") if seconds else nullcontext()
 
 
 async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_moved: bool = False) -> list[Watch]:
     """Watch the groups for up to ``seconds``, or until all owners have been seen alive.
 
-    With ``until_moved``, stop at the first change of each group; without a change, watch for at least as long as the
-    owners may be silent.
+    With ``until_moved``, one change shows that a group is alive, and a group without a change is watched for at least
+    as long as its owners may be silent.
     """
     watches = [Watch(await list_rows(store)) for store in stores]
     began_at = anyio.current_time()

@@ -1,4 +1,4 @@
-"""Suggests groups, and their streams, shards and positions, to the shell, from the lease store that the line names.
+"""Suggests groups, with their streams, shards and positions, to the shell. They come from the lease store on the line.
 
 The invariants are those of ``completion.suggestions``. A missing store is not created.
 """
@@ -23,7 +23,7 @@ from shardline.ports import GroupOnStream
 
 
 def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the groups of the store that begin with ``incomplete``, with their streams as explanation."""
+    """Return the groups of the store that begin with ``incomplete``, each explained by its streams."""
     del parameter
 
     async def find(invocation: Invocation) -> list[CompletionItem]:
@@ -41,7 +41,7 @@ def complete_group(context: click.Context, parameter: click.Parameter, incomplet
 def complete_stream_of_group(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the streams that the group on the line reads; if the store does not know them, all streams."""
+    """Return the streams that the group on the line reads, or all streams if these are not in the store."""
     del parameter
 
     async def find(invocation: Invocation) -> list[CompletionItem]:
@@ -72,7 +72,7 @@ def complete_shard_of_group(
 
 
 def complete_target(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return positions to move a group to. If the line has a shard, also the group's position in it."""
+    """Return positions to move a group to. If the line names a shard, also return the group's position in it."""
     del parameter
     items = starting_with(incomplete, POSITIONS.items())
     shard_id = typed(context, "shard")

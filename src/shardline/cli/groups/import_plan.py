@@ -6,9 +6,9 @@ Invariants:
   shard is deleted: if the shard is a child of a shard in the file, it is read from its beginning after its parents
   (L3).
 - An import is refused if a shard of the stream is neither in the file nor related to a shard in the file. The group
-  would read such a shard from its beginning, which the file does not say.
-- An import is refused if a position cannot belong to the stream: it was deleted and re-created, or the file is that of
-  another stream.
+  would read such a shard from its beginning, which the file does not specify.
+- An import is refused if a position cannot belong to the stream: the stream was deleted and re-created, or the file
+  describes another stream.
 - As in a reset, the rows of the oldest shards are written first, so that parents hold their children back.
 """
 
@@ -31,7 +31,7 @@ _CONCURRENCY: Final = 8
 
 
 def plan_import(shards: Sequence[Shard], rows: Mapping[str, Lease], wanted: Mapping[str, Lease]) -> list[Step]:
-    """Return the steps that replace the rows of a group by the wanted ones.
+    """Return the steps that replace the rows of a group with the wanted rows.
 
     Args:
         shards: all shards of the stream.
@@ -94,10 +94,10 @@ def _check_fit(known: Mapping[str, Shard], wanted: Mapping[str, Lease]) -> None:
 
 
 def _related(known: Mapping[str, Shard], wanted: Mapping[str, Lease]) -> set[str]:
-    """Return the shards of the file, with their ancestors and descendants. ``known`` has parents before children."""
+    """Return the shards of the file, with their ancestors and descendants. ``known`` lists parents before children."""
     descendants = set(wanted)
     for shard_id, shard in known.items():
-        # If the parents have left the stream, their place in the file cannot be checked any more.
+        # If its parents have left the stream, it is unknown whether they are related to a shard of the file.
         is_orphan = bool(shard.parent_ids) and known.keys().isdisjoint(shard.parent_ids)
         if is_orphan or not descendants.isdisjoint(shard.parent_ids):
             descendants.add(shard_id)

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The two positions of a shard are compared as sequence numbers if both are sequence numbers, and else as times. An
+- The two positions of a shard are compared as sequence numbers if both are sequence numbers, and otherwise as times. An
   effect that cannot be known is ``unknown``, never a guess.
 """
 

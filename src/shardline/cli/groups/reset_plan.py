@@ -6,14 +6,15 @@ Invariants:
   every shard of the stream again, even closed shards, parents before children; at LATEST it reads no stored record; at
   a time it reads the records that arrived since then.
 - So every shard that is to be read gets a row, because a parent without a row counts as read if its child has one (L3).
-- The rows of the oldest shards are written first, so that parents hold their children back before these restart.
+- The rows of the oldest shards are written first, so that parents hold their children back before the children restart.
 - A row changes in one conditional write, so an interrupted reset leaves each row either old or new. A worker that holds
   a lease loses it, and cannot write to it any more.
 - If the stream was re-created, a row that belongs to the old stream is deleted and re-created.
 - Times are those of the Kinesis service, so that LATEST and "15 minutes ago" mean the same on every machine.
-- A sequence number counts as processed, with its whole aggregate: the output of `describe` leads back to that position.
-- A sequence number is accepted only if its shard has that record. No consumer could resume from a number of another
-  shard.
+- A sequence number counts as processed, with its whole aggregate: a reset to the output of `describe` leads back to
+  that position.
+- A sequence number is accepted only if its shard contains that record. No consumer could resume from a sequence number
+  of another shard.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -145,7 +146,7 @@ def target_of(position: Position, latest_at: float, shards: Iterable[Shard], sin
         position: the position that the user named.
         latest_at: the service's time, less 1 s.
         shards: all shards of the stream.
-        since: if ``position`` is a time, the shards that were open then or were created later.
+        since: if ``position`` is a time, the shards that were open at that time or were created later.
     """
     if position == LATEST:
         return Target(position, latest_at, frozenset(shard.shard_id for shard in shards if shard.is_open))

@@ -117,7 +117,7 @@ def import_(invocation: Invocation, /, *, group: str, path: str, **how: Any) -> 
     async def change() -> tuple[list[Step], Outcome | None, dict[str, Effect] | None]:
         async with invocation.client() as client:
             shards = await with_retries(lambda: client.list_shards(str(name.stream)))
-            # A file that does not fit is refused before a store is created.
+            # A file that does not fit the stream is refused before a store is created.
             await check_sequence_numbers(client, str(name.stream), plan_import(shards, {}, wanted.rows))
             if how["dry_run"]:
                 steps = plan_import(shards, await _existing_rows(place, name), wanted.rows)

@@ -36,7 +36,7 @@ class LocalDisplay:
         self._run_safely(lambda: self._print(text, lambda: {"event": "started", **facts()}))
 
     def show_traffic(self, read: "Callable[[], Traffic]") -> None:
-        """Print a line if there were requests since the last one. On a terminal, the line is overwritten."""
+        """Print a line if there were requests since the last line. On a terminal, the line is overwritten."""
 
         def show() -> None:
             traffic = read()

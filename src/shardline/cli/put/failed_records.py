@@ -19,7 +19,7 @@ from shardline.cli.terminal import notice
 from shardline.codec.record_lines import VERSION, PlainRecord, line_of
 from shardline.core.producer.producer_record import Undelivered
 
-_NOTICES_MAX: Final = 5  # rejected lines that are each reported on standard error
+_NOTICES_MAX: Final = 5  # how many rejected lines are each reported on standard error
 
 
 @final
@@ -52,7 +52,7 @@ class FailedRecords:
         """Add a line of the input that could not be put.
 
         Args:
-            number: the number of the line, from 1.
+            number: the number of the line, counted from 1.
             kept: the record to write to the file; or the line itself as bytes, to be written unchanged; or ``None`` if
                 the line was too long to keep.
             code: the error code.

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The key is the text or the number at the end of the path. Any other value there is an error.
+- The key is the text or the number at the end of the path. Any other kind of value at that place is an error.
 - The rest of the line is only checked to be valid JSON: no objects are created for it.
 """
 

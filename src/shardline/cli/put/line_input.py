@@ -5,7 +5,7 @@ Invariants:
 - A daemon thread reads the input, and nothing waits for this thread: a silent terminal or pipe holds up neither the
   event loop nor the end of the program.
 - Read-ahead is bounded to a few blocks. A line longer than ``LINE_MAX_BYTES`` is dropped, not buffered.
-- A line is the bytes between two newlines, whatever they are. The last line needs no newline.
+- A line consists of the bytes between two newlines, whatever those bytes are. The last line needs no newline.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class BlockReader:
                 yield block
 
     def read_ahead(self) -> bytes:
-        """Return the bytes that were read but not yielded. Call it when no more blocks will be requested."""
+        """Return the bytes that were read but not yielded. Call this when no more blocks will be requested."""
         blocks: list[bytes] = []
         while not self._blocks.empty():
             block = self._blocks.get_nowait()
@@ -86,7 +86,7 @@ class LineSplitter:
 
     @property
     def unfinished_bytes(self) -> int:
-        """The length so far of the line that is not complete yet."""
+        """The number of bytes so far in the line that is not complete yet."""
         return self._size
 
     def feed(self, block: bytes) -> list[bytes | None]:

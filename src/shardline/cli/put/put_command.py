@@ -5,8 +5,8 @@ Invariants:
 - No record is lost silently: records that were read and not delivered are counted, reported, and written to
   ``--failed``. The exit code is 1 if a record failed, and 130 or 143 if Ctrl-C or SIGTERM interrupted the run.
 - A missing or forbidden stream is reported before any input is read.
-- Standard output has only the result: the shard and sequence number of a single record, or with ``--output json`` the
-  counts.
+- Standard output contains only the result: the shard and sequence number of a single record, or with ``--output json``
+  the counts.
 """
 
 import os
@@ -124,7 +124,7 @@ class _Source(NamedTuple):
 
     data: bytes | None = None
     path: Path | None = None
-    """``None``: standard input."""
+    """The file to read. ``None`` means standard input."""
     is_whole: bool = False
 
     @classmethod

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- A bar is drawn only on a terminal. Elsewhere a line is printed every few seconds, and none for a short put.
+- A bar is drawn only on a terminal. Elsewhere a line is printed every few seconds, but no line for a short put.
 - The producer's counts are read a few times a second, so that putting a record costs nothing more.
-- Every line has a rate. The rate of the first line counts from the start.
+- Every line contains a rate. The rate in the first line is measured from the start.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class Rate:
     def per_second(self, delivered: int, now: float) -> float:
         """Add a sample, and return the rate since the oldest sample of the window."""
         self._samples.append((now, delivered))
-        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW:  # noqa: PLR2004 - a rate needs two
+        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW:  # noqa: PLR2004 - needs two
             self._samples.pop(0)
         then, before = self._samples[0]
         return (delivered - before) / (now - then) if now > then else 0.0

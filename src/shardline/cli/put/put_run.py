@@ -37,15 +37,15 @@ class LineParser:
     """Converts a line of the input to a record."""
 
     key: str | None = None
-    """The key of every record. It is used only without ``convert``."""
+    """The key of every record. It is used only if ``convert`` is ``None``."""
     convert: Callable[[bytes], PlainRecord] | None = None
-    """Converts a line to a record, or raises ``UsageError``. ``None``: the line is the data."""
+    """Converts a line to a record, or raises ``UsageError``. ``None`` means that the line is the data."""
     error_code: str = "NotARecord"
     """The error code of a line that ``convert`` rejects."""
     keeps_lines: bool = False
     """Whether rejected lines are written to ``--failed`` unchanged, because they already are in its format."""
     headers: Mapping[str, str] | None = None
-    """Headers for every record. They replace headers of the same name that a line has."""
+    """Headers for every record. They replace headers of the same name in a line."""
 
     def parse(self, line: bytes) -> PlainRecord:
         record = PlainRecord(self.key, line) if self.convert is None else self.convert(line)
@@ -111,7 +111,7 @@ class PutRun:
             await self.put_one(b"".join(parts))
 
     async def put_lines(self, descriptor: int, total_bytes: int | None, drain: float) -> None:
-        """Put every line. Ctrl-C ends the reading; the records in flight then have ``drain`` seconds."""
+        """Put every line. Ctrl-C ends the reading; records in flight then have ``drain`` seconds to be delivered."""
         self._reader = BlockReader(descriptor)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(show_progress, self.counts, total_bytes)
@@ -149,7 +149,7 @@ class PutRun:
         self._chunk, self._done = records, 0
         try:
             await self._producer.put_many(records)
-        except UsageError:  # put_many rejects the whole chunk for one bad record, and has accepted nothing
+        except UsageError:  # one bad record makes put_many reject the whole chunk
             await self._put_one_by_one(records, numbers)
         else:
             self._accepted += len(records)
@@ -170,7 +170,7 @@ class PutRun:
         return await self._producer.put(data, key=key, explicit_hash_key=explicit_hash_key, headers=headers)
 
     def _records(self, lines: list[bytes | None]) -> tuple[Sequence[_Record], Sequence[int]]:
-        """Return the records of the lines, and their line numbers. Lines that cannot become records have failed."""
+        """Return the records of the lines, and their line numbers. Lines that cannot become records fail."""
         first = self.line_count + 1
         self.line_count += len(lines)
         parser = self._parser
@@ -198,7 +198,7 @@ class PutRun:
         assert self._reader is not None
         stats = self.stats()
         # An interrupted put_many may have accepted a part of the chunk. The producer accepts records in order, so its
-        # own counts tell where the rest begins.
+        # own counts show where the rest begins.
         accepted = stats.outstanding + stats.delivered_records + stats.failed_records
         unput = list(self._chunk[self._done + accepted - self._accepted :])
         unput += self._records(self._splitter.feed(self._reader.read_ahead()))[0]

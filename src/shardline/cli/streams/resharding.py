@@ -20,7 +20,7 @@ _ID_DIGITS: Final = 12
 
 
 def steps_to(current: int, target: int) -> list[int]:
-    """Return the number of shards after each step, ending with the target; empty if it is already reached.
+    """Return the number of shards after each step, ending with the target; empty if the target is already reached.
 
     Raises:
         UsageError: the change takes more steps than the service allows in a day.
@@ -73,7 +73,7 @@ class Change(NamedTuple):
 
 
 def split_of(shards: Iterable[Shard], shard_id: str, at: str | None) -> Change:
-    """Return the split of this shard at the hash key ``at``, which becomes the first of the upper half.
+    """Return the split of this shard at the hash key ``at``, which becomes the first hash key of the upper half.
 
     Without ``at``, the shard is split in the middle.
 
@@ -94,7 +94,7 @@ def merge_of(shards: Iterable[Shard], one_id: str, other_id: str) -> Change:
     """Return the merge of these two shards.
 
     Raises:
-        UsageError: one of them is not open, or their hash ranges are not adjacent.
+        UsageError: one of the shards is not open, or their hash ranges are not adjacent.
     """
     known = list(shards)
     pair = sorted((_open_shard(known, one_id), _open_shard(known, other_id)), key=lambda shard: shard.hash_range)

@@ -227,7 +227,7 @@ async def _tags(invocation: Invocation, stream: str) -> dict[str, str]:
 def _carry_out(
     invocation: Invocation, stream: str, change: SettingChange, requests: list[Request], how: dict[str, Any]
 ) -> None:
-    """Confirm the change if it has a risk, send the requests in order, wait, and report."""
+    """Ask for confirmation if the change is risky, send the requests in order, wait, and report the change."""
     name, dry_run, is_sent = parse_stream(stream).name, how["dry_run"], change.is_needed and not how["dry_run"]
     if is_sent and change.risk is not None and not how["yes"]:
         question = f"{change.risk.capitalize()}. Change {name} in {invocation.place()}: {change.sentence}?"

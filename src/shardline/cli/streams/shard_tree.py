@@ -1,6 +1,7 @@
 """Draws the lineage of a stream's shards as a tree.
 
-A shard stands below its parent. The child of a merge stands below the first parent, and the second parent names it::
+A shard stands below its parent. The child of a merge stands below the first parent, and the line of the second parent
+names the child::
 
     shardId-000000000000        closed   50.00%  split
     ├─ shardId-000000000002     open     25.00%

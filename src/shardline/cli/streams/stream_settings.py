@@ -4,7 +4,8 @@ Invariants:
 
 - An invalid value is rejected with the allowed range before any request changes the stream.
 - A change to the current value is not needed, so nothing is sent for it.
-- A change that loses records or protection, or that uses up a daily limit, names its risk, so that it can be confirmed.
+- A change that loses records or protection, or that uses up a daily limit, names its risk, so that the user can confirm
+  it.
 - Tags are added before others are removed, so that a failure in between loses no tag.
 """
 
@@ -47,7 +48,7 @@ class SettingChange(NamedTuple):
     shown_before: str
     shown_after: str
     risk: str | None = None
-    """The effect that must be confirmed."""
+    """The effect that must be confirmed. ``None`` needs no confirmation."""
 
     @property
     def is_needed(self) -> bool:
@@ -113,7 +114,7 @@ def encryption_change(summary: StreamSummary, key: str | None) -> SettingChange:
 
 
 def record_size_change(summary: StreamSummary, size_bytes: int) -> SettingChange:
-    """Return the change of the largest record, with its key, that the stream accepts.
+    """Return the change of the maximum record size, which includes the key.
 
     Raises:
         UsageError: the service does not allow that size.

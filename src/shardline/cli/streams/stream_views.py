@@ -23,7 +23,7 @@ class StreamView(NamedTuple):
     summary: StreamSummary
     shards: Sequence[Shard]
     consumers: Sequence[StreamConsumer] | None
-    """``None`` if they could not be listed."""
+    """The registered consumers, or ``None`` if they could not be listed."""
 
 
 def summary_json(summary: StreamSummary) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _shard_json(shard: Shard, children: list[str]) -> dict[str, Any]:
 
 
 def print_stream(view: StreamView, *, only_open: bool) -> None:
-    """Print the facts of a stream, then its shards as a tree; with ``only_open``, only the open shards as a list."""
+    """Print the facts about a stream, then its shards as a tree; with ``only_open``, only the open shards as a list."""
     summary = view.summary
     opened = [shard for shard in view.shards if shard.is_open]
     closed_count = len(view.shards) - len(opened)

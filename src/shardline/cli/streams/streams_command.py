@@ -1,7 +1,7 @@
 """Lists, creates, describes, changes, deletes and reshards streams from the command line.
 
-``setting_commands`` has the commands that change one setting each, and ``consumer_commands`` those for the registered
-consumers of a stream.
+``setting_commands`` contains the commands that change one setting each, and ``consumer_commands`` contains those for
+the registered consumers of a stream.
 
 Invariants:
 
@@ -32,7 +32,7 @@ from shardline.cli.time_arguments import duration_option
 from shardline.codec.shapes import StreamConsumer, StreamSummary
 from shardline.errors import ServiceError
 
-_CONCURRENCY: Final = 8  # of DescribeStreamSummary requests: the service answers 20 per second
+_CONCURRENCY: Final = 8  # parallel DescribeStreamSummary requests: the service answers 20 per second
 
 _stream = click.argument("stream", metavar="STREAM", shell_complete=complete_stream)
 _wait = click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the change is complete.")

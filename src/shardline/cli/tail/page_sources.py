@@ -2,11 +2,11 @@
 
 Invariants:
 
-- The pages of a shard come in order, without gaps and repeats, through expired iterators and ended subscriptions.
-- A shard that is read from LATEST stays at the time of its first call: a second LATEST would skip records.
+- The pages of a shard come in order, without gaps or repeats, even if an iterator expires or a subscription ends.
+- If a shard is read from LATEST, the first call fixes its position in time: a second LATEST would skip records.
 - A retryable failure is retried for up to ``give_up_after`` seconds in a row; then it is raised. Any other failure is
   raised at once.
-- Calls keep the limits of a shard: 5 GetRecords per second, and one subscription of a consumer in 5 seconds.
+- Calls stay within the limits of a shard: 5 GetRecords per second, and one subscription per consumer in 5 seconds.
 """
 
 import random
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_IDLE: Final = 1.0  # the longest wait between two reads of a shard that has nothing new
+_IDLE: Final = 1.0  # the longest wait between two reads of a shard without new records
 _SUBSCRIPTION_DISTANCE: Final = 5.0  # seconds after a subscription in which the service refuses the next one
 _BACKOFF: Final = (0.25, 5.0)
 _NO_CONTINUATION: Final = "an event has neither a continuation number nor child shards"
@@ -89,7 +89,7 @@ class PollingSource:
             page = await self._request(self._iterator)
             if page is not None:
                 break
-            self._iterator = None  # it has expired
+            self._iterator = None  # the iterator has expired
         if page.records:
             self._position = after_sequence_number(page.records[-1].sequence_number)
         elif self._position == LATEST:
@@ -117,7 +117,7 @@ class PollingSource:
         return page
 
     async def _call(self, call: Callable[[], Awaitable[T | Failure]], operation: str, pace: ReadPace) -> T:
-        """Return the response of ``call``, retrying it at the shard's pace until ``give_up_after`` has passed."""
+        """Return the response to ``call``, retrying it at the shard's pace until ``give_up_after`` has passed."""
         give_up_at: float | None = None
         while True:
             await anyio.sleep_until(pace.next_at)
@@ -165,7 +165,7 @@ class FanOutSource:
                 continue
             self._next_at = anyio.current_time() + _SUBSCRIPTION_DISTANCE
             if self._position == LATEST:
-                self._position = at_timestamp(asked_at)  # for the next subscription: a second LATEST skips records
+                self._position = at_timestamp(asked_at)  # for the next subscription: a second LATEST would skip
 
     async def next_page(self) -> ShardPage:
         while True:
@@ -196,7 +196,7 @@ class FanOutSource:
             await subscription.aclose()
 
     def _page_of(self, event: SubscribeToShardEvent) -> ShardPage:
-        """Move the position behind the event, and return the records that have not come yet."""
+        """Move the position past the event, and return the event's records that were not returned before."""
         last, continuation = self._last_number, event.continuation_sequence_number
         # Some endpoints repeat the last record in a new subscription.
         records = [record for record in event.records if last is None or int(record.sequence_number) > last]

@@ -8,7 +8,7 @@ Invariants:
 - The pages of a shard come in order. A child shard is read after all of its parents that are being read have ended.
   If its parents were read from LATEST, the child is read from its beginning.
 - Each of the first shards gets its iterator or its subscription before any shard is read, so that LATEST means the
-  same time in all.
+  same time in all shards.
 - Memory is bounded: a page is requested when there is room for it.
 """
 
@@ -31,7 +31,7 @@ from shardline.model.shard import ChildShard, Shard
 
 @final
 class Page(NamedTuple):
-    """Records of one shard that came together."""
+    """Records of one shard that arrived in one page."""
 
     shard_id: str
     records: list[RawRecord]
@@ -44,10 +44,10 @@ class Bound(NamedTuple):
     """Where to stop reading."""
 
     at_latest: bool = False
-    """Whether a shard ends when it has been read up to its newest record."""
+    """Whether to stop reading a shard at its newest record."""
     until: float | None = None
-    """A time: a shard ends before the first record that arrived then or later. Once that time has passed, a shard
-    also ends when it has been read up to its newest record.
+    """Stop reading a shard before the first record that arrived at or after this time. Once this time has passed,
+    also stop at the shard's newest record.
     """
 
 
@@ -71,7 +71,7 @@ class ShardReading:
         self._make_source = make_source
         self._bound = bound
         self._follow = follow
-        self._parents: dict[str, tuple[str, ...]] = {}  # of every known shard
+        self._parents: dict[str, tuple[str, ...]] = {}  # the parents of every known shard
         self._started: set[str] = set()
         self._finished: set[str] = set()
 
@@ -110,7 +110,7 @@ class ShardReading:
                 await self._start_children(tasks, shard_id, children, TRIM_HORIZON if start == LATEST else start)
 
     async def _read_pages(self, shard_id: str, source: PageSource) -> Sequence[ChildShard] | None:
-        """Read one shard, and return its children at its end; ``None`` if the bound was reached before."""
+        """Read one shard, and return its children at its end; ``None`` if the bound was reached first."""
         while True:
             page = await source.next_page()
             records = self._within_bound(page.records)

@@ -49,7 +49,7 @@ from shardline.model.stream import parse_stream
 
 _PAGES_AHEAD: Final = 4
 _TERMINATED: Final = 143
-_CONNECTIONS: Final = 200  # a slow call to one shard should not delay the other shards
+_CONNECTIONS: Final = 200  # enough that a slow call to one shard does not delay the other shards
 
 
 @click.command()
@@ -167,10 +167,10 @@ class TailRequest(NamedTuple):
     start: Position
     bound: Bound
     shards: tuple[str, ...]
-    """The shards to read. Empty: all shards, and their children after a reshard."""
+    """The shards to read. If empty, read all shards, and their children after a reshard."""
     give_up_after: float
     fan_out: FanOut | None
-    """The registered consumer to read with. ``None``: poll."""
+    """The registered consumer to read with. ``None`` means polling."""
 
     def first_of(self, shards: Sequence[Shard]) -> list[str]:
         """Return the ids of the shards to start with."""
