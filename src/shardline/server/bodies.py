@@ -1,4 +1,4 @@
-"""How do requests and answers of the service look on the wire?
+"""How are requests and answers of the service written on the wire?
 
 The service speaks JSON 1.1 and CBOR 1.1, with the same values in both. CBOR tags times; this module knows by name which
 members are times.

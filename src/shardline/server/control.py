@@ -1,7 +1,8 @@
 """Controls a running server over HTTP, and reports whether it is up.
 
-The control API is on the same port and speaks JSON. An error is ``{"error": "..."}``, with status 400 for a request
-that cannot be carried out, 404 for an unknown path and 405 for a method that the path does not support.
+The control API is on the same port as the Kinesis API, and speaks JSON. An error is ``{"error": "..."}``, with status
+400 for a request that cannot be carried out, 404 for an unknown path and 405 for a method that the path does not
+support.
 
 ==========================================  ========================================================================
 ``GET /_shardline/health``                  ``{"status": "ok", "streams":, "records":}``; ``HEAD`` works too
@@ -145,7 +146,7 @@ class Control:
             raise UsageError("the clock cannot freeze and resume at once")
         if any(wanted.get(name, True) is not True for name in ("freeze", "resume")):
             raise UsageError("freeze and resume must be true, or left out")
-        # Checked before the clock is frozen or resumed, so that an invalid request changes nothing.
+        # Check the seconds before the clock is frozen or resumed, so that an invalid request changes nothing.
         seconds = self._clock.check_advance(wanted.get("advance", 0))
         if "freeze" in wanted:
             self._clock.freeze()

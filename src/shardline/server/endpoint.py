@@ -1,7 +1,7 @@
 """Answers one HTTP request to the Kinesis API.
 
 The endpoint does everything between the HTTP shells and the model, in this order: it reads the target and the body,
-checks the signature, asks the faults, calls the model, lets the storage persist the changes, encodes the answer and
+plans the faults, checks the signature, calls the model, lets the storage persist the changes, encodes the answer and
 adds the request to the log. One thread calls it. A shell sends the ``Reply`` and carries out its ``Trouble``. Only
 ``Pushes.wait`` waits.
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
 TARGET_PREFIX: Final = "Kinesis_20131202."
-_ID_2_BYTES: Final = 72  # AWS's are of 64 to 80 bytes (kinesalite, test/connection.js)
+_ID_2_BYTES: Final = 72  # AWS's ids have 64 to 80 bytes (kinesalite, test/connection.js)
 EVENT_STREAM: Final = "application/vnd.amazon.eventstream"
 
 _log: Final = logging.getLogger(__name__)
@@ -146,8 +146,8 @@ class Endpoint:
         self._on_handled = on_handled
         self._signatures = signatures
         self._requests = RequestLog() if requests is None else requests
-        self._is_failing = False  # whether on_handled raised the last time
-        # Not the model's generator: drawing request ids from it would change what its seed reproduces.
+        self._is_failing = False  # whether the last call of on_handled raised
+        # Request ids are not drawn from the model's generator: that would change the results that its seed reproduces.
         self._rng = Random()  # noqa: S311 - request ids need not be secret
         if faults is not None:
             service.use_faults(faults)
@@ -159,7 +159,7 @@ class Endpoint:
 
     def refuse(self, headers: Mapping[str, str], refusal: Refused) -> Reply:
         """Answer a request that is refused before its body is read."""
-        # In CBOR or else in JSON: the two other forms of a refusal would not show the message.
+        # Answer in CBOR or else in JSON, because the two other forms of a refusal would not show the message.
         form = bodies.CBOR if bodies.content_type(headers) == bodies.CBOR else bodies.JSON
         return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
@@ -198,8 +198,8 @@ class Endpoint:
             call.plan = self._service.plan(call.operation, call.members, call.now)
         except Refused as refusal:
             call.refusal = refusal
-        # As on AWS, an unreadable body is refused before the signature is checked, and invalid members after that. If
-        # the request names no operation, its signature is checked only if its form is unknown (XML).
+        # As on AWS, an unreadable body is refused before the signature is checked, and invalid members are refused
+        # afterwards. If the request names no operation, its signature is checked only if its form is unknown (XML).
         is_known = bool(call.operation) or call.form == bodies.XML
         if self._signatures is not None and is_known and not is_unreadable(call.refusal):
             call.refusal = self._check_signature(call) or call.refusal
@@ -217,7 +217,7 @@ class Endpoint:
 
     def _carry_out(self, call: "_Call") -> Reply:
         now = self._clock.now()
-        # Before the request is handled: DeleteChannel removes the channel that names the stream.
+        # Find the target before the request is handled: DeleteChannel removes the channel that names the stream.
         target = target_of(call.members, self._service.state)
         if call.refusal is None and call.members is not None:
             answer = self._service.handle(call.operation, call.members, now, call.plan)

@@ -8,9 +8,9 @@ Invariants:
 - Every request gets a ``Reply``; nothing raises. A bug in the control API is logged and answered with status 500, in
   the form of the control API.
 - A reply does not depend on the version of HTTP: both shells pass the same four values.
-- A request for ``/``, the path of every Kinesis call, is not checked for a control API.
-- No request reaches ``Control`` or the ``Endpoint`` unless ``Access`` allows it. A refusal has the form of the
-  requested path.
+- A request for ``/``, the path of every Kinesis call, skips the check for control paths.
+- No request reaches ``Control`` or the ``Endpoint`` unless ``Access`` allows it. A refusal has the form of
+  the API at the requested path.
 """
 
 import logging
@@ -44,7 +44,7 @@ class Front:
         """Answer a request.
 
         ``target`` is the target of the request line (or ``:path``), escaped and with the query. ``headers`` are looked
-        up by their lower-case names. For HTTP/2 they contain ``host`` too (from ``:authority``).
+        up by their lower-case names. For HTTP/2, the headers also contain ``host`` (from ``:authority``).
         """
         denied = self._access.judge_host(headers.get("host"))
         if target != "/":
@@ -96,7 +96,7 @@ def _split(target: str) -> tuple[str | None, str]:
 
     Clients that use a proxy send a whole URL as the target.
     """
-    if not target.isascii():  # it may hold bytes that are not UTF-8, which an answer could not quote
+    if not target.isascii():  # the target may hold bytes that are not UTF-8, which answers cannot quote
         target = target.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     _, mark, rest = target.partition("://")
     if target.startswith("/") or not mark:

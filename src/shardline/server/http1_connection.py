@@ -1,14 +1,14 @@
 """Serves the service over HTTP/1.1, with aiohttp's server.
 
-Connections are kept alive, and are plain or TLS. This is a thin shell around ``Front``: it moves bytes, sends the
-pushes of subscriptions when they are due, and carries out the trouble that faults cause.
+Connections are kept alive, with or without TLS. This module is a thin shell around ``Front``: it moves bytes, sends
+the pushes of subscriptions when they are due, and carries out the trouble that faults cause.
 
 Invariants:
 
-- ``Front`` is called by one task at a time (it never waits).
+- Only one task at a time calls ``Front``, because ``Front`` never waits.
 - A body over 64 MiB is refused while it arrives. Nothing that a client sends stops the server or is logged.
 - Every invalid request is answered in AWS's form, and so are bytes that are not HTTP.
-- A connection is closed if the rest of a request does not arrive in time, or if it stays without a request.
+- A connection is closed if the rest of a request does not arrive in time, or if no request arrives for too long.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class _Log(logging.LoggerAdapter[logging.Logger]):
-    """Drops aiohttp's log entries about errors of clients: bytes that are not HTTP are answered, but not logged."""
+    """Drops aiohttp's log entries about clients' errors: bytes that are not HTTP are answered, but not logged."""
 
     def exception(self, msg: object, *args: object, **options: Any) -> None:
         if not isinstance(options.get("exc_info"), _CLIENT_ERRORS):
@@ -58,7 +58,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer an error in AWS's form instead of aiohttp's own: usually bytes that are not HTTP."""
+        """Answer an error, usually bytes that are not HTTP, in AWS's form instead of aiohttp's own."""
         super().handle_error(request, status, exc, message)  # logs the error, unless the client caused it
         refusal = internal_failure()
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -153,7 +153,7 @@ class Http1Connections(web.Server):
         return bytes(body)
 
     async def _refuse(self, request: web.BaseRequest, refusal: Refused) -> web.StreamResponse:
-        """Answer a request whose body was not read, and close: the rest of the body would look like a new request."""
+        """Answer a request whose body was not read. Close the connection: the rest would look like a new request."""
         response = await self._send(request, self._front.refuse(request.raw_path, request.headers, refusal))
         response.force_close()
         return response
@@ -197,7 +197,7 @@ class Http1Connections(web.Server):
 
 
 async def _send_large(request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
-    """Send a large body in pieces: asyncio copies whatever the socket does not accept at once, more than once."""
+    """Send a large body in pieces, because asyncio copies data repeatedly if the socket does not accept it at once."""
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     response.content_length = len(reply.body)
     await response.prepare(request)

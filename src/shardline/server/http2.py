@@ -1,7 +1,7 @@
 """Serves the service over HTTP/2, with the sans-I/O library ``h2``.
 
-The shell of one connection moves the bytes of ``h2``, passes complete requests to ``Front``, and sends replies as fast
-as the client's flow-control windows and its socket accept them.
+The shell of one connection moves bytes to and from ``h2``, passes complete requests to ``Front``, and sends replies as
+fast as the client's flow-control windows and the socket accept them.
 
 Invariants:
 
@@ -83,7 +83,7 @@ class Http2Connection(asyncio.Protocol):
         self._frames = H2Connection(H2Configuration(client_side=False, validate_outbound_headers=False))
         self._incoming = GoawayFilter()
         self._streams: dict[int, _Stream] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # including those of streams that were dropped
+        self._tasks: set[asyncio.Task[None]] = set()  # including the tasks of streams that were dropped
         self._held = 0  # bytes of requests that were not carried out yet
         self._unsent = 0  # bytes of answers that the client does not accept yet
         self._unflushed = 0  # bytes of answers that h2 holds
@@ -93,7 +93,7 @@ class Http2Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._is_full = False  # whether the socket accepts no more data for now
-        self._socket_waiters: list[asyncio.Future[None]] = []  # of streams that wait for the socket
+        self._socket_waiters: list[asyncio.Future[None]] = []  # the waiters of streams that wait for the socket
         self._blocked: dict[_Stream, None] = {}  # streams that wait for a window, the longest blocked first
 
     # ---- called by asyncio
@@ -205,7 +205,7 @@ class Http2Connection(asyncio.Protocol):
             stream.parts.append(event.data)
         elif stream.parts:
             self._forget_body(stream)
-        # A body over BODY_MAX gets a proper refusal when it ends. One that still goes on at twice the size is reset.
+        # A body over BODY_MAX gets a proper refusal when it ends. A stream is reset if its body exceeds twice that.
         if self._held > _BODIES_MAX or stream.size > 2 * BODY_MAX:
             self._refuse_stream(stream, ErrorCodes.ENHANCE_YOUR_CALM)
 
@@ -229,7 +229,7 @@ class Http2Connection(asyncio.Protocol):
         _wake(stream.waiter)
 
     def _count_reset(self) -> None:
-        """Count a reset, and close the connection if the client resets more streams than it could have a reason to."""
+        """Count a reset, and close the connection if the client resets unreasonably many streams."""
         elapsed, self._reset_at = self._heard_at - self._reset_at, self._heard_at
         self._resets_left = min(_RESETS_AT_ONCE, self._resets_left + elapsed * _RESETS_PER_SECOND) - 1
         if self._resets_left < 0:
@@ -418,7 +418,7 @@ class Http2Connection(asyncio.Protocol):
         self._close_if_done()
 
     def _close_if_done(self) -> None:
-        """Close the connection if the client opens no more streams and has all its answers."""
+        """Close the connection if the client opens no more streams and has received all its answers."""
         if self._incoming.saw_goaway and not self._streams and not self._is_closing:
             self._close()
 
@@ -451,7 +451,7 @@ class Http2Connection(asyncio.Protocol):
         self._close()
 
     def _send_goaway(self, reason: ErrorCodes) -> None:
-        with suppress(ProtocolError):  # it was sent before
+        with suppress(ProtocolError):  # a GOAWAY was sent before
             self._frames.close_connection(reason)
 
 

@@ -31,7 +31,7 @@ class GoawayFilter:
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to pass to ``h2``."""
-        if self._to_pass >= len(data) and not self._held:  # all of it is payload
+        if self._to_pass >= len(data) and not self._held:  # all of the data is payload
             self._to_pass -= len(data)
             return data
         data = self._held + data
@@ -59,7 +59,7 @@ class GoawayFilter:
     def _begin(self, head: bytes) -> None:
         """Decide whether a frame is passed or dropped.
 
-        The first three bytes of its header are the length of the payload, the fourth is the type.
+        The first three bytes of the frame's header are the length of the payload, and the fourth byte is the type.
         """
         length = int.from_bytes(head[:3], "big")
         if head[3] == _GOAWAY and length in _GOAWAY_SIZES and head[5:] == bytes(4):

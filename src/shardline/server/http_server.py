@@ -2,11 +2,11 @@
 
 Without TLS, the first bytes of a connection decide: a client that uses HTTP/2 with prior knowledge begins with a fixed
 preface. With TLS, the client and the server agree on the version during the handshake (ALPN). Then the connection is
-handed over to the shell of its version.
+handed over to the shell for that version.
 
 Invariants:
 
-- The chosen shell gets all the bytes of the connection, including those that decided.
+- The chosen shell gets all the bytes of the connection, including the bytes that decided the version.
 - A connection is closed if no data arrives on it, or if its peer has vanished.
 - ``close`` ends all connections and their requests at once.
 - HTTP/2 costs nothing, not even an import, until a client uses it.

@@ -1,11 +1,11 @@
 """Which requests has the server received?
 
-Tests make assertions on this log, and the command line shows its live traffic from it.
+Tests make assertions about this log, and ``shardline local`` shows its live traffic from it.
 
 Invariants:
 
 - Memory is bounded: only the last requests are kept, without their bodies.
-- Neither secrets nor signatures are kept. The access key is the only part of the credentials that is.
+- Neither secrets nor signatures are kept. The access key is the only part of the credentials that is kept.
 """
 
 from collections import deque

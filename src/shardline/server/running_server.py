@@ -74,7 +74,7 @@ class ServerSettings:
     signatures: Signatures | None = None
     """The keys that requests must be signed with. ``None`` accepts every request, signed or not."""
     access: Access = field(default_factory=Access)
-    """The hosts, origins and tokens that requests may have."""
+    """The rules for the hosts, origins and tokens of requests."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port <= 65_535:  # noqa: PLR2004
@@ -103,8 +103,8 @@ class RunningServer:
         self._storage: Storage | None = None
         self._lifecycle = threading.Lock()
         self._thread: threading.Thread | None = None
-        # The gate guards the fields below. `_serve` resets `_loop` behind the gate before the loop ends, and then lets
-        # the loop run once more: a callback that was scheduled on `_loop` behind the gate always runs.
+        # The gate guards the fields below. Before the loop ends, `_serve` takes the gate, resets `_loop`, and then lets
+        # the loop run once more. So a callback that a holder of the gate has scheduled on `_loop` always runs.
         self._gate = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -224,7 +224,7 @@ class RunningServer:
 
     def _run(self, started: "Future[None]") -> None:
         try:
-            # Not a loop of the program's event loop policy: that may be a loop for tests, with a fake clock.
+            # Do not use the program's event loop policy: its loop may be one for tests, with a fake clock.
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 runner.run(self._serve(started))
         except Exception as error:  # noqa: BLE001 - raised again by start, or else by stop
@@ -248,14 +248,14 @@ class RunningServer:
             finally:
                 with self._gate:
                     self._loop = None
-                await asyncio.sleep(0)  # runs the callbacks that `call` has scheduled before
+                await asyncio.sleep(0)  # runs the callbacks that `call` has scheduled
                 await self._cut_off()
 
     async def _cut_off(self) -> None:
         """Close the port, and end every connection at once."""
         assert self.http is not None, "serving"
         for task in asyncio.all_tasks() - {asyncio.current_task(), self._main}:
-            task.cancel()  # the tasks of connections: aiohttp would wait for them
+            task.cancel()  # cancels the tasks of connections: aiohttp would wait for them
         await self.http.close()
 
     async def _open(self, stack: ExitStack) -> None:

@@ -60,7 +60,7 @@ class ServerClock:
         """
         left = max(0.0, CLOCK_END - self.now())
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= left:
-            # Python refuses to convert an int of more than 4,300 digits to text.
+            # A huge number is not shown: Python refuses to convert an int of more than 4,300 digits to text.
             shown = repr(seconds) if not isinstance(seconds, int) or abs(seconds) < 10**30 else "a huge number"
             allowed = f"a number of seconds from 0 to {int(left)} (the clock ends at 2200-01-01)"
             raise UsageError(f"the clock can advance by {allowed}, not {shown}")
@@ -76,8 +76,8 @@ class ServerClock:
         if self._frozen_at is not None:
             self._frozen_at = self.now() + seconds
         else:
-            # Relative to the last time returned: if the machine's clock was set back, adding to the offset would not
-            # move the server's time, which never goes back.
+            # The new time is relative to the last time returned. If the machine's clock was set back, adding to the
+            # offset would not move the server's time, which never goes back.
             self._offset = self.now() + seconds - self._source()
         self.on_move()
 

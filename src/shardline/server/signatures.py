@@ -4,16 +4,16 @@ The module checks AWS Signature Version 4, from the Authorization header or from
 shares no code with the signer (``codec.sigv4``), so that it can test the signer.
 
 The types, statuses and texts of refusals, and the order of the checks, are those of AWS's JSON services: every refusal
-has status 400. The author of kinesalite and dynalite recorded both from AWS: the refusals of incomplete signatures in
-kinesalite's test/connection.js, and the later checks in the comments of dynalite's index.js. ``'Host' or ':authority'
-must be ...`` is from aws-sdk-php issue 2469.
+has status 400. The author of kinesalite and dynalite recorded them from AWS: the refusals of incomplete signatures are
+in kinesalite's test/connection.js, and the later checks are in the comments of dynalite's index.js. The text
+``'Host' or ':authority' must be ...`` is from aws-sdk-php issue 2469.
 
 Invariants:
 
 - A request passes only if a known key signed its method, path, query, headers and body, for this region and service,
   and its date is within the tolerance of the server's time or of the machine's time. The machine's time counts because
-  a test may move the server's clock while clients still sign by their own. A presigned request passes until it expires
-  (``X-Amz-Expires``).
+  a test may move the server's clock while clients still sign by their own clocks. A presigned request passes until
+  it expires (``X-Amz-Expires``).
 - Host, the date, and every ``x-amz-`` header of the request must be signed.
 - Signatures are compared in constant time. No refusal shows a secret or the correct signature.
 """
@@ -110,7 +110,7 @@ class Signatures:
     ) -> Refused | None:
         """Return the refusal of a request whose signature is missing or wrong, or ``None`` if the signature is right.
 
-        ``now`` is the server's time, ``machine_now`` the machine's time, if that is to be accepted too.
+        ``now`` is the server's time. ``machine_now`` is the machine's time, if that is to be accepted too.
         """
         try:
             self._check(method, path, headers, body, (now,) if machine_now is None else (now, machine_now))

@@ -1,8 +1,8 @@
 """Ends connections whose peer has vanished, and resets connections.
 
 A peer that vanishes (an unplugged cable, a sleeping laptop, a container that was killed together with its network) does
-not close its connection: the kernel has to find out. It probes a silent peer, and breaks a connection whose data stays
-unacknowledged for too long, so that the connection's subscription ends too.
+not close its connection: the kernel has to find out. The kernel probes a silent peer, and breaks a connection whose
+data stays unacknowledged for too long, so that the connection's subscription ends too.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
-_INTERVALS: Final = 3  # probes within the timeout
+_INTERVALS: Final = 3  # the number of probes within the timeout
 # Linux and macOS have different names for this option. A name that the system lacks is ignored.
 _PROBE_AFTER: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE")
 

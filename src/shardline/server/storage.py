@@ -10,8 +10,8 @@ Invariants:
 - Each shard's records are restored in order, without gaps, with their sequence numbers and times. New records continue
   the numbering, even if all earlier records have been trimmed.
 - Iterators and page tokens from before a restart remain valid, because their secret is persisted.
-- Only one process at a time can use a file; a second one is refused. A file that is another kind of database, or that
-  belongs to a later version or to another account, is refused and left unchanged.
+- Only one process at a time can use a file; a second process is refused. A file that is another kind of database, or
+  that belongs to a later version or to another account, is refused and left unchanged.
 - Data that ``keep`` could not write is written by the next ``keep``: a full disk leaves no gap.
 """
 
@@ -175,7 +175,7 @@ class Storage:
         return [(known[0], stored.shard.index, stored.first, first.arrived_at, _or_none(first.encryption), body)]
 
     def _sweep(self) -> None:
-        """Delete trimmed records. The description, written in the same transaction, has each shard's new start."""
+        """Delete trimmed records. The description, written in the same transaction, contains each shard's new start."""
         state = self.service.state
         for name, (stream_id, stream) in list(self._ids.items()):
             stream.trim(state.now)
@@ -306,7 +306,7 @@ def _in_transaction(database: sqlite3.Connection, work: Callable[[], None], kind
 
 
 def _latest(stream: ServerStream, state: ServiceState) -> float:
-    """Return the latest time in a stream's data. The service's time must not go back behind it after a restart."""
+    """Return the latest time in a stream's data. After a restart, the service's time must not be earlier."""
     resources = [*state.consumers_of(stream), *state.channels_of(stream)]
     times = [stream.created_at, *(resource.created_at for resource in resources)]
     for shard in stream.shards.values():

@@ -138,7 +138,7 @@ def restore_stream(state: ServiceState, row: StreamRow) -> ServerStream:
     state.consumers |= {consumer.arn: consumer for consumer in row.consumers}
     state.channels |= {channel.arn: channel for channel in row.channels}
     for resource in (*row.consumers, *row.channels):
-        resource.stream_name = stream.name  # files of an earlier version lack it
+        resource.stream_name = stream.name  # files of an earlier version lack this name
         state.reschedule(resource)
     state.reschedule(stream)
     return stream

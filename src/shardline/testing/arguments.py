@@ -82,7 +82,7 @@ def check_stream(stream: object) -> str:
 
 
 def check_streams(streams: object) -> list[str]:
-    """Return the names of one stream, of several streams, or of none."""
+    """Return the names of the given streams: none, one or several."""
     return [check_stream(name) for name in _as_list(streams)]
 
 

@@ -11,8 +11,8 @@ Subclass ``LeaseStoreContract`` in a test module, and define the fixture ``make_
 The tests are async. They run with the pytest plugin of anyio, which is installed with Shardline, on each event loop
 that your fixture ``anyio_backend`` names.
 
-``shardline.stores.apply`` is the reference: a store gives the same answer to each operation, and holds the same row
-after it, even if several workers write at once.
+``shardline.stores.apply`` is the reference: a store must give the same answer to each operation, and must then hold the
+same row, even if several workers write at once.
 """
 
 import random
@@ -60,7 +60,7 @@ from shardline.stores import (
 )
 
 MakeStore: TypeAlias = Callable[[str, str], LeaseStore]
-"""Returns a store of a group and a stream, which is not open yet. Stores of the same group and stream share rows."""
+"""Returns a new store, not open yet, for a group and a stream. Stores of the same group and stream share rows."""
 
 _SHARD: Final = "shardId-000000000000"
 _NUMBER: Final = 49 * 10**54
@@ -231,7 +231,7 @@ class LeaseStoreContract:
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        """Return a function that makes a store of a group and a stream. Each test has rows of its own."""
+        """Return a function that makes a store for a group and a stream. Each test has rows of its own."""
         raise NotImplementedError("define the fixture make_store: it returns a function of (group, stream)")
 
     @pytest.fixture
@@ -322,7 +322,7 @@ class LeaseStoreContract:
         _check(await other.list_leases(), [row], "the rows")
 
     async def test_a_worker_that_lost_its_lease_writes_nothing(self, stores: list[LeaseStore]) -> None:
-        """L4: whatever the worker tries is refused, with the row of the new owner."""
+        """Every write by the worker is refused, and the answer contains the new owner's row (L4)."""
         old, new = stores[:2]
         created = await _create(old, Lease(_SHARD))
         lost = _row(await old.apply(TakeLease(_SHARD, "old", created.fence)), "a take")
@@ -380,7 +380,7 @@ class LeaseStoreContract:
         anyio_backend_name: str,
         anyio_backend_options: dict[str, Any],
     ) -> None:
-        """The blocking consumer of an application runs beside the async one."""
+        """An application may run a blocking consumer beside an async one."""
         first = make_store(lease_group, "orders")
         _check(await first.open(), None, "opening")
         await _create(first, Lease(_SHARD))
@@ -448,7 +448,7 @@ class LeaseStoreContract:
         _row(await store.apply(RenewLease(_SHARD, "a", row.counter)), "a renewal after cancelled ones")
 
     async def test_groups_and_streams_are_separate(self, make_store: MakeStore, lease_group: str) -> None:
-        """Whatever characters their names have. Override this test if a store serves only one group."""
+        """The names may contain any characters. Override this test if a store serves only one group."""
         first = make_store(f"{lease_group}:a", "b")
         _check(await first.open(), None, "opening")
         await _create(first, Lease(_SHARD))
@@ -474,7 +474,7 @@ class LeaseStoreContract:
 
 
 async def _take_often(store: LeaseStore, name: str, times: int) -> None:
-    """Take the lease from its owner, as many times as it takes to succeed ``times`` times."""
+    """Try to take the lease from its owner until ``times`` takes have succeeded."""
     while times:
         (row,) = await _listed(store)
         answer = await store.apply(TakeLease(_SHARD, name, row.fence))
@@ -484,7 +484,7 @@ async def _take_often(store: LeaseStore, name: str, times: int) -> None:
 
 
 class BatchingLeaseStoreContract(LeaseStoreContract):
-    """The tests for every ``LeaseStore`` that is also a ``BatchingLeaseStore``: those above, and of ``apply_many``."""
+    """The tests for every store that is also a ``BatchingLeaseStore``: those above and those of ``apply_many``."""
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_many_operations_at_once_are_answered_like_single_ones(

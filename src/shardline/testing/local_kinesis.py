@@ -288,7 +288,7 @@ class LocalKinesis:
 
     @property
     def traffic(self) -> Traffic:
-        """The numbers of received requests, and of stored streams and records. Reading them is cheap."""
+        """The numbers of received requests, stored streams and stored records. Reading them is cheap."""
         return self._server.traffic()
 
     @property

@@ -49,7 +49,7 @@ class LocalStream:
 
     @property
     def records(self) -> list[Record]:
-        """All stored records, shard by shard, in the order of each shard. Aggregates are not opened."""
+        """All stored records, shard by shard, in the order of their sequence numbers. Aggregates are not opened."""
         return self._read(lambda stream: [rec for shard in stream.shards.values() for rec in _records(stream, shard)])
 
     @property

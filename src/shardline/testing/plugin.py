@@ -51,7 +51,7 @@ def kinesis_session(kinesis_session_settings: Mapping[str, Any]) -> "Iterator[Lo
 def kinesis_environment(kinesis: "LocalKinesis", monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     """Point the AWS SDKs of this process at ``kinesis`` during the test. Returns the variables that were set.
 
-    Variables that would lead elsewhere, such as the developer's own profile, are unset during the test.
+    Variables that would point elsewhere, such as the developer's own profile, are unset during the test.
     """
     for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)

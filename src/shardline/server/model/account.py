@@ -1,7 +1,7 @@
 """Which billing mode does the account have, and which warm throughput do its streams have?
 
-An account with a minimum throughput billing commitment is in the mode that AWS calls On-demand Advantage. Only there do
-on-demand streams have a warm throughput.
+An account with a minimum throughput billing commitment is in the mode that AWS calls On-demand Advantage. Only in that
+mode do on-demand streams have a warm throughput.
 
 Invariant:
 
@@ -43,7 +43,7 @@ def update_warm_throughput(state: ServiceState, request: inputs.UpdateStreamWarm
 
 
 def check_warm_throughput(state: ServiceState, mode: str, mibps: int | None, operation: str) -> None:
-    """Refuse a warm throughput for a stream that cannot have one. ``None``: the request has no warm throughput."""
+    """Refuse a warm throughput for a stream that cannot have one. ``None`` means that the request has none."""
     if mibps is None:
         return
     if mode != "ON_DEMAND":

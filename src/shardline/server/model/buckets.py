@@ -36,7 +36,7 @@ class Bucket:
         return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
 
     def positive_at(self, now: float) -> float:
-        """Return when the debt is paid, or ``now`` without a debt."""
+        """Return when the debt is paid, or ``now`` if there is no debt."""
         return now + max(0.0, -self.balance(now)) / self.rate
 
     def take(self, cost: float, now: float, *, is_dry: bool = False) -> bool:
@@ -47,10 +47,10 @@ class Bucket:
         return True
 
     def spend(self, cost: float) -> None:
-        """Charge the bytes of a page.
+        """Charge the size of a page in bytes.
 
-        A page larger than one second of the rate also uses up a positive balance, so that it blocks for its full cost:
-        [API] GetRecords: a page of 10 MiB, at 2 MiB a second, blocks the next 5 seconds.
+        A page larger than one second of the rate also uses up a positive balance, so that it blocks for its full cost.
+        At 2 MiB per second, a page of 10 MiB blocks the next 5 seconds ([API] GetRecords).
         """
         if cost > self.rate:
             self._balance = min(self._balance, 0.0)

@@ -1,7 +1,7 @@
 """Which members may requests about channels have?
 
 A channel delivers a stream's records to a bucket or to tables. The constraints are those of the service model [MODEL].
-The same structs are part of a channel's description, so they omit members that the request did not have.
+The same structs are part of a channel's description, so they omit members that the request did not contain.
 """
 
 from typing import Annotated, Literal, TypeAlias, TypeVar

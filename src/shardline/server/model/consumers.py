@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A consumer has one subscription per shard. A new one within 5 s of the last is refused; a later one replaces it.
+- A consumer has one subscription per shard. Within 5 s, a second subscription is refused; later, it replaces the first.
 - A subscription ends after 5 minutes, or at the end of its shard. In the latter case, its last event names the child
   shards.
 - Each push continues exactly after the previous one, within the byte rate.
@@ -153,7 +153,7 @@ class ServerSubscription:
         self.consumer = consumer
         self._changes_seen = -1  # the value of ``log.changes`` at the last poll
         self.due_at: float = state.now
-        """When the next push is due, unless something touches the log before."""
+        """When the next push is due, unless something touches the log earlier."""
         self.ended: bool = False
         """Also set by ``Subscriptions``, when a new subscription replaces this one, and by the endpoint."""
         self.fault: PushEnding | None = None
@@ -165,7 +165,7 @@ class ServerSubscription:
         return self._shard.log
 
     def poll(self, now: float) -> SubscribeToShardEvent | None:
-        """Return the next event to push, or ``None`` if none is due. ``ended`` is set if there will be no other."""
+        """Return the next event to push, or ``None`` if no event is due. After the last event, ``ended`` is set."""
         now, log, faults = self._state.advance(now), self._shard.log, self._state.faults
         is_hit = faults is not None and bool(faults.for_pushes)
         if now < self.due_at and log.changes == self._changes_seen and not is_hit:
@@ -224,8 +224,8 @@ class ServerSubscription:
         """Return the sequence number from which a new subscription continues.
 
         It lies after the last record that was pushed and before any later record. As on AWS (recorded in LocalStack's
-        test_subscribe_to_shard), it is not the number of a record: its second is one in which the last record cannot
-        have arrived.
+        test_subscribe_to_shard), it is not the sequence number of a record: it contains a second in which the last
+        record cannot have arrived.
         """
         numbering = self._shard.numbering
         second = max(numbering.began, int(self._pushed_at)) + 1
@@ -255,7 +255,7 @@ class Subscriptions:
         limits = state.settings.limits
         wait = limits.subscription_takeover_wait or 0.0
         pause = 1.0 / limits.subscribe_calls_per_second if limits.subscribe_calls_per_second else 0.0
-        # An ended subscription still counts for the wait. After that it is dropped: it would keep its stream in memory.
+        # An ended subscription still counts for the wait. After that it is dropped, so that its stream can be freed.
         self._live = {
             live_key: live
             for live_key, live in self._live.items()

@@ -127,12 +127,12 @@ class Lognormal(Struct, forbid_unknown_fields=True):
 
 @final
 class Latency(FaultRule, tag="latency"):
-    """Delay the answer by a number of seconds, uniformly by ``[low, high]``, or by ``{"mean":, "p99":}`` (lognormal).
+    """Delay the answer by ``seconds``: a number, ``[low, high]`` (uniform), or ``{"mean":, "p99":}`` (lognormal).
 
     ``where`` is ``before`` to wait and then carry out the request, or ``after`` to carry it out and then wait.
     """
 
-    # No tuple and no constraints here: in a union with a struct, msgspec 0.22 reads them from the wrong memory.
+    # This type has no tuple and no constraints: in a union with a struct, msgspec 0.22 reads them from wrong memory.
     seconds: float | list[float] | Lognormal
     where: Literal["before", "after"] = "before"
     sort = "wait"
@@ -175,7 +175,7 @@ class Reshard(FaultRule, tag="reshard"):
     """Reshard a stream at a time of the server's clock, or as soon after that as the stream is ACTIVE.
 
     Set ``at`` to the time, or ``delay`` to the number of seconds from now. ``split`` halves ``shard``; ``merge`` merges
-    it with its upper neighbour. Without ``shard`` they use the first suitable shard. ``scale`` changes the stream to
+    it with its upper neighbour. Without ``shard``, both use the first suitable shard. ``scale`` changes the stream to
     ``shards`` uniform shards.
     """
 

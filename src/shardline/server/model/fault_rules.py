@@ -138,7 +138,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return shard_id_of(self.shard) if isinstance(self.shard, int) else self.shard
 
     def problem(self) -> str | None:
-        """Return why the keys do not fit together, or ``None`` if they do. Each key by itself is valid."""
+        """Return why the keys, each of which is valid by itself, do not fit together, or ``None`` if they do."""
         return None
 
     @classmethod
@@ -153,7 +153,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     # ---- hooks: a kind overrides those that it needs
 
     def expand(self, rng: "Random") -> "list[FaultRule]":
-        """Return the rules to add for this rule: itself, except for a random mixture."""
+        """Return the rules to add for this rule: only the rule itself, unless it is a random mixture."""
         del rng
         return [self]
 
@@ -181,10 +181,10 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return 0
 
     def on_reply(self, reply: ReplyPlan) -> None:
-        """Change the reply of a request that the rule hit."""
+        """Change the reply to a request that the rule hit."""
 
     def on_push(self) -> PushEnding:
-        """Return how the rule ends a subscription that it hits. The subscription is about to push."""
+        """Return how the rule ends a subscription that it hits, when the subscription is about to push."""
         return PushEnding()
 
     def due_at(self, now: float) -> float | None:

@@ -360,7 +360,7 @@ class Faults:
         )
 
     def _make(self, kind: type[FaultRule], filters: Filters, **own: object) -> Fault:
-        """Add a rule from keyword arguments. As in JSON, there is no ``None``, and sets become lists."""
+        """Add a rule from keyword arguments. For JSON, ``None`` values are left out, and sets become lists."""
         members: dict[str, Any] = {
             name: sorted(cast("set[str]", value)) if isinstance(value, (set, frozenset)) else value
             for name, value in {**filters, **own}.items()

@@ -1,6 +1,6 @@
 """Which members may the request of each operation have, and which values?
 
-msgspec decodes requests into these structs, which have the constraints of the service model [MODEL]. For an invalid
+msgspec decodes requests into these structs, which declare the constraints of the service model [MODEL]. For an invalid
 member, ``constraints`` produces AWS's answer: SerializationException for a wrong type, ValidationException for a
 violated constraint. The structs in lists have the names of the service model, because AWS's messages show them.
 """
@@ -268,7 +268,7 @@ class Nothing(Struct):
 
 
 DATA_PLANE: Final = frozenset({"PutRecords", "PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
-"""The operations that AWS limits per shard. All others have a limit of calls per second."""
+"""The operations that AWS limits per shard. All other operations have a limit of calls per second."""
 
 INPUTS: Final[Mapping[str, type[Struct]]] = {
     **{

@@ -83,7 +83,7 @@ def _check_on_demand(state: ServiceState) -> None:
 
 def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
     stream = state.find(request.stream_name, request.stream_arn)
-    if stream.status != "CREATING":  # AWS deletes such a stream, too: recorded in kinesalite's deleteStream.js
+    if stream.status != "CREATING":  # AWS deletes a stream that is CREATING, too (kinesalite, deleteStream.js)
         state.check_active(stream)
     check_no_channels(state, stream)
     if state.consumers_of(stream) and not request.enforce_consumer_deletion:

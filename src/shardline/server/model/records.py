@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Each entry of PutRecords is stored or refused independently. An invalid entry refuses the whole request.
+- Each entry of PutRecords is stored or refused independently. If an entry is invalid, the whole request is refused.
 - A refused record is not stored and costs nothing. A dry run is refused last, after all other checks have passed.
 - A page never skips a record: the next iterator continues after the last record of the page.
 """
@@ -78,7 +78,7 @@ def put_records(state: ServiceState, request: PutRecords) -> PutRecordsOutput:
     entries = request.records
     sizes = _check_request(state, stream, entries)
     if request.dry_run and stream.record_distribution == "AUTO":
-        raise dry_run("PutRecords")  # before _shards_for draws random shards
+        raise dry_run("PutRecords")  # before _shards_for would draw random shards
     shards = _shards_for(state, stream, entries)
     if request.dry_run:
         raise dry_run("PutRecords")
@@ -103,7 +103,7 @@ def _put(state: ServiceState, stream: ServerStream, batch: _Entries) -> PutRecor
 
 
 def _put_with_faults(state: ServiceState, stream: ServerStream, faults: "Faults", batch: _Entries) -> PutRecordsOutput:
-    """Like ``_put``, but some entries fail by faults, at no cost, and a fault may add or remove results."""
+    """Like ``_put``, but faults may fail entries, at no cost, and may add or remove results."""
     entries, sizes, shards = batch
     failed = faults.failed_entries(stream, shards)
     kept = [at for at in range(len(shards)) if at not in failed]
@@ -185,7 +185,7 @@ def _check_request(state: ServiceState, stream: ServerStream, entries: list[PutR
     most = stream.max_record_kib * KIB
     for entry in entries:
         key = entry.partition_key
-        # The fast path: any other entry gets a size over the limit, and _check_entry decides.
+        # This is the fast path for ASCII keys. Any other entry gets a size over the limit, and _check_entry decides.
         size = len(entry.data) + len(key) if isinstance(key, str) and key.isascii() else most + 1
         sizes.append(size if size <= most else _check_entry(stream, entry, entries))
     limit = state.settings.limits.request_max_bytes
@@ -398,7 +398,7 @@ def _place_of_number(shard: ServerShard, kind: str, number: str, where: str) -> 
 
 
 def _is_after_record(shard: ServerShard, place: int, number: str) -> bool:
-    """Return whether a number is greater than that of the record at its place, like a subscription's continuation."""
+    """Return whether a sequence number, such as a subscription's continuation, is beyond the record at its place."""
     log = shard.log
     return log.first <= place < log.next and int(number) > int(log.between(place, place + 1)[0].sequence_number)
 

@@ -36,7 +36,7 @@ access_denied: Final = partial(Refused, "AccessDeniedException", status=403)
 
 
 def validation(problems: Iterable[str]) -> Refused:
-    """Refuse a request that violates constraints. ``problems`` are texts of ``broken``. AWS reports at most ten."""
+    """Refuse a request that violates constraints. ``problems`` are texts from ``broken``. AWS reports at most ten."""
     counted = list(islice(problems, _PROBLEMS_MAX))
     errors = "1 validation error" if len(counted) == 1 else f"{len(counted)} validation errors"
     return Refused("ValidationException", f"{errors} detected: {'; '.join(counted)}")

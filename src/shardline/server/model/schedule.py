@@ -3,7 +3,7 @@
 Invariants:
 
 - Each key has at most one time. A new time replaces the old one, whether it is earlier or later.
-- Setting a time and taking a key that is due cost the logarithm of the number of keys.
+- Setting a time, or taking a key that is due, takes time that grows with the logarithm of the number of keys.
 """
 
 from heapq import heapify, heappop, heappush
@@ -21,7 +21,7 @@ class Schedule:
         self.due_at = inf
         """The earliest time that is set."""
         self._times: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []  # may contain stale times, which were replaced since
+        self._heap: list[tuple[float, str]] = []  # may contain stale times, which have been replaced
 
     def set(self, key: str, at: float) -> None:
         """Set the time at which a key is due. An infinite time removes the key."""

@@ -1,8 +1,8 @@
 """How does the service number records, and which information does a sequence number contain?
 
-The numbers have AWS's layout, as in recorded numbers (kinesalite reads and writes it: ``parseSequence`` and
-``stringifySequence`` in https://github.com/mhart/kinesalite/blob/master/db/index.js). It has 47 hexadecimal digits,
-which are 56 decimal digits:
+The numbers have the layout of AWS's recorded numbers (kinesalite reads and writes it: ``parseSequence`` and
+``stringifySequence`` in https://github.com/mhart/kinesalite/blob/master/db/index.js). A number has 47 hexadecimal
+digits, or 56 decimal digits:
 
     2 | second the shard began (9) | shard & 15 | number in the shard (16) | 00 | second of arrival (9) | shard (8) | 2
 
@@ -11,7 +11,7 @@ The last digit is the version. AWS still reads numbers of two older versions, 0 
 Invariants:
 
 - Within a shard, the numbers grow by at least 2^80. All numbers of a child are greater than those of its parents.
-- A number contains the index of its shard, so that a number of another shard is recognised.
+- A number contains the index of its shard, so that a number from another shard is recognised.
 - A shard keeps the layout of its first number: shards that an earlier version stored keep their numbers.
 """
 
@@ -21,7 +21,7 @@ _LEAD: Final = 2 << 184
 _VERSION: Final = 2
 STEP: Final = 1 << 80
 LAST: Final = 0x7FFFFFFFFFFFFFFF
-"""The number in the shard of the ending sequence number."""
+"""The part "number in the shard" of an ending sequence number."""
 WITHOUT_DIGIT: Final = 1
 """The earlier layout: the digit ``shard & 15`` is 0, and a record's second may lie before the second in which its shard
 began."""

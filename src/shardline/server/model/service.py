@@ -109,7 +109,7 @@ class Service:
         self.state.faults = faults
 
     def plan(self, operation: str, members: Struct, now: float) -> "Plan | None":
-        """Return the effects of faults on a request, or ``None`` without faults.
+        """Return the effects of faults on a request, or ``None`` if there are no faults.
 
         The caller must pass the plan to ``handle``: otherwise ``handle`` would plan, and count the hits, a second time.
         """

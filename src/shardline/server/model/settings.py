@@ -19,7 +19,7 @@ nanoseconds, which end in 2262.
 def _control_rates() -> dict[str, float]:
     """Return the calls per second of each control operation.
 
-    Those of ListShards and of the operations on one stream's consumers are per stream, the others per account.
+    The rates of ListShards and of the operations on one stream's consumers are per stream; the others are per account.
     """
     changes = ("CreateStream", "DeleteStream", "SplitShard", "MergeShards", "AddTagsToStream", "RemoveTagsFromStream")
     account = ("DescribeAccountSettings", "UpdateAccountSettings", "UpdateStreamWarmThroughput")

@@ -1,9 +1,9 @@
 """Which records does a shard hold, and which does a reader get next?
 
 The records that one request put into the shard are stored as one piece of JSON, in the form in which GetRecords sends
-them. A page joins such pieces, which costs a fraction of encoding it record by record. The pieces are stored one after
-the other in a few large segments. As separate objects, allocated between short-lived requests, they would fragment the
-heap.
+them. A page joins such pieces, which costs a fraction of encoding the page record by record. The pieces are stored one
+after the other in a few large segments. As separate objects, allocated between short-lived requests, they would
+fragment the heap.
 
 Invariants:
 
@@ -89,7 +89,7 @@ class _Segments:
         size = len(content)
         segment = self._segments.get(self._last)
         if segment is None or self._free + size > len(segment):
-            # As large as all earlier segments together, so that a shard with few records needs little memory.
+            # A new segment is as large as all earlier ones together, so that a small shard needs little memory.
             segment = bytearray(max(size, min(self._total, _SEGMENT_MAX), _SEGMENT_MIN))
             self._last, self._free = self._last + 1, 0
             self._segments[self._last] = segment
@@ -136,12 +136,12 @@ class ShardLog:
         self._places = array("Q")
         self._lengths = array("Q")
         self._times = array("d")
-        # For each record: the bytes of all records before it, since the shard was created.
+        # For each record: the size in bytes of all records before it, since the shard was created.
         self._bytes_before = array("Q")
         self.first: int = 1
         """The number of the oldest record that the log holds. If the log is empty, the number of the next record."""
         self.total_bytes: int = 0
-        """The bytes of all records since the shard was created, including trimmed ones."""
+        """The size in bytes of all records since the shard was created, including trimmed ones."""
         self.changes: int = 0
         """How often the log was touched."""
         self.touched: set[ShardLog] | None = None
@@ -174,7 +174,7 @@ class ShardLog:
         self.touch()
 
     def touch(self) -> None:
-        """Request that the log's subscriptions are polled, because there are new records or the shard has changed."""
+        """Request that the log's subscriptions be polled, because there are new records or the shard has changed."""
         self.changes += 1
         if self.touched is not None:
             self.touched.add(self)
@@ -220,7 +220,7 @@ class ShardLog:
         return self._firsts[batch] if batch < len(self._times) else self.next
 
     def arrival_of(self, place: int) -> float | None:
-        """Return when the first record at or after ``place`` arrived, or ``None`` without such a record."""
+        """Return when the first record at or after ``place`` arrived, or ``None`` if there is no such record."""
         place = max(place, self.first)
         return self._times[bisect_right(self._firsts, place) - 1] if place < self.next else None
 

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="_Resource")
 
 _SERVING: Final = frozenset({"ACTIVE", "UPDATING"})
-# Control rates that are per stream; the others are per account.
+# The operations whose control rates are per stream; the other rates are per account.
 _PER_STREAM: Final = frozenset(
     {"ListShards", "DescribeStreamConsumer", "DeregisterStreamConsumer", "ListStreamConsumers"}
 )
 _RATES_KEPT: Final = 1_000
-_REMEMBERED: Final = 60.0  # seconds: longer than the numbers of a stream can begin before its creation
+_REMEMBERED: Final = 60.0  # seconds; the numbers of a stream begin less than this before its creation
 # The ARN of a stream or of one of its consumers. The region is not compared: local clients may have any region.
 _ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:([0-9]{12}):stream/([a-zA-Z0-9_.-]{1,128})(/consumer/\S+)?")
 
@@ -126,7 +126,7 @@ class ServiceState:
         self.records_held: RecordCount = RecordCount()
         """The number of records that all streams hold."""
         self.keeps_stored = False
-        """Whether ``stored`` is filled. ``Storage`` sets it, and then takes the records."""
+        """Whether ``stored`` is filled. ``Storage`` sets this, and then takes the records from ``stored``."""
         self.stored: list[Stored] = []
         self.changed: set[str] = set()
         """The names of streams that were deleted, or whose description, consumers or channels changed."""
@@ -157,16 +157,16 @@ class ServiceState:
 
     @property
     def due_at(self) -> float:
-        """When ``advance`` has something to do next, if there is no request before."""
+        """When ``advance`` has something to do next, if no request arrives earlier."""
         if self.faults is None or not self.faults.for_time:
             return self._schedule.due_at
         planned = [fault.at for fault in list(self.faults.for_time.values())]
-        # An overdue reshard waits until its stream is ACTIVE. The schedule has the time of the stream's own change.
+        # An overdue reshard waits until its stream is ACTIVE. The schedule contains the time of that stream's change.
         return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
     def reschedule(self, resource: "ServerStream | _Resource") -> None:
         """Update the time at which a new or changed resource has something due."""
-        if isinstance(resource, ServerStream):  # no name of a stream is an ARN
+        if isinstance(resource, ServerStream):  # a stream's name is never an ARN, so the keys differ
             self._schedule.set(resource.name, resource.due_at)
         else:
             self._schedule.set(resource.arn, inf if resource.status == "ACTIVE" else resource.ready_at)
@@ -218,7 +218,7 @@ class ServiceState:
             stream.numbers_begin = max(stream.numbers_begin, deleted.last_began + 1)
 
     def _remember(self, stream: ServerStream) -> None:
-        """Keep the times of a deleted stream for ``make_distinct``, as long as a new stream could have the same."""
+        """Keep the times of a deleted stream for ``make_distinct``, as long as a new stream could get them again."""
         self._deleted = {
             name: deleted for name, deleted in self._deleted.items() if max(deleted) > self.now - _REMEMBERED
         }
@@ -232,7 +232,7 @@ class ServiceState:
         key = (operation, stream if operation in _PER_STREAM else "")
         bucket = self._rates.get(key)
         if bucket is None:
-            # Clients can send any number of stream names. A full bucket is the same as none, so it can be dropped.
+            # Clients can send any number of stream names. A full bucket has the same effect as no bucket, so drop it.
             if len(self._rates) >= _RATES_KEPT:
                 self._rates = {
                     known: other for known, other in self._rates.items() if other.balance(self.now) < other.rate
@@ -311,7 +311,7 @@ class ServiceState:
         return not_found(f"Could not find shard {shard_id} in stream {stream_name} under account {account}.")
 
     def readable_shard(self, stream_name: str, shard_id: str) -> tuple[ServerStream, ServerShard]:
-        """Return a stream and its shard to read from. AWS has one text for a missing stream and a missing shard."""
+        """Return a stream and its shard to read from. AWS uses one text for a missing stream or shard."""
         stream = self.streams.get(stream_name)
         shard = None if stream is None or stream.status not in _SERVING else stream.shards.get(shard_id)
         if stream is None or shard is None:

@@ -44,7 +44,7 @@ class ServerStream:
         self.arn = arn
         self.created_at = now
         self.creation_second: int = int(now)
-        """The creation time that is reported, in whole seconds as on AWS. No two streams of one name have the same."""
+        """The creation time that is reported, in whole seconds as on AWS. Streams of one name never share it."""
         self.numbers_begin: int = max(0, int(now) - _NUMBERS_BEGIN_BEFORE)
         """The second in the starting sequence numbers of the first shards.
 
@@ -123,7 +123,7 @@ class ServerStream:
             self.trim(now)
 
     def touch(self) -> None:
-        """Request that all subscriptions to the stream are polled."""
+        """Request that all subscriptions to the stream be polled."""
         for shard in self.shards.values():
             shard.log.touch()
 
@@ -259,7 +259,7 @@ class ServerStream:
     def _uniform_ranges_near_existing(self, count: int) -> list[HashRange]:
         """Return uniform ranges, but keep an existing boundary if a new one would be close to it.
 
-        From 10 to 13 shards, AWS creates 27 shards (recorded in moto's test_kinesis_boto3.py). So it keeps the two
+        From 10 to 13 shards, AWS creates 27 shards (recorded in moto's test_kinesis_boto3.py). So AWS keeps the two
         boundaries that are off by a tenth of the width of a new shard, and moves those that are off by a fifth. Keeping
         close boundaries also absorbs rounding of earlier divisions: doubling needs only one split per shard, and
         halving one merge per pair.

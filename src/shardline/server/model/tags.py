@@ -9,8 +9,8 @@ from shardline.server.model import inputs
 from shardline.server.model.refusals import invalid
 from shardline.server.model.state import ServiceState
 
-_RESERVED: Final = "aws:"  # of tag keys
-_VALID: Final = "_.:/=+-@%"  # besides letters, numbers and spaces
+_RESERVED: Final = "aws:"  # the reserved prefix of tag keys
+_VALID: Final = "_.:/=+-@%"  # valid characters besides letters, numbers and spaces
 
 
 def add_tags(state: ServiceState, request: inputs.AddTagsToStream) -> None:
