@@ -2,8 +2,8 @@
 
 Invariants:
 
-- An error is one sentence on standard error, with its traceback only under ``-v``: exit code 2 if the command was
-  wrong, 1 if it could not be carried out. With ``--output json`` it is one JSON object: ``{"error": {...}}``.
+- An error is one sentence on standard error, with its traceback only under ``-v``. With ``--output json``, it is one
+  JSON object: ``{"error": {...}}``. The exit code is 2 if the command was wrong, and 1 if it could not be carried out.
 - The error for a missing stream names the region that was searched, because the stream may be in another region.
 - An error contains no secret: it is built from responses and from our own text, never from a request.
 - The user's own input is quoted unchanged. Only the library's sentences about its arguments are reworded into
@@ -47,7 +47,7 @@ class Failed(click.ClickException):
 
 
 class WrongUsage(click.ClickException):
-    """A command that was called wrongly. It is shown as one sentence, without click's usage lines."""
+    """The error for a command that was called wrongly. It is shown as one sentence, without click's usage lines."""
 
     exit_code = 2
 

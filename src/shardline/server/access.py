@@ -4,9 +4,9 @@ The server has no users, and by default it accepts every signature. It must ther
 in the browser of the person who runs it, and against other users of a shared machine:
 
 - **Another web page** can send requests to this server without a CORS preflight, although it cannot read the answers,
-  as long as the requests look like those of an HTML form: any path, a few content types, no custom header. So a control
-  request with a body must be ``application/json``, and no control request may come from another origin. The API needs
-  no such rule: a page cannot send ``X-Amz-Target`` without a preflight, and the server never grants a preflight.
+  as long as the requests look like those of an HTML form: any path, a few content types, and no custom header. So a
+  control request with a body must be ``application/json``, and no control request may come from another origin. The API
+  needs no such rule: a page cannot send ``X-Amz-Target`` without a preflight, and the server never grants a preflight.
 - **DNS rebinding** makes this server look like the attacker's own: the attacker changes the DNS name of the page to
   resolve to 127.0.0.1, and every request is then same-origin. The attack needs a name, and the name is in ``Host``. So
   ``Host`` must be an IP address, ``localhost``, a name under it (``.localhost`` is reserved: public DNS never has it),

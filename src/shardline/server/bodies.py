@@ -1,7 +1,7 @@
 """How are requests and answers of the service written on the wire?
 
-The service speaks JSON 1.1 and CBOR 1.1, with the same values in both. CBOR tags times; this module knows by name which
-members are times.
+The service speaks JSON 1.1 and CBOR 1.1, with the same values in both. CBOR tags times, so this module
+lists the names of the members that are times.
 
 A request in any other form is refused in one of two further forms, as on AWS: kinesalite's test/connection.js recorded
 them (see docs/tested/differences.md).
@@ -52,7 +52,7 @@ _any_object: Final = msgspec.json.Decoder(dict[str, object])
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """The content type of a request, without its parameters."""
+    """Return the content type of a request, without its parameters."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 

@@ -21,7 +21,7 @@ support.
 
 Invariants:
 
-- No request raises, and no request is carried out in part: a list of rules that contains an invalid rule adds none.
+- No request raises, and no request is carried out in part: a list that contains an invalid rule adds no rule.
 - Control requests are not hit by faults, need no signature and do not appear in the request log.
 - The cost of the health path does not depend on the number of streams and records.
 """

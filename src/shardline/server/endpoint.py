@@ -10,7 +10,7 @@ Invariants:
 - Every request gets a ``Reply``; nothing raises. A bug in the server is answered with InternalFailure and logged.
 - The records of a request are persisted before its reply exists. If they cannot be persisted, the request is answered
   with InternalFailure. Of several such failures in a row, only the first is logged.
-- A request is one call of the model, or none if a fault or a refusal comes first.
+- A request causes one call of the model, or no call if a fault or a refusal comes first.
 """
 
 import logging
@@ -127,7 +127,8 @@ class Pushes:
 class Endpoint:
     """Makes the service answer HTTP requests.
 
-    ``on_handled`` is called after every request, before its reply is encoded; the storage persists the changes there.
+    ``on_handled`` is called after every request, before the reply is encoded. The storage persists the changes in this
+    call.
     """
 
     def __init__(

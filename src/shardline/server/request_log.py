@@ -1,6 +1,6 @@
 """Which requests has the server received?
 
-Tests make assertions about this log, and ``shardline local`` shows its live traffic from it.
+Tests make assertions about this log, and ``shardline local`` uses it to show the live traffic.
 
 Invariants:
 

@@ -272,7 +272,7 @@ class RunningServer:
         await self._bind()
 
     async def _bind(self) -> None:
-        """Listen, at the same address as before if there was one."""
+        """Listen, at the previous address if there was one."""
         assert self.http is not None, "put together"
         if self.http.is_serving:  # an outage that was cancelled before it began
             return

@@ -53,7 +53,7 @@ class ServerClock:
             self.on_move()
 
     def check_advance(self, seconds: object) -> float:
-        """Return ``seconds`` as a float if ``advance`` accepts them.
+        """Return ``seconds`` as a float if ``advance`` accepts this number.
 
         Raises:
             UsageError: ``seconds`` is not a number, is negative, or would move the clock beyond ``CLOCK_END``.

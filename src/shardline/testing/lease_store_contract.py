@@ -76,7 +76,7 @@ def _at(number: int, sub_sequence: int = 0) -> Checkpoint:
 
 
 def _check(actual: object, expected: object, about: object) -> None:
-    # Not an assert statement: python -O removes those, and pytest explains them in test modules only.
+    # This is not an assert statement: python -O removes such statements, and pytest explains them only in test modules.
     if actual != expected:
         raise AssertionError(f"{about}: the store says {actual!r}, and the contract {expected!r}")
 

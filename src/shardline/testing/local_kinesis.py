@@ -133,7 +133,7 @@ class LocalKinesis:
         seed: the seed of the server's random numbers.
         verify_signatures: refuse requests that are not signed with ``credentials``.
         allow_host: serve requests for this host name, or these, besides ``localhost`` and IP addresses. Clients that
-            use a host name need it, such as those in other containers. ``*.example.com`` allows all names under
+            use a host name, such as clients in other containers, need this. ``*.example.com`` allows all names under
             ``example.com``.
         token: serve only callers that know this secret of at least 16 characters, for machines with several users. It
             becomes the secret key of ``credentials``, signatures are verified, and requests under ``/_shardline/``

@@ -13,7 +13,7 @@ _CLICK_PASSES: Final = "env COMP_WORDS="
 
 
 class WholeWords(BashComplete):
-    """Completion for bash that keeps words with colons together."""
+    """Bash completion that does not split words at colons."""
 
     source_template = BashComplete.source_template.replace(
         _CLICK_PASSES, f'env SHARDLINE_COMP_LINE="${{COMP_LINE:0:$COMP_POINT}}" {_CLICK_PASSES.removeprefix("env ")}'

@@ -42,7 +42,7 @@ _ENDS: Final = {
 
 
 def complete_stream(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of streams that begin with ``incomplete``."""
+    """Return the stream names that begin with ``incomplete``."""
     del parameter
 
     async def find(invocation: Invocation) -> list[CompletionItem]:
@@ -52,7 +52,7 @@ def complete_stream(context: click.Context, parameter: click.Parameter, incomple
 
 
 async def stream_items(invocation: Invocation, incomplete: str) -> list[CompletionItem]:
-    """Return the names of streams that begin with ``incomplete``, from one listing."""
+    """Return the stream names that begin with ``incomplete``, from one listing."""
     async with quick_client(invocation) as client:
         return starting_with(incomplete, {stream.name: None for stream in await client.list_streams()}.items())
 
@@ -90,7 +90,7 @@ def _complete_shard(context: click.Context, incomplete: str, *, only_open: bool)
 def shard_items(
     shards: Iterable["Shard"], incomplete: str, already: frozenset[str] = frozenset()
 ) -> list[CompletionItem]:
-    """Return the ids of the shards that begin with ``incomplete`` and are not on the line already."""
+    """Return the shard ids that begin with ``incomplete`` and are not on the line yet."""
     states = {shard.shard_id: _state(shard) for shard in shards if shard.shard_id not in already}
     return starting_with(incomplete, states.items())
 
@@ -170,7 +170,7 @@ def look_up(
 
 
 def quick_client(invocation: Invocation) -> "Client":
-    """Return a client that gives up soon."""
+    """Return a client with short timeouts."""
     return invocation.client(connect_timeout=TIMEOUT, read_timeout=TIMEOUT)
 
 

@@ -7,8 +7,8 @@ Invariants:
 
 - The exit code is 0 only if the verdict is positive; 1 if it is negative or missing; 130 after Ctrl-C; 143 after
   SIGTERM.
-- Ctrl-C, SIGTERM and SIGHUP end the demo at any time, after its processes have ended and its files are removed. A
-  signal that was ignored at the start (``nohup``) stays ignored.
+- At any time, Ctrl-C, SIGTERM or SIGHUP makes the demo end its processes, remove its files and exit. A signal that was
+  ignored at the start (``nohup``) stays ignored.
 - The demo uses none of the user's AWS settings and rejects options for them, because it runs its own Kinesis.
 """
 
@@ -129,7 +129,7 @@ async def _interruptible(run: Callable[[], Awaitable[T]]) -> T | signal.Signals:
     if not results:
         assert signals.first is not None, "only a signal cancels the stage"
         return signal.Signals(signals.first)
-    for number, handler in before.items():  # the run was not interrupted, so the old handlers return
+    for number, handler in before.items():  # the run was not interrupted, so restore the handlers
         signal.signal(number, handler)
     return results[0]
 

@@ -6,8 +6,8 @@ deliver, the orders that the independent reader found in the stream, and the wor
 Invariants:
 
 - An order that has a receipt is lost unless it is in the stream *and* was handled by a worker.
-- Each repeated handling of an order counts as one duplicate. It is a replay if it read the order from the same place
-  in the stream. If it read the order from another place, the order is stored twice.
+- An order that is handled again counts as one duplicate each time. The duplicate is a replay if the order was read
+  from the same place in the stream. Otherwise, the order is stored twice.
 - The verdict is good only if every order was put, no order was lost, every handled order is in the stream, and each
   customer's orders were first handled in the order in which they were put.
 """

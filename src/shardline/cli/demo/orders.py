@@ -70,7 +70,7 @@ class Shop:
         self._weights = list(
             accumulate(1 / rank for rank in range(1, CUSTOMERS + 1))
         )  # the first customers have the most orders
-        # The baskets are generated in advance, so that the shard limits the rate of the sale, not their generation.
+        # The baskets are generated in advance, so that only the shard limits the rate of the sale.
         self._large_baskets = [self._basket(_LARGE_BASKET) for _ in range(_LARGE_BASKETS)]
 
     def order(self) -> Order:

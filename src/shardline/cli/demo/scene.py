@@ -60,7 +60,7 @@ class Flow:
 
 @final
 class Waiting:
-    """The orders that have a receipt and were not handled yet, by shard."""
+    """The orders that have a receipt but have not been handled yet, by shard."""
 
     def __init__(self) -> None:
         self._since: dict[str, dict[str, float]] = {}
@@ -133,7 +133,7 @@ class Scene:
     """The state of the whole demo."""
 
     seconds: float
-    """How long orders flow."""
+    """For how many seconds orders flow."""
     lease_duration: float
     lease_default: float
     now: float = 0.0

@@ -47,7 +47,7 @@ COUNTING: Final = "counting"
 """The last act."""
 _TICK: Final = 0.1
 _PAUSE: Final = 0.02
-# When the acts begin, as fractions of the time that orders flow.
+# When the acts begin, as fractions of the time during which orders flow.
 _SALE_AT, _SPLIT_AT, _KILL_AT = 0.15, 0.42, 0.62
 _SALE_BYTES: Final = 7 * 1024 * 1024  # a shard takes seven seconds to accept this much; it is split before that
 _START_LIMIT: Final = 60.0

@@ -1,14 +1,14 @@
 """Draws the demo in a terminal.
 
-The running demo uses the terminal's alternate screen, and redraws all of it for each frame, so that a resized terminal
-is right again with the next frame. At the end, the events and the verdict are printed to the normal screen, and stay.
+The running demo uses the terminal's alternate screen, and redraws all of it for each frame, so that the next frame
+fits a resized terminal. At the end, the events and the verdict are printed to the normal screen, where they stay.
 
 Invariants:
 
 - Only the verdict wraps: other long lines are truncated. If there are too many events, the newest are shown; if there
   are too many shards, the most interesting are shown.
-- Narrow terminals have one column and wide terminals two, with the same content.
-- Colour is never the only sign of anything.
+- A narrow terminal gets one column, and a wide terminal gets two columns with the same content.
+- Nothing is shown by colour alone.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ def _table(*columns: tuple[str, int]) -> Table:
     """Return a table of shards.
 
     Args:
-        columns: the further columns with their minimum widths. A negative width aligns the column to the right. The
+        columns: the additional columns with their minimum widths. A negative width aligns the column to the right. The
             KEYS column gets the rest of the line.
     """
     table = Table(box=None, expand=True, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")

@@ -1,4 +1,4 @@
-"""The state that both diagnoses of ``shardline doctor`` share: the findings, and the requests that are retried.
+"""Collects findings and retries requests, for both diagnoses of ``shardline doctor``.
 
 Invariants:
 

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Each shard is sampled with one small page from the last seconds, and only a few shards at a time, because the
-  stream's consumers need the read limits.
+- Each shard is sampled with one small page from the last seconds, and only a few shards at a time, because
+  these reads count against limits that the stream's consumers need.
 - Rates are estimates from that page. The finding says so, and says how many shards were sampled.
 """
 
@@ -32,7 +32,7 @@ _CONCURRENCY: Final = 8
 _HOT: Final = 0.8
 _UNEVEN_SHARE: Final = 1.9
 _UNEVEN_LOAD: Final = 4.0
-_UNEVEN_LOAD_MIN: Final = 10.0  # records per second; if there are fewer, one shard may get all of them by chance
+_UNEVEN_LOAD_MIN: Final = 10.0  # records per second; at a lower rate, one shard may get all records by chance
 
 
 def check_stream(summary: StreamSummary) -> list[Finding]:
@@ -101,7 +101,7 @@ class Load(NamedTuple):
 
 
 async def sample(api: KinesisHttp, ref: StreamRef, shards: Sequence[Shard]) -> dict[str, Load | Failure]:
-    """Return the load of the open shards, or of only the first ones if there are many."""
+    """Return the load of the open shards, or only that of the first shards if there are many."""
     opened = [shard.shard_id for shard in shards if shard.is_open][:_SAMPLED_MAX]
     return await call_for_each(opened, partial(_load_of, api, ref), _CONCURRENCY)
 

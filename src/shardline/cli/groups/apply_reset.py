@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Rows are changed one after the other. Ctrl-C stops before the next row: the current row is completed.
+- Rows are changed one after the other. Ctrl-C stops the run before the next row: the current row is completed.
 - The outcome lists the rows that were changed, even after an interruption, a store failure or a conflicting write by a
   worker.
 - A refused write means that another process wrote the row. Without ``--force``, nothing more is written.

@@ -1,10 +1,10 @@
-"""Shows one group: once, or again and again, and fails if the group is behind.
+"""Shows one group, once or repeatedly, and can fail if the group is behind.
 
 Invariants:
 
 - ``--fail-if-behind`` does not succeed if a lag is unknown: such a lag counts as too large. Shards that are
   finished or have left the stream are ignored, because the group has nothing left to read in them.
-- ``--watch`` redraws one picture on a terminal. In a pipe it appends, and it ends when the pipe is closed.
+- ``--watch`` redraws one picture on a terminal. In a pipe, it appends to the output, and ends when the pipe is closed.
 - With ``--watch`` the exit code is 0 on Ctrl-C, 143 on SIGTERM, and 1 as soon as the group is behind.
 """
 

@@ -4,7 +4,7 @@ Invariants:
 
 - An unknown value is ``null`` in JSON and ``?`` in a table, never a guess.
 - JSON and pipes get full sequence numbers, times and worker names. A narrow terminal gets them shortened to fit 80
-  columns, and does not get the counters or how each shard is read.
+  columns, and without the columns READ BY and COUNTER.
 """
 
 from collections.abc import Mapping, Sequence

@@ -119,7 +119,7 @@ def foreign_shards(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> se
 
 
 def foreign_reasons(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> dict[str, str]:
-    """Return, by shard id, the rows that cannot belong to the stream with ``shards``, each with the reason."""
+    """For each row that cannot belong to the stream with ``shards``, return the reason, by shard id."""
     graph = ShardGraph()
     graph.handle_listing(shards.values(), rows, 0.0, 0.0)
     return {row.shard_id: reason for row, reason in foreign_rows(graph, dict(rows))}
@@ -184,7 +184,7 @@ class Watch:
 
     @property
     def holders(self) -> dict[str, bool]:
-        """The workers that hold leases, each with whether one of its leases changed."""
+        """For each worker that holds leases, whether one of its leases changed."""
         found: dict[str, bool] = {}
         for shard_id, row in self.held.items():
             if row.holder is not None:
@@ -245,7 +245,7 @@ async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_mo
 
 
 async def require_quiet(store: LeaseStore, lease_duration: float) -> dict[str, Lease]:
-    """Watch a group for ``lease_duration``, or as long as its owners may be silent; return its rows if none changed.
+    """Watch a group for ``lease_duration``, or as long as its owners may be silent; return its rows if no row changed.
 
     Raises:
         ClickException: a lease changed during the watch.

@@ -1,4 +1,4 @@
-"""Suggests groups, with their streams, shards and positions, to the shell. They come from the lease store on the line.
+"""Suggests the groups of the lease store on the line to the shell, with their streams, shards and positions.
 
 The invariants are those of ``completion.suggestions``. A missing store is not created.
 """
@@ -23,7 +23,7 @@ from shardline.ports import GroupOnStream
 
 
 def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the groups of the store that begin with ``incomplete``, each explained by its streams."""
+    """Return the group names in the store that begin with ``incomplete``, each with its streams as explanation."""
     del parameter
 
     async def find(invocation: Invocation) -> list[CompletionItem]:
@@ -41,7 +41,7 @@ def complete_group(context: click.Context, parameter: click.Parameter, incomplet
 def complete_stream_of_group(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return the streams that the group on the line reads, or all streams if these are not in the store."""
+    """Return the streams that the group on the line reads, or all streams if the store does not name them."""
     del parameter
 
     async def find(invocation: Invocation) -> list[CompletionItem]:

@@ -112,7 +112,7 @@ def local(
     settings["region"] = region or invocation.region or _REGION  # --region may come before the command's name
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
     with _signals() as stops:
-        from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - others start faster
+        from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - other commands start faster
 
         try:
             with _no_root_certificates():
@@ -229,7 +229,7 @@ def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
 
 
 def how_to_connect(kinesis: "LocalKinesis") -> str:
-    """Return the connection settings for other programs, ready to be copied. The variable of a token is named."""
+    """Return the connection settings for other programs, ready to be copied. A token is replaced by its variable."""
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
     variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}
     arguments = {name: repr(value) for name, value in kinesis.boto3_arguments.items()}

@@ -67,7 +67,7 @@ class Rate:
     def per_second(self, delivered: int, now: float) -> float:
         """Add a sample, and return the rate since the oldest sample of the window."""
         self._samples.append((now, delivered))
-        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW:  # noqa: PLR2004 - needs two
+        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW:  # noqa: PLR2004 - two samples
             self._samples.pop(0)
         then, before = self._samples[0]
         return (delivered - before) / (now - then) if now > then else 0.0

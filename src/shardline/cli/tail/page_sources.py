@@ -3,7 +3,7 @@
 Invariants:
 
 - The pages of a shard come in order, without gaps or repeats, even if an iterator expires or a subscription ends.
-- If a shard is read from LATEST, the first call fixes its position in time: a second LATEST would skip records.
+- If a shard is read from LATEST, its position is the time of the first call: a second LATEST would skip records.
 - A retryable failure is retried for up to ``give_up_after`` seconds in a row; then it is raised. Any other failure is
   raised at once.
 - Calls stay within the limits of a shard: 5 GetRecords per second, and one subscription per consumer in 5 seconds.
@@ -165,7 +165,8 @@ class FanOutSource:
                 continue
             self._next_at = anyio.current_time() + _SUBSCRIPTION_DISTANCE
             if self._position == LATEST:
-                self._position = at_timestamp(asked_at)  # for the next subscription: a second LATEST would skip
+                # This position is for the next subscription: a second LATEST would skip records.
+                self._position = at_timestamp(asked_at)
 
     async def next_page(self) -> ShardPage:
         while True:

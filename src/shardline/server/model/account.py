@@ -43,7 +43,7 @@ def update_warm_throughput(state: ServiceState, request: inputs.UpdateStreamWarm
 
 
 def check_warm_throughput(state: ServiceState, mode: str, mibps: int | None, operation: str) -> None:
-    """Refuse a warm throughput for a stream that cannot have one. ``None`` means that the request has none."""
+    """Refuse a warm throughput for a stream that cannot have one. ``None`` means no warm throughput."""
     if mibps is None:
         return
     if mode != "ON_DEMAND":

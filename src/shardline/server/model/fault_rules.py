@@ -16,9 +16,10 @@ and ``shard``:
 
 - ``operation``: the name of an operation, or a list of names. The default is every operation that the kind can hit.
 - ``stream``, ``shard``: the name of a stream, and the id or the number of a shard. A request matches a shard if it
-  names the shard, or if one of its records goes there.
-- ``after``: the number of matching requests that pass first. ``chance``: the probability with which each later one is
-  hit. ``count``: the number of hits after which the rule is removed. By default, a rule stays until it is removed.
+  names the shard, or if one of its records goes to that shard.
+- ``after``: the number of matching requests that pass first. ``chance``: the probability that a later matching
+  request is hit. ``count``: the number of hits after which the rule is removed. By default, a rule stays until it is
+  removed.
 
 The classes in ``fault_kinds`` are the kinds, with their own keys. A kind overrides the hooks that it needs, and
 ``Faults`` calls only the hooks that the kind overrides. If a rule hits a request at two hooks, this counts as two hits.

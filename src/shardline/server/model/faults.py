@@ -79,7 +79,7 @@ class Fault:
         self._end(self)
 
     def matches(self, operation: str, stream: str | None) -> bool:
-        """Return whether the rule selects this operation and stream. The caller checks the shards, which costs more."""
+        """Return whether the rule selects this operation and stream. The caller checks the shards, at a higher cost."""
         named = self._operations
         return (named is None or operation in named) and (self.rule.stream is None or self.rule.stream == stream)
 
@@ -205,7 +205,7 @@ class Faults:
         return plan
 
     def failed_entries(self, stream: "ServerStream", shards: "list[ServerShard]") -> dict[int, tuple[str, str]]:
-        """Return the code and the message of each entry of a PutRecords that fails, by its index.
+        """Return the code and the message of each failing entry of a PutRecords, by the index of the entry.
 
         ``shards`` are the shards that the entries go to.
         """

@@ -29,7 +29,7 @@ ConsumerArn: TypeAlias = Annotated[
 ChannelArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:channel/\S+", 2048)]
 ResourceArn: TypeAlias = Annotated[str, matching(r"arn:aws.*:kinesis:.*:\d{12}:.*(stream|channel)/\S+", 2048)]
 ShardId: TypeAlias = Annotated[str, matching(_NAME, 128)]
-# The service model writes the next two patterns with ^(...)$, but AWS's recorded messages show them without it.
+# The service model writes ^(...)$ around the next two patterns, but AWS's recorded messages do not show it.
 HashKey: TypeAlias = Annotated[str, Meta(pattern=full_match(r"0|([1-9]\d{0,38})"))]
 SequenceNumber: TypeAlias = Annotated[str, Meta(pattern=full_match(r"0|([1-9]\d{0,128})"))]
 PartitionKey: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]

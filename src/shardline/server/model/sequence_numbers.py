@@ -45,7 +45,7 @@ class Numbering(NamedTuple):
         return self.shard_index & 15 if self.layout == LAYOUT else 0
 
     def make(self, number: int, second: int) -> int:
-        """Return a sequence number. ``number`` counts the shard's records from 1; 0 is its starting sequence number."""
+        """Return a sequence number. ``number`` counts the shard's records from 1; 0 gives the starting number."""
         if self.layout == LAYOUT:
             second = max(second, self.began)
         head = _LEAD | self.began << 148 | self.digit << 144

@@ -131,7 +131,7 @@ class ShardLog:
     def __init__(self, count: RecordCount | None = None) -> None:
         self._count = RecordCount() if count is None else count
         self._segments = _Segments()
-        # For each batch: the number of its first record, its place, its length without brackets, its arrival time.
+        # For each batch: the number of its first record, its place, its length without brackets, and its arrival time.
         self._firsts = array("Q")
         self._places = array("Q")
         self._lengths = array("Q")

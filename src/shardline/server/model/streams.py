@@ -239,9 +239,9 @@ class ServerStream:
         """Scale to ``count`` uniform shards, in one sweep over the ring, so that the shards get the same ids as on AWS.
 
         The sweep completes one new shard after the other, starting at the lowest hash key. It merges shards until they
-        reach the end of the new shard, and splits the shard that reaches beyond it. From 4 to 3 shards this leaves the
-        shards 6, 9 and 10 open, and from 2 shards (1 and 2) to 3 the shards 3, 7 and 6. Both were observed on AWS (see
-        docs/tested/differences.md).
+        reach the end of the new shard, and splits the shard that reaches beyond it. From 4 to 3 shards, this leaves
+        the shards 6, 9 and 10 open. From 2 shards (1 and 2) to 3, it leaves the shards 3, 7 and 6 open. Both results
+        were observed on AWS (see docs/tested/differences.md).
         """
         rest = deque(self.open_shards)
         for target in self._uniform_ranges_near_existing(count):
