@@ -1,18 +1,18 @@
 """Runs a handler on the records of a Kinesis event source, in an AWS Lambda function.
 
-Lambda reads the stream and keeps the progress. This module unpacks the aggregates, calls the handler in order, applies
-the failure policy of a consumer, and says from which record Lambda has to retry. ``core/consumer/lambda_invocation``
-decides all of that.
+Lambda reads the stream and keeps track of the progress. This module unpacks the aggregates, calls the handler in order,
+applies the failure policy of a consumer, and says from which record Lambda has to retry.
+``core/consumer/lambda_invocation`` makes all of these decisions.
 
 Invariants:
 
 - A record that is neither handled nor dead-lettered is reported (``batchItemFailures``), or the invocation raises.
-- A record that was put with ``producer=`` and is not delivered makes the invocation raise.
+- The invocation raises if a record that was put with ``producer=`` is not delivered.
 - A plain handler runs in the thread of the function, outside of any event loop. An async handler runs in one event
   loop, which all invocations of the process share: Lambda freezes the process between them, and an async producer
   belongs to the event loop that it was started in.
-- Importing this module imports neither asyncio, anyio and botocore nor the embedded server and the command line. They
-  are imported by the functions that use them.
+- Importing this module does not import asyncio, anyio, botocore, the embedded server or the command line. The functions
+  that use them import them.
 """
 
 import logging
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
 __all__ = ["BatchItemFailure", "Clock", "KinesisEventSource", "Response", "Window"]
 
 DeadLetterTarget: TypeAlias = "Callable[[DeadLetter], object] | str | PathLike[str] | AsyncProducer | BlockingProducer"
-"""Where dead letters go: to this callable, into the stream of this name or ARN, into this file."""
+"""Where dead letters go: to a callable, a file, a producer, or the stream with this name or ARN."""
 
 LambdaFunction: TypeAlias = "Callable[[Mapping[str, Any], object], Response]"
-"""Lambda calls it with the event and the context."""
+"""A function that Lambda calls with the event and the context."""
 
 _log: Final = logging.getLogger("shardline.consumer")
 _SLICE: Final = 0.01  # seconds for which an async handler may run without giving its event loop a turn
@@ -75,27 +75,27 @@ class BatchItemFailure(TypedDict):
     """The record that Lambda retries from."""
 
     itemIdentifier: str
-    """Its sequence number."""
+    """The sequence number of the record."""
 
 
 class Response(TypedDict):
     """The response of a function to Lambda."""
 
     batchItemFailures: list[BatchItemFailure]
-    """Empty if all records are done. Otherwise one item: Lambda retries that record and all after it."""
+    """Empty if all records are done. Otherwise one item: Lambda retries that record and all records after it."""
     state: NotRequired[dict[str, Any]]
-    """The state of the tumbling window, if the event has one."""
+    """The state of the tumbling window, if the event belongs to a window."""
 
 
 class Clock(Protocol):
-    """The time of an invocation. Tests replace it, so that retries take no time."""
+    """The clock of an invocation. Tests replace it, so that retries take no time."""
 
     def now(self) -> float:
         """Return the time in seconds. It never decreases."""
         ...
 
     def sleep(self, seconds: float, /) -> object:
-        """Wait. An awaitable that it returns is awaited."""
+        """Wait. If this returns an awaitable, the caller awaits it."""
         ...
 
 
@@ -110,25 +110,27 @@ class KinesisEventSource:
             bill(record.value)
 
     The event source mapping needs ``FunctionResponseTypes=["ReportBatchItemFailures"]``. Without it, Lambda ignores the
-    reported failures and the failed records are lost: set ``report_failures=False`` then.
+    reported failures and the failed records are lost. In that case, set ``report_failures=False``.
 
     Args:
-        deserializer: makes ``record.value`` of the data, as in a consumer.
-        policy: what happens when the handler fails. By default it is called five times, with waits; then this function
-            reports the record and all after it, and Lambda retries them.
-        dead_letter: where records go that failed for good: a callable, which takes a ``DeadLetter``, a stream's name or
-            ARN, a producer of either kind, or the ``pathlib.Path`` of a file. The function then continues with the next
-            record.
+        deserializer: makes ``record.value`` from the data, as in a consumer.
+        policy: what happens when the handler fails. By default it is called up to five times, with waits in between.
+            Then the Lambda function reports the record and all records after it, and Lambda retries them.
+        dead_letter: the destination of records that failed for good: a callable, which takes a ``DeadLetter``, a
+            stream's name or ARN, a producer of either kind, or the ``pathlib.Path`` of a file. The function then
+            continues with the next record.
         producer: a producer, async or blocking, that the handler uses. It is started before the first record, and
             flushed at the end of each invocation. If one of its records fails, or is not delivered in time, the
             invocation raises, and Lambda retries all records of the event.
         report_failures: whether failures are returned to Lambda. Otherwise the invocation raises, and Lambda retries
             all records of the event.
-        margin: for how many seconds before Lambda's time limit no call of the handler begins; at most half of the time
-            that the invocation has. An async handler that runs at that moment is cancelled.
-        sinks: receive each event, as the sinks of a consumer. They are opened and closed in each invocation that has
-            events, which ends when they have received them, or after two seconds.
-        clock: the time; for tests.
+        margin: the number of seconds before Lambda's time limit in which no call to the handler begins. If this is more
+            than half of the time that the invocation has, half of that time is used. An async handler that is still
+            running when the margin begins is cancelled.
+        sinks: the sinks that receive each event, like the sinks of a consumer. They are opened and closed in each
+            invocation that has events. Such an invocation waits until the sinks have received the events, but for at
+            most two seconds.
+        clock: the source of the time, for tests.
 
     Raises:
         UsageError: an argument is wrong.
@@ -175,7 +177,8 @@ class KinesisEventSource:
         return _Function(self._settings, handler).as_function()
 
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch[Any]], object]], LambdaFunction]:
-        """Call the handler with batches of up to ``max_records``; ``None``: with all records of the event at once.
+        """Call the handler with batches of up to ``max_records`` records; ``None``: with all records of the event at
+        once.
 
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
         """
@@ -203,7 +206,7 @@ class KinesisEventSource:
         ).as_function()
 
     def close(self) -> None:
-        """Close the producer of dead letters that a stream's name stands for. Only tests need this."""
+        """Close the producer that was created because ``dead_letter`` names a stream. Only tests need this."""
         if self._settings.dead_letters is not None:
             self._settings.dead_letters.close()
 
@@ -225,7 +228,7 @@ class _Settings(NamedTuple):
 
 @final
 class _DeadLetters:
-    """Writes dead letters. The first letter imports the modules that its target needs."""
+    """Writes dead letters. Writing the first letter imports the modules that the target needs."""
 
     def __init__(self, target: object) -> None:
         if isinstance(target, str):
@@ -243,7 +246,7 @@ class _DeadLetters:
         self._close: Callable[[], Awaitable[object]] | None = None
 
     def write(self, letter: DeadLetter) -> object:
-        """Write a letter. An awaitable that this returns is to be awaited."""
+        """Write a letter. If this returns an awaitable, the caller must await it."""
         if self._write is None:
             from shardline.aio.consumer.dead_letters import dead_letter_writer  # noqa: PLC0415 - it imports much
 
@@ -289,7 +292,7 @@ class _Function:
         self.clock: Clock = settings.clock or SystemClock(is_async=self.is_async)
 
     def as_function(self) -> LambdaFunction:
-        """A plain function: tools that wrap or name Lambda functions expect no other callable."""
+        """Return a plain function, because tools that wrap or name Lambda functions expect no other callable."""
 
         def function(event: Mapping[str, Any], context: object = None) -> Response:
             run = _Run(self, event, context).run()
@@ -429,14 +432,14 @@ class _Run:
     # ---- awaiting
 
     async def _settle(self, result: object, until: Instant = NEVER) -> object:
-        """Await a result that is awaitable. In a plain function this needs the event loop, for a moment."""
+        """Await a result if it is awaitable. In a plain function, this needs the event loop for a moment."""
         if result is None or not isawaitable(result):
             return result
         awaitable = cast("Awaitable[object]", result)
         return await awaitable if self._function.is_async else run_in_loop(bounded(awaitable, self._until(until)))
 
     async def _cancel_at(self, at: Instant, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, and cancel it if it is not done by then. A plain handler cannot be cancelled."""
+        """Do the work, and cancel it if it is not done at the time ``at``. A plain handler cannot be cancelled."""
         await (bounded(work, self._until(at)) if self._function.is_async else work)
 
     def _until(self, at: Instant) -> float | None:
@@ -449,7 +452,7 @@ class _Run:
     # ---- the end
 
     def _current_window(self) -> Window:
-        """The window with the state so far."""
+        """Return the window with the state so far."""
         assert self._window is not None, "the function takes windows"
         return replace_state(self._window, self._machine.state)
 
@@ -467,10 +470,10 @@ class _Run:
         await self._settle(on_end(window), self._flush_by)
 
     async def _flush(self, producer: Any, failed_before: int) -> None:
-        """Deliver what the handler put.
+        """Deliver the records that the handler put.
 
         Raises:
-            ShardlineError: not everything was delivered.
+            ShardlineError: not every record was delivered.
         """
         left: list[Any] = cast("list[Any]", await self._settle(producer.flush(self._until(self._flush_by))))
         failed = producer.stats().failed_records - failed_before
@@ -562,9 +565,9 @@ def _check_state(state: object) -> State | None:
 
 
 def _time_limits(context: object, margin: float, now: Instant) -> tuple[Instant, Instant]:
-    """When the last call of the handler begins, and when the producer must be flushed.
+    """Return the time until which calls to the handler may begin, and the time at which the producer must be flushed.
 
-    A margin that is too large for the function would leave no time for a single record, in each invocation.
+    The margin is limited, because one that is too large for the function would never leave time for a single record.
     """
     remaining: Callable[[], float] | None = getattr(context, "get_remaining_time_in_millis", None)
     if remaining is None:
@@ -593,7 +596,7 @@ def _check_sinks(sinks: "Iterable[Sink | EventSink[ConsumerEvent]]") -> tuple[An
 
 
 def _is_producer(value: object) -> bool:
-    """Whether it is one of our producers. If it is, their modules are imported already."""
+    """Whether the value is one of our producers. If it is, the modules of the producers are already imported."""
     facades = sys.modules.get("shardline.aio.producer.producer_facade")
     return facades is not None and isinstance(value, facades.ProducerFacade)
 

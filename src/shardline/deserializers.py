@@ -7,7 +7,7 @@ for records that hold one value. These functions are for streams whose writers p
 Invariants:
 
 - All values of a record are returned, in order, or the whole record is refused with a ``ValueError``.
-- The time is linear in the size of the record.
+- Deserializing takes time linear in the size of the record.
 """
 
 import json
@@ -45,5 +45,5 @@ def netstrings(data: bytes) -> list[bytes]:
 
 
 def length_prefixed(data: bytes) -> list[bytes]:
-    """Return the byte strings of a record in which the length of each precedes it, in four bytes, big-endian."""
+    """Return the byte strings of a record. Each is preceded by its length in four bytes, big-endian."""
     return split_length_prefixed(data)

@@ -39,10 +39,10 @@ class ShardlineError(Exception):
 
 @final
 class UsageError(ShardlineError, ValueError):
-    """An argument or a setting is wrong. The message names it, its value and the allowed values. It was not accepted.
+    """An argument or a setting is wrong, and was not accepted. The message names it, its value and the allowed values.
 
     Attributes:
-        index: if ``put_many`` refused a record, the place of that record, from 0. Otherwise ``None``.
+        index: if ``put_many`` refused a record, the index of that record, counted from 0. Otherwise ``None``.
     """
 
     def __init__(self, *message: object, index: int | None = None) -> None:
@@ -62,7 +62,7 @@ class CredentialsError(ShardlineError):
 
 @final
 class WaitTimeout(ShardlineError, TimeoutError):  # noqa: N818 - names what happened
-    """A stream, consumer or delivery did not reach the awaited state in time. The operation itself goes on."""
+    """A stream, consumer or delivery did not reach the awaited state in time. The operation itself continues."""
 
 
 @final
@@ -126,9 +126,9 @@ class HandlerFailed(ShardlineError):  # noqa: N818 - names what happened
 
 @final
 class StreamRecreated(ShardlineError):  # noqa: N818 - names what happened
-    """The stream was deleted and re-created under its name, so the checkpoints do not apply to it.
+    """The stream was deleted and re-created under its name, so the checkpoints do not apply to the new stream.
 
-    ``ConsumerConfig(if_recreated="restart")`` starts over instead.
+    With ``ConsumerConfig(if_recreated="restart")``, the consumer starts over instead.
     """
 
 
@@ -142,7 +142,7 @@ class RequestError(ShardlineError):
         message: the service's message, or ours.
         status: the HTTP status. ``None`` if there was no answer.
         request_id: AWS's request id, for support cases.
-        retry_after: the delay in seconds that the service requested, if it did.
+        retry_after: the delay in seconds that the service requested. ``None`` if it requested no delay.
         maybe_received: whether the service may have acted on the request.
         retryable: whether the same request may succeed later.
     """

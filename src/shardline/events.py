@@ -1,8 +1,8 @@
 """The events of producers and consumers, and the sinks that receive them.
 
 Pass sinks to ``Producer(sinks=[...])`` or ``Consumer(sinks=[...])``, or use them everywhere with ``instrument``. Each
-sink is called with each event: per request or per change, never per record. No event contains data, keys or
-credentials. A new version may add events and fields.
+sink is called with each event. Events occur per request or per change, never per record. No event contains data, keys
+or credentials. A new version may add events and fields.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     EventT_contra = TypeVar("EventT_contra", contravariant=True, default=Event)
-else:  # type checkers know the default; at run time, only Python 3.13 does
+else:  # type checkers know the default of a type variable; at run time, only Python 3.13 and later do
     from typing import TypeVar
 
     EventT_contra = TypeVar("EventT_contra", contravariant=True)
@@ -121,11 +121,13 @@ class Sink(Protocol):
 class Tracing(Protocol):
     """Carries the trace context from the put of a record to its handler.
 
-    A ``Sink`` with a method ``tracing(source)`` that returns such an object traces that producer or consumer. Its
-    methods are called where your code runs, and must be quick. Their exceptions are logged, and cost no record.
+    A ``Sink`` with a method ``tracing(source)`` that returns such an object traces that producer or consumer. The
+    methods of the object are called where your code runs, and must be quick. Their exceptions are logged, and cost no
+    record.
 
-    If ``put_headers`` depends on a context variable alone, the object may have it as ``put_context``. Once the method
-    has returned ``None``, it is not called again while the variable has the same value.
+    If ``put_headers`` depends on a context variable alone, the object may have this variable as its attribute
+    ``put_context``. Once ``put_headers`` has returned ``None``, it is not called again while the variable has the same
+    value.
     """
 
     def put_headers(self) -> Mapping[str, str] | None:
@@ -148,7 +150,7 @@ _instrumentations: Final[list["Instrumentation"]] = []
 
 @final
 class Instrumentation:
-    """The sinks that one call of ``instrument`` added. A context manager that removes them at its end."""
+    """The sinks that one call of ``instrument`` added. As a context manager, it removes them when the block ends."""
 
     def __init__(self, sinks: tuple[Any, ...]) -> None:
         self._sinks = sinks
@@ -159,7 +161,7 @@ class Instrumentation:
         return self._sinks
 
     def remove(self) -> None:
-        """Add the sinks to no more producers and consumers. Those that have started keep them."""
+        """Stop adding the sinks to producers and consumers. Those that have already started keep the sinks."""
         if self in _instrumentations:
             _instrumentations.remove(self)
 

@@ -1,14 +1,16 @@
 """Reports the health of producers and consumers over HTTP: ``/livez``, ``/readyz`` and ``/metrics``.
 
-The server runs in threads of its own, so that it answers while the event loop is blocked, and says that it is blocked.
+The server runs in threads of its own, so that it answers even while the event loop is blocked, and reports the blocked
+loop.
 
 Invariants:
 
-- A thread per producer or consumer asks it for its state again and again, in its own event loop. The time since an
-  unanswered question is how long that loop has been blocked. Requests are answered from the last answer at once.
-- ``/livez`` fails only for what a restart can cure: a blocked event loop, a stuck handler, a failed consumer. Lag, a
-  lease store that is down, and a closed producer or consumer are no reasons for a restart.
-- ``/readyz`` fails until everything has reached its stream, and after it was closed.
+- For each producer or consumer, a thread asks for its state again and again, in the event loop of that producer or
+  consumer. While a question is unanswered, the time since the question is how long that loop has been blocked. HTTP
+  requests are answered at once, from the last known state.
+- ``/livez`` fails only because of problems that a restart can cure: a blocked event loop, a stuck handler or a failed
+  consumer. Lag, a lease store that is down, and a closed producer or consumer are not reasons for a restart.
+- ``/readyz`` fails until every producer and consumer has reached its stream, and once one of them is closed.
 - The threads do not keep the program from exiting.
 """
 
@@ -69,7 +71,7 @@ class HealthAnswer:
 @final
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The answer of a producer or consumer to a question for its state."""
+    """The answer of a producer or consumer to a question about its state."""
 
     health: str
     is_ready: bool
@@ -91,7 +93,7 @@ class HealthServer:
         watched: the producers and consumers.
         port: the port to listen on; 0 chooses a free one; ``None``: do not listen, only ``respond``.
         host: the address to listen on. The default is all addresses, because probes and scrapes come from elsewhere.
-        blocked_after: how many seconds an event loop may be blocked until ``/livez`` and ``/readyz`` fail.
+        blocked_after: how many seconds an event loop may be blocked before ``/livez`` and ``/readyz`` fail.
         registry: the metrics to serve; ``None``: those of all processes in the multiprocess mode of
             ``prometheus_client``, otherwise its default registry.
 
@@ -126,7 +128,7 @@ class HealthServer:
     # ---- start and close
 
     def start(self) -> None:
-        """Start to watch and to listen.
+        """Start watching and listening.
 
         Raises:
             UsageError: the port cannot be used, or an async producer or consumer is watched outside an event loop.
@@ -147,7 +149,7 @@ class HealthServer:
             self._listener.start()
 
     def close(self) -> None:
-        """Stop to listen and to watch. Closing twice is harmless."""
+        """Stop listening and watching. Closing twice is harmless."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -165,7 +167,7 @@ class HealthServer:
 
     @property
     def port(self) -> int | None:
-        """The port that it listens on, if it does."""
+        """The port that the server listens on. ``None`` if it does not listen."""
         return None if self._listener is None else self._listener.port
 
     # ---- answers
@@ -211,13 +213,13 @@ class _Probe:
         is_async = isinstance(watched, AsyncProducer | AsyncConsumer)
         self._call_soon = call_soon if is_async else None
         self._state = _State("starting", is_ready=False)
-        self._asked_at: float | None = None  # when the question was asked that has no answer yet
+        self._asked_at: float | None = None  # when the unanswered question was asked; None: no question is open
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shardline health probe", daemon=True)
 
     def start(self) -> None:
         if self._call_soon is not None:
-            self._state = self._look()  # this is the thread of the event loop
+            self._state = self._look()  # ``start`` runs in the thread of the event loop
         self._thread.start()
 
     def stop(self) -> None:
@@ -225,12 +227,12 @@ class _Probe:
 
     @property
     def blocked_for(self) -> float:
-        """For how many seconds the event loop has not answered."""
+        """The number of seconds for which the event loop has not answered."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def why_not_alive(self, blocked_after: float) -> str | None:
-        """Return why a restart would help, or ``None``."""
+        """Return why a restart would help, or ``None`` if it would not."""
         if self._state.loop_ended and self._state.health != "closed":
             return _LOOP_ENDED
         if self.blocked_for >= blocked_after:
@@ -238,7 +240,7 @@ class _Probe:
         return _NOT_ALIVE.get(self._state.health)
 
     def why_not_ready(self, blocked_after: float) -> str | None:
-        """Return why it does not do its work now, or ``None``."""
+        """Return why the producer or consumer is not working now, or ``None`` if it is."""
         reason = self.why_not_alive(blocked_after)
         if reason is not None:
             return reason
@@ -268,7 +270,7 @@ class _Probe:
     def _ask(self) -> _State | None:
         """Return the state as the host's thread sees it, or ``None`` if this probe was stopped."""
         if self._call_soon is None:
-            return self._look()  # it asks the network thread, and waits for the answer
+            return self._look()  # a blocking producer or consumer asks its network thread, and waits for the answer
         answers: list[_State] = []
         answered = threading.Event()
 
@@ -295,7 +297,7 @@ class _Probe:
 
 
 def _do_nothing() -> None:
-    """Nothing: scheduling it shows whether the event loop still exists."""
+    """Do nothing. Scheduling this function shows whether the event loop still exists."""
 
 
 # ---- HTTP
@@ -318,7 +320,7 @@ class _Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to accept connections."""
+        """Stop accepting connections."""
         self._wake.send(b"x")
         self._thread.join()
         self._server.server_close()
@@ -326,7 +328,7 @@ class _Listener:
         self._woken.close()
 
     def _run(self) -> None:
-        # Not serve_forever: its shutdown() waits up to half a second, which would block the caller's event loop.
+        # Do not use serve_forever: its shutdown() waits up to half a second, which would block the caller's event loop.
         with selectors.DefaultSelector() as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)

@@ -102,7 +102,7 @@ LeaseAnswer: TypeAlias = Lease | Refused | Failure | None
 class GroupOnStream(NamedTuple):
     """The group and the stream that a set of rows belongs to.
 
-    ``None`` if the rows do not name it: the rows of a KCL application name neither.
+    A field is ``None`` if the rows do not name it. The rows of a KCL application name neither.
     """
 
     group: str | None
@@ -175,7 +175,7 @@ class BatchingLeaseStore(Protocol):
     """A ``LeaseStore`` for which many operations at once are hardly more work than one."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        """Apply operations on different leases. Returns the answer of ``apply`` to each, in their order.
+        """Apply operations on different leases. Returns the answers of ``apply``, in the order of the operations.
 
         The operations are independent: if one is refused or fails, the others are applied nevertheless.
         """

@@ -1,7 +1,7 @@
 """How do many user records become one Kinesis record, and how does a reader get them back?
 
-The format is the KPL's. Its readers (the KCL, Firehose, Flink, helpers for Lambda) can read our aggregates, and we can
-read those of every writer::
+The format is that of the KPL. Every reader of KPL records (the KCL, Firehose, Flink, helpers for Lambda) can read our
+aggregates, and we can read the aggregates of every other writer::
 
     F3 89 9A C2 | AggregatedRecord | MD5 of AggregatedRecord (16 bytes)
 
@@ -14,15 +14,16 @@ implemented, and every reader that we know skips them.
 
 Invariants:
 
-- ``encode_aggregate`` writes the same bytes as the KPL: all partition keys, all explicit hash keys, all records. The
-  two tables are in order of first use and without repetition, and the fields of a record are in order.
+- ``encode_aggregate`` writes the same bytes as the KPL: all partition keys, then all explicit hash keys, then all
+  records. The two tables are in order of first use and without repetition, and the fields of a record are in order.
 - Data that is not a valid aggregate is a plain record: ``split_columns`` returns ``None`` and never raises. It returns
   all records of an aggregate or none.
-- An explicit hash key belongs to a record only if the record itself refers to one.
+- A record has an explicit hash key only if the record itself refers to one.
 - If a field occurs twice in a record, the last one counts, and so does the last of two tags with the same name. Unknown
   fields are skipped.
-- A tag never makes an aggregate invalid, as long as its length is right. A tag without a value has an empty one. A tag
-  that cannot be a header (without a name, not UTF-8, beyond the limits of ``model.headers``) is left out.
+- A tag never makes an aggregate invalid, as long as its length is right. A tag without a value counts as a tag with an
+  empty value. A tag that cannot be a header (without a name, not UTF-8, beyond the limits of ``model.headers``) is left
+  out.
 - Records of one aggregate with equal tags share their headers.
 - Splitting takes time and memory linear in the size of the data, whatever lengths and indices the data claims.
 """
@@ -39,20 +40,20 @@ from shardline.model.headers import NO_HEADERS, Headers, valid_headers
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 MD5_BYTES: Final = 16
 FRAME_BYTES: Final = len(MAGIC) + MD5_BYTES
-"""The bytes of an aggregate besides its protobuf message."""
+"""The size in bytes of an aggregate without its protobuf message."""
 
-# The tags of AggregatedRecord, all of wire type 2 ...
+# The field tags of AggregatedRecord, all of wire type 2:
 _KEY: Final = 0x0A
 _HASH_KEY: Final = 0x12
 _RECORD: Final = 0x1A
-# ... and of Record ...
+# The field tags of Record:
 _KEY_INDEX: Final = 0x08
 _HASH_KEY_INDEX: Final = 0x10
 _DATA: Final = 0x1A
 _TAG: Final = 0x22
 _RECORD_TAGS: Final = frozenset((_KEY_INDEX, _HASH_KEY_INDEX, _DATA, _TAG))
 _KNOWN_FIELDS: Final = 3  # fields 1 to 3 of both messages; a tag (field 4) of another wire type is skipped
-# ... and of Tag.
+# The field tags of Tag:
 _NAME: Final = 0x0A
 _VALUE: Final = 0x12
 _KNOWN_FIELDS_OF_TAG: Final = 2
@@ -60,7 +61,7 @@ _KNOWN_FIELDS_OF_TAG: Final = 2
 # Heads (a tag and a number) are encoded in advance for the numbers that nearly all records have. This is the producer's
 # innermost loop, and looking a head up takes a tenth of the time of encoding it.
 _READY: Final = 2048
-_HEAD_MAX_BYTES: Final = 16  # of a record, without its data; keys have at most 1,024 bytes
+_HEAD_MAX_BYTES: Final = 16  # the largest size of a record without its data; keys have at most 1,024 bytes
 _VARINTS: Final = [encode_varint(number) for number in range(_READY)]
 _HEADS: Final = {
     tag: [bytes((tag,)) + varint for varint in _VARINTS]
@@ -83,7 +84,7 @@ class Columns(NamedTuple):
     payloads: list[bytes]
     explicit_hash_keys: list[str | None]
     headers: Mapping[int, Headers] = _NO_HEADERS
-    """The headers of the records that have any, by the index of the record."""
+    """The headers, by the index of the record. Records without headers are left out."""
 
     def all_headers(self) -> list[Headers]:
         """Return the headers of each record."""
@@ -151,7 +152,7 @@ def _encode_any(
 
 
 def encode_tags(headers: Mapping[str, str]) -> bytes:
-    """Return the fields of a record that hold its headers. Empty without headers."""
+    """Return the fields of a record that hold its headers. The result is empty if there are no headers."""
     parts: list[bytes] = []
     for name, value in headers.items():
         tag = _entry(_NAME, name) + _entry(_VALUE, value)
@@ -174,7 +175,7 @@ def decode_tags(tags: bytes) -> Headers:
 
 
 def _read_tag(tag: bytes) -> tuple[str, str] | None:
-    """Return the name and value of one tag. ``None`` if it is broken, or has no name."""
+    """Return the name and value of one tag. ``None`` if the tag is broken or has no name."""
     name, value = None, ""
     at, stop = 0, len(tag)
     try:
@@ -196,10 +197,11 @@ def _read_tag(tag: bytes) -> tuple[str, str] | None:
 
 
 def is_framed(data: bytes | bytearray | memoryview) -> bool:
-    """Whether ``data`` starts with the magic bytes and ends with the MD5 of the bytes between the two.
+    """Whether ``data`` starts with the magic bytes and ends with the MD5 of the bytes in between.
 
     A producer must wrap such data (P12), even if ``split_columns`` would not accept it. Other readers are less strict:
-    from an aggregate with an index out of range, the KCL delivers the records before it and drops the rest.
+    if a record of an aggregate has an index out of range, the KCL delivers the records before this one and drops the
+    rest.
     """
     blob = bytes(data)
     if not blob.startswith(MAGIC) or len(blob) <= FRAME_BYTES:
@@ -209,7 +211,7 @@ def is_framed(data: bytes | bytearray | memoryview) -> bool:
 
 
 def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
-    """Return the records of an aggregate, at least one. ``None`` if the data is not an aggregate but a plain record.
+    """Return the records of an aggregate (at least one), or ``None`` if the data is a plain record.
 
     Explicit hash keys are returned unchecked: another writer may have written any text.
     """
@@ -271,7 +273,8 @@ class _Reader:
         """Read the keys at ``at`` that have the same length as the first one. Returns where the next field starts.
 
         Keys of equal length, such as UUIDs, form a grid: heads and texts repeat at equal distances. Reading them as a
-        grid takes half the time. This is only tried at the start of a message, because each attempt scans all of it.
+        grid takes half the time. This is only tried at the start of a message, because each attempt scans the whole
+        message.
         """
         blob = self._blob
         size, stop = blob[at + 1], self._stop

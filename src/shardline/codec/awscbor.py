@@ -33,7 +33,7 @@ _OPENING: Final = b"\xa2" + cbor.text("Records")
 
 
 def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
-    """Return the body of a PutRecords request, built in one growing buffer (``awsjson`` says why)."""
+    """Return the body of a PutRecords request, built in one growing buffer (``awsjson`` explains why)."""
     body = bytearray(_OPENING)
     body += cbor.head(cbor.ARRAY, len(entries))
     for entry in entries:

@@ -1,11 +1,11 @@
 """Encodes requests and decodes responses in AWS's JSON 1.1, the default protocol.
 
-A PutRecords with large entries is assembled by hand. Responses are decoded straight into structs.
+A PutRecords request with large entries is assembled by hand. Responses are decoded straight into structs.
 
 Invariants:
 
 - ``encode*`` write the same members as botocore's serializer, though not the same bytes.
-- Blobs are base64. Times are seconds since 1970 with milliseconds, rounded down (as in ``awscbor``).
+- Blobs are base64. Times are seconds since 1970, rounded down to milliseconds (as in ``awscbor``).
 - A body that cannot be encoded or decoded raises ``BodyError`` and nothing else.
 """
 
@@ -195,6 +195,6 @@ def decode_any(body: bytes) -> dict[str, object]:
         for record in answer.get("Records") or ():
             if "Data" in record:
                 record["Data"] = b64decode(record["Data"], validate=True)
-    except (binascii.Error, ValueError, TypeError) as error:  # TypeError: not a list, an object or a text
+    except (binascii.Error, ValueError, TypeError) as error:  # TypeError: a member is not a list, an object or a text
         raise BodyError(f"not a list of records: {error}") from None
     return answer

@@ -1,7 +1,7 @@
 """Encodes and decodes values in AWS's CBOR (``application/x-amz-cbor-1.1``).
 
-This is the subset of RFC 8949 that the AWS SDK for Java uses for Kinesis, with its one quirk: a timestamp is tag 1
-around epoch *milliseconds*, although the RFC says seconds.
+This is the subset of RFC 8949 that the AWS SDK for Java uses for Kinesis, with one quirk: a timestamp is tag 1 around
+epoch *milliseconds*, although the RFC says seconds.
 
 Invariants:
 
@@ -10,8 +10,9 @@ Invariants:
 - An aware datetime is written as tag 1 and whole milliseconds, rounded down. Tag 1 is read as float seconds since 1970.
   Any other tag is dropped and its content kept, except that big numbers (tags 2 and 3) become ints.
 - Definite and indefinite lengths, and floats of all three widths, are accepted. Of two equal keys, the last one counts.
-- For any bytes, ``decode`` returns a value or raises ``CborError``, and nothing else. Errors are truncated or surplus
-  input, reserved heads, unassigned simple values, keys that are not text, broken UTF-8, more than ``MAX_DEPTH`` levels.
+- For any bytes, ``decode`` returns a value or raises ``CborError``, and nothing else. It raises for truncated or
+  surplus input, reserved heads, unassigned simple values, keys that are not text, broken UTF-8, and more than
+  ``MAX_DEPTH`` levels.
 - Time and memory are linear in the input: a declared length that exceeds the rest of the input fails at once.
 - ``encode`` raises ``CborError`` for values that it cannot represent. The message names the type and never the value.
 """
@@ -39,7 +40,7 @@ MAP: Final = 5
 TAG: Final = 6
 
 _INT_LIMIT: Final = 1 << 64
-_ONE_BYTE: Final = 24  # additional information below this is the argument itself, else the width of the argument
+_ONE_BYTE: Final = 24  # additional information below 24 is the argument itself; 24 or more gives its width
 _EIGHT_BYTES: Final = 27
 _INDEFINITE: Final = 31
 _BREAK: Final = 0xFF
@@ -51,11 +52,11 @@ _FLOATS: Final = {0xF9: Struct(">e"), 0xFA: Struct(">f"), 0xFB: Struct(">d")}
 
 # The heads that ``_map`` reads without a call:
 _SHORT_TEXT: Final = 0x60  # text of up to 23 bytes
-_BEFORE_TEXT: Final = 0x5F  # such a head minus this is the length of head and text
+_BEFORE_TEXT: Final = 0x5F  # the head of such a text, minus this, is the length of the head and the text
 _TEXT_8: Final = 0x78  # text of up to 255 bytes
 _BYTES_8: Final = 0x58  # byte string of up to 255 bytes
-_EPOCH: Final = 0xC1  # a timestamp...
-_UNSIGNED_64: Final = 0x1B  # ...in eight bytes
+_EPOCH: Final = 0xC1  # the tag of a timestamp
+_UNSIGNED_64: Final = 0x1B  # an integer of eight bytes
 
 _HEAD_16: Final = Struct(">BH")
 _HEAD_32: Final = Struct(">BI")
@@ -75,14 +76,15 @@ class CborError(ValueError):
 
 
 def encode(value: object) -> bytes:
-    """Return the bytes of a value.
+    """Return the encoded bytes of a value.
 
     Args:
         value: None, bool, int (-2**64 to 2**64 - 1), float, str, bytes-like, list, tuple, a mapping with str keys, or
             an aware datetime.
 
     Raises:
-        CborError: the value has another type, an int or the nesting is out of bounds, or a text has a lone surrogate.
+        CborError: the value has another type, an int or the nesting is out of bounds, or a text contains a lone
+            surrogate.
     """
     parts: list[bytes] = []
     _append(parts, cast("_Input", value), MAX_DEPTH, {})
@@ -114,13 +116,13 @@ def head(major: int, length: int) -> bytes:
 
 
 def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, bytes]) -> None:
-    """Append the bytes of a value to ``parts``.
+    """Append the encoded bytes of a value to ``parts``.
 
     Args:
         parts: the bytes so far.
         value: the value.
         levels: how many levels of nesting are still allowed.
-        keys: the encoded keys so far. Few keys occur many times.
+        keys: a cache of the encoded keys, because the same few keys occur many times.
     """
     if isinstance(value, str):
         parts.append(text(value))
@@ -195,7 +197,7 @@ def decode(data: bytes | bytearray | memoryview) -> CborValue:
         data = bytes(data)
     try:
         value, end = _item(data, 0, MAX_DEPTH, {})
-    except (IndexError, StructError):  # reads past the end: catching them here is cheaper than checking each read
+    except (IndexError, StructError):  # a read past the end: catching it here is cheaper than checking each read
         raise _truncated() from None
     except UnicodeDecodeError:
         raise CborError("a CBOR text is not valid UTF-8") from None
@@ -236,7 +238,8 @@ def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[Cb
     _check_levels(levels)
     if major == TAG:
         return _tagged(data, at, length, levels - 1, keys)
-    # Each item has at least one byte, and each entry of a map two. A count that needs more bytes is refused at once.
+    # Each item has at least one byte, and each entry of a map at least two. A count that needs more bytes than are left
+    # is refused at once.
     if length * (major - ARRAY + 1) > len(data) - at:
         raise _truncated()
     if major == ARRAY:

@@ -6,7 +6,7 @@ responds in HTML, in plain text or with an empty body.
 Invariants:
 
 - Every response yields a code and a message, whatever its body contains. No exception is raised.
-- The code has neither the namespace before ``#`` nor the address after ``:``.
+- The code contains neither the namespace before ``#`` nor the address after ``:``.
 - The message has at most 1,000 characters, so that no HTML page ends up in a log.
 - The message contains no secret of the request, neither whole nor truncated. A service may echo the request, including
   the session token.
@@ -62,7 +62,7 @@ class ErrorResponse(NamedTuple):
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """Return AWS's id of the request, for support cases. Header names are in lower case."""
+    """Return AWS's request id, for support cases. Header names are in lower case."""
     return headers.get("x-amzn-requestid") or headers.get("x-amz-request-id")
 
 
@@ -89,7 +89,7 @@ def bare_code(declared: str) -> str:
 
 
 def _fields(body: bytes) -> Mapping[str, object] | None:
-    """Return the members of a JSON or CBOR error body. ``None`` if it is neither."""
+    """Return the members of a JSON or CBOR error body. ``None`` if the body is neither a JSON object nor a CBOR map."""
     start = body.lstrip()[:1]
     decoded: object = None
     try:
@@ -118,7 +118,7 @@ class _SecretMask:
 
     @property
     def longest(self) -> int:
-        """The largest number of characters that a secret can take, if it is escaped."""
+        """The largest number of characters that an escaped secret can have."""
         lengths = [sum(len(max(forms, key=len)) for forms in map(_escapes, secret)) for secret in self._secrets]
         return max(lengths, default=0)
 
@@ -126,7 +126,7 @@ class _SecretMask:
         """Return the text with stars in place of the secrets."""
         for secret in self._secrets:
             plain = max(_SPECIAL.split(secret), key=len)  # letters and digits are never escaped
-            if plain.casefold() in text.casefold():  # rarely true, and avoids the pattern, which takes milliseconds
+            if plain.casefold() in text.casefold():  # rarely true, so the slow pattern is rarely needed
                 pattern = "".join(_any_of(_escapes(character)) for character in secret)
                 text = re.sub(pattern, "***", text, flags=re.IGNORECASE)
         return text
@@ -146,7 +146,7 @@ def _any_of(forms: list[str]) -> str:
 
 
 def _readable(body: bytes, hide: _SecretMask) -> str:
-    """Return the words of an HTML page or of a text. Empty if the bytes are not text."""
+    """Return the words of an HTML page or of a text. The result is empty if the bytes are not text."""
     head = body[: 16 * _MESSAGE_MAX]
     text = hide(head.decode("utf-8", "replace"))
     if len(head) < len(body) and hide.longest:
@@ -157,7 +157,7 @@ def _readable(body: bytes, hide: _SecretMask) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a Retry-After header. The form with a date, which AWS does not use, is ignored."""
+    """Return the seconds in a Retry-After header. The form with a date, which AWS does not use, is ignored."""
     text = headers.get("retry-after", "").strip()
     if not text.isascii() or not text.isdigit():
         return None

@@ -1,14 +1,15 @@
 """Encodes and decodes the messages of an AWS event stream (``application/vnd.amazon.eventstream``).
 
 SubscribeToShard responds in this format. A frame consists of its total length, the length of its headers, the CRC-32 of
-these two, the headers, the payload, and the CRC-32 of all bytes before. Lengths are big-endian.
+these two, the headers, the payload, and the CRC-32 of all preceding bytes. Lengths are big-endian.
 
 Invariants:
 
 - The messages do not depend on how the bytes were cut into chunks, even if a broken frame follows them.
 - A message is returned only if its checksums, lengths and headers are right. Two equal header names, an unknown type, a
   value that exceeds the headers, broken UTF-8 and a time outside the years 1 to 9999 make a frame invalid.
-- A frame whose prelude declares too much (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth byte.
+- A frame whose prelude declares excessive lengths (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth
+  byte.
 - For any bytes, ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error every
   call raises, because the start of the next frame is unknown.
 - Each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias, final
 from zlib import crc32
 
 HeaderValue: TypeAlias = bool | int | str | bytes | datetime
-"""A string, a boolean, an integer of any of the four widths, bytes (also the 16 of a UUID), or a time in UTC."""
+"""A string, a boolean, an integer of any of the four widths, bytes (a UUID is 16 bytes), or a time in UTC."""
 
 HEADERS_MAX_BYTES: Final = 128 * 1024  # the limit of botocore and the AWS C runtime
 PAYLOAD_MAX_BYTES: Final = 24 * 1024 * 1024  # the limit of botocore

@@ -72,7 +72,7 @@ class ResponseReader:
     )  # fmt: skip
 
     def __init__(self, *, of_connect: bool = False) -> None:
-        self._of_connect = of_connect  # the response to a CONNECT has no body: the bytes after it are the tunnel's
+        self._of_connect = of_connect  # the response to a CONNECT has no body: the bytes after it belong to the tunnel
         self.status = 0
         """The status. It is 0 until the whole head has arrived."""
         self.headers: dict[str, str] = {}
@@ -116,7 +116,7 @@ class ResponseReader:
             self._feed_body(buffer)
 
     def feed_end(self) -> None:
-        """Note that the connection has ended.
+        """Handle the end of the connection.
 
         Raises:
             CutShortError: the response is not complete.
@@ -186,8 +186,8 @@ class ResponseReader:
     def _feed_chunks(self, data: bytes) -> None:
         """Decode chunks.
 
-        A chunk is a line with its size, the data and a line end. The last chunk has the size 0; after it come trailers
-        and an empty line.
+        A chunk consists of a line with its size, the data, and a line end. The last chunk has the size 0; trailers and
+        an empty line follow it.
         """
         buffer = self._buffer + data if self._buffer else data
         at = 0
@@ -240,7 +240,7 @@ class ResponseReader:
 
 
 def parse_length(text: str) -> int:
-    """Parse a Content-Length. It may be repeated if all values are equal."""
+    """Parse a Content-Length. The value may be repeated if all repetitions are equal."""
     values = {value.strip() for value in text.split(",")}
     value = values.pop()
     if values or not value.isascii() or not value.isdigit() or len(value) > 18:  # noqa: PLR2004 - fits 64 bits

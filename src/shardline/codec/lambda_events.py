@@ -2,8 +2,8 @@
 
 Invariants:
 
-- An event of another kind raises a ``UsageError`` that says what it is, and what is allowed.
-- Every record has a sequence number: without it, no failure could be reported.
+- An event of another kind raises a ``UsageError`` that describes the event and says which events are allowed.
+- Every record has a sequence number: without one, its failure could not be reported.
 - The records are those of ``deaggregate``: aggregates are unpacked, and data that is no aggregate is a plain record.
 """
 
@@ -38,20 +38,20 @@ class Window(NamedTuple):
     is_final: bool
     """Whether this is the last invocation of the window."""
     is_terminated_early: bool
-    """Whether Lambda ends the window before its time, because the state became larger than 1 MB."""
+    """Whether Lambda ends the window early, because the state became larger than 1 MB."""
 
 
 def read_event(event: object, origin: Origin) -> tuple[list[Record], Window | None]:
     """Return the records of an event, and its window if it has one.
 
     Raises:
-        UsageError: it is not a Kinesis event.
+        UsageError: the event is not a Kinesis event.
     """
     if not isinstance(event, Mapping):
         raise UsageError(f"{_EXPECTED}, not {type(event).__name__}")
     fields = cast("Mapping[str, Any]", event)
     window = _read_window(fields)
-    raws: object = fields.get("Records", None if window is None else [])  # the last event of a window may have none
+    raws: object = fields.get("Records", None if window is None else [])  # the last event of a window may lack them
     if not isinstance(raws, Sequence) or isinstance(raws, (str, bytes)):
         keys = ", ".join(sorted(map(repr, fields))) or "no keys"
         raise UsageError(f"{_EXPECTED}, not a mapping with {keys}, whose 'Records' are no list")
@@ -60,7 +60,7 @@ def read_event(event: object, origin: Origin) -> tuple[list[Record], Window | No
 
 
 def replace_state(window: Window, state: State | None) -> Window:
-    """Return the window with another state, which its reader cannot change."""
+    """Return a copy of the window with another, read-only state."""
     return window._replace(state=MappingProxyType(dict(state or {})))
 
 

@@ -7,8 +7,8 @@ name                 bytes                                                      
 ===================  ===============================================================  ===================
 ``json-lines``       each value, followed by a newline                                JSON on one line
 ``json-list``        ``[``, the values with commas between them, ``]``                JSON
-``netstrings``       each value as its decimal length, a colon, its bytes, a comma    bytes
-``length-prefixed``  each value as its length in four bytes (big-endian), its bytes   bytes
+``netstrings``       for each value: its decimal length, a colon, its bytes, a comma  bytes
+``length-prefixed``  for each value: its length (four bytes, big-endian), its bytes   bytes
 ===================  ===============================================================  ===================
 
 Invariants:
@@ -32,8 +32,8 @@ from shardline.errors import UsageError
 PackingName: TypeAlias = Literal["json-lines", "json-list", "netstrings", "length-prefixed"]
 
 _PREFIX_BYTES: Final = 4
-_DIGITS_MAX: Final = 11  # of a netstring's length: more than any record needs
-_json_syntax: Final = msgspec.json.Decoder(msgspec.Raw)  # checks the syntax, and builds no values
+_DIGITS_MAX: Final = 11  # digits in the length of a netstring; no record needs this many
+_json_syntax: Final = msgspec.json.Decoder(msgspec.Raw)  # checks the syntax without building values
 
 
 @final
@@ -44,9 +44,9 @@ class Packing(NamedTuple):
     base_bytes: int
     """The size of a pack without its values."""
     value_bytes: Callable[[int], int]
-    """Returns by how many bytes a value of this length makes a pack larger."""
+    """Returns the number of bytes that a value of this length adds to a pack."""
     encode: Callable[[Sequence[bytes]], bytes]
-    """Returns the pack of these values, at least one."""
+    """Returns the pack of these values. There must be at least one value."""
     check: Callable[[bytes], None] | None
     """Raises a ``UsageError`` if a value is invalid for the format. ``None``: all bytes are valid."""
 
@@ -83,7 +83,7 @@ def check_json(data: bytes) -> None:
     """Check that a value is one JSON text, in UTF-8.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the value is not one JSON text in UTF-8.
     """
     try:
         _json_syntax.decode(data)
@@ -99,7 +99,7 @@ def check_json_line(data: bytes) -> None:
     """Check that a value is one JSON text, in UTF-8, without a newline.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the value is not one JSON text in UTF-8, or contains a newline.
     """
     check_json(data)
     if b"\n" in data:

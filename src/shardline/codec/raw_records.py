@@ -7,7 +7,7 @@ Invariants:
 
 - Every record is checked before it is aggregated, and an error names the wrong record.
 - ``deaggregate`` loses no record and keeps the order. A plain record is returned as one record, with the same data.
-- The records of one aggregate share the service's facts about it, and have ``sub_sequence`` from 0.
+- The records of one aggregate share the service's facts about the aggregate. Their ``sub_sequence`` counts from 0.
 - A record from an aggregate is not deaggregated again: its data may look like an aggregate without being one (P12).
 """
 
@@ -31,7 +31,7 @@ UserTuple: TypeAlias = (
     | tuple[str, bytes, HeadersToPut]
     | tuple[str, bytes, str | None, HeadersToPut | None]
 )
-"""A record to aggregate: partition key, data, and an explicit hash key, headers or both if it has them."""
+"""A record to aggregate: the partition key, the data, and optionally an explicit hash key, headers or both."""
 
 Page: TypeAlias = GetRecordsResponse | SubscribeToShardEvent
 """A page of records that our own client returns."""
@@ -106,7 +106,7 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
 
     Records of an aggregate have ``aggregated=True``, their own key, explicit hash key and headers, their index in the
     aggregate as ``sub_sequence``, and the sequence number, arrival time, shard and stream of the aggregate, as far as
-    known.
+    these are known.
 
     Raises:
         UsageError: a record has another type, or its data is not valid base64. The message names the record by its
@@ -161,7 +161,7 @@ def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int, byte
 
 
 def _flatten(records: object) -> Iterator[tuple[object, str | None]]:
-    """Yield each raw record, and the name of the stream if the event around it has one."""
+    """Yield each raw record, and the name of the stream if the event around the record contains it."""
     if isinstance(records, (bytes, bytearray, memoryview, Record, RawRecord)):
         yield records, None
     elif isinstance(records, (GetRecordsResponse, SubscribeToShardEvent)):
@@ -238,7 +238,7 @@ def _from_lambda(event: Mapping[str, object], record: Mapping[str, object]) -> R
 
 
 def _from_firehose(record: Mapping[str, object], stream: str | None) -> Record:
-    """Convert a record of Firehose. Without ``kinesisRecordMetadata``, it was put into Firehose directly."""
+    """Convert a record of Firehose. A record without ``kinesisRecordMetadata`` was put into Firehose directly."""
     metadata = _mapping(record, "kinesisRecordMetadata")
     sub_sequence = _count(metadata, "subsequenceNumber")
     return Record(
@@ -263,7 +263,7 @@ def _decode(data: object) -> bytes:
 
 
 def _mapping(record: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return the mapping under ``name``. It is empty if the member is missing."""
+    """Return the mapping under ``name``. The mapping is empty if the member is missing."""
     value = record.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{name!r} must be a mapping, not {_kind(value)}")
@@ -287,7 +287,7 @@ def _count(record: Mapping[str, object], name: str) -> int:
 
 
 def _arrival(record: Mapping[str, object], name: str, *, per_second: int = 1) -> float | None:
-    """Return a time in seconds since 1970. A number is in units of which there are ``per_second`` in a second."""
+    """Return a time in seconds since 1970. A number counts units of 1/``per_second`` seconds."""
     value = record.get(name)
     if isinstance(value, datetime):
         if value.tzinfo is None:

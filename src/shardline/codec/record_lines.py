@@ -56,7 +56,7 @@ class _Line(msgspec.Struct):
 
 
 NO_KEY: Final = "NoKey"
-"""The error of a line that failed because it has no key. It must not be put without a key by mistake."""
+"""The error of a line that failed because it has no key. The record must not be put without a key by mistake."""
 
 _decode: Final = msgspec.json.Decoder(_Line).decode
 _OLD_DEAD_LETTER: Final = (
@@ -107,9 +107,9 @@ def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> Plai
 
 
 def format_problem(line: bytes) -> str | None:
-    """Return why the format of a line cannot be read. ``None`` if it can, or if the line is not a record at all."""
+    """Return why the format of a line cannot be read. ``None`` if it can be read, or if the line is not a record."""
     if b'"buried_at"' not in line and b'"version"' not in line:
-        return None  # without these members, there is no format to check: saves decoding the line twice
+        return None  # without these members, there is no format to check, and no need to decode the line twice
     try:
         return _format_problem(_decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError):

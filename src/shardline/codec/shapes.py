@@ -150,7 +150,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel_count(self) -> int:
-        """The number of channels, which read the stream's records by schema. 0 if the service does not say."""
+        """The number of channels, which read the stream's records by schema. 0 if the service does not report it."""
         return max(self.channels_shape or 0, 0)
 
     @property
@@ -160,7 +160,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record (data and key) that the stream accepts. A missing or impossible limit is the default."""
+        """The size of the largest record (data and key) that the stream accepts; the default if it is unknown."""
         return max(self.max_record_kib or 0, 0) * KIB or RECORD_DEFAULT_MAX_BYTES
 
 
@@ -208,7 +208,7 @@ class ListStreamConsumersResponse(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class ShardCountUpdate(msgspec.Struct, frozen=True, rename="pascal"):
-    """The response of UpdateShardCount."""
+    """The response to UpdateShardCount."""
 
     current_shard_count: int | None = None
     target_shard_count: int | None = None

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from hashlib import md5
 else:
     try:
-        # OpenSSL's MD5 spends most of its time on set-up. CPython's own takes 0.2 us per key instead of 0.45.
+        # OpenSSL's MD5 spends most of its time on set-up. CPython's own MD5 takes 0.2 us per key instead of 0.45 us.
         from _md5 import md5
-    except ImportError:  # this build of Python does not have it
+    except ImportError:  # this build of Python has no _md5
         import functools
         import hashlib
 
         md5 = functools.partial(hashlib.md5, usedforsecurity=False)
 
-md5_of_key: Final = md5  # for hot loops, where even a call of ``hash_digest_of`` would cost too much
+md5_of_key: Final = md5  # for hot loops, where even a call to ``hash_digest_of`` would cost too much
 HASH_KEY_COUNT: Final = 1 << 128
 HASH_KEY_MAX: Final = HASH_KEY_COUNT - 1
 
@@ -51,7 +51,7 @@ def check_partition_key(key: object) -> str:
 
 
 def hash_digest_of(key: str) -> bytes:
-    """Return the hash key of a partition key as 16 bytes, which compare like the numbers."""
+    """Return the hash key of a partition key as 16 bytes, which have the same order as the numbers."""
     return md5(key.encode()).digest()
 
 

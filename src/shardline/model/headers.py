@@ -4,10 +4,10 @@ Invariants:
 
 - ``Headers`` never change, and can be hashed like the other fields of a record. Records without headers share
   ``NO_HEADERS``.
-- ``check_headers`` accepts and ``valid_headers`` returns the same headers. So the headers of any record that was read
-  can be put again, whichever writer they come from.
-- Values are text. Bytes are sent as base64, under a name that ends in ``-bin`` (the convention of gRPC), and are read
-  as that base64.
+- ``check_headers`` accepts exactly the headers that ``valid_headers`` returns. So the headers of any record that was
+  read can be put again, whichever writer they come from.
+- Values are text. Bytes are sent as base64, under a name that ends in ``-bin`` (the convention of gRPC), and a reader
+  gets that base64.
 """
 
 import re
@@ -56,7 +56,7 @@ class Headers(Mapping[str, str]):
 
 
 NO_HEADERS: Final = Headers({})
-"""The headers of every record that has none."""
+"""The headers of every record without headers."""
 
 
 def check_headers(headers: object) -> dict[str, str]:
@@ -97,7 +97,7 @@ def _check_name(name: object) -> str:
 
 
 def _check_value(name: str, value: object) -> tuple[str, int]:
-    """Return the value of a header as text, and its length in UTF-8."""
+    """Return the value of a header as text, and its length in bytes of UTF-8."""
     if isinstance(value, str):
         try:
             return str(value), len(value) if value.isascii() else len(value.encode())
@@ -115,7 +115,7 @@ def _check_value(name: str, value: object) -> tuple[str, int]:
 
 
 def valid_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers among names and values that any writer may have written. Others are left out.
+    """Return the valid headers among names and values that any writer may have written. Invalid ones are left out.
 
     If a name occurs twice, the last value counts. If there are more headers than a record may have, the first ones
     that fit are kept.

@@ -48,22 +48,22 @@ class Checkpoint:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any record of the shard was committed: the checkpoint is no longer the initial one."""
+        """Whether any record of the shard was committed, so that the checkpoint is no longer the initial one."""
         return self.is_finished or self.sequence_number is not None
 
 
 @final
 class Incarnation(NamedTuple):
-    """The process that took a lease, as described by itself in the row."""
+    """The process that took a lease, as the process described itself in the row."""
 
     owner: str
     """The worker name under which the process took the lease. The incarnation counts only for this owner."""
     id: str
-    """A random id of the consumer. Two processes with the same worker name differ in it, as do two runs of a worker."""
+    """A random id of the consumer. Two processes with the same worker name, or two runs, have different ids."""
     lease_duration: float
     """Seconds of silence after which this owner counts as dead."""
     read_by: str | None = None
-    """How the process reads: ``"polling"`` or ``"fan-out"``. For people only; ``None`` if the row does not say."""
+    """How the process reads, for people: ``"polling"`` or ``"fan-out"``; ``None`` if the row does not contain it."""
 
 
 @final
@@ -88,9 +88,9 @@ class Lease:
     child_ids: frozenset[str] = frozenset()
     hash_range: HashRange | None = None
     owner_switches: int = 0
-    """How often the owner changed since the last commit."""
+    """How often the owner has changed since the last commit."""
     checkpoint_owner: str | None = None
-    """During a hand-over: the old owner, which still drains, while ``owner`` already names the next owner."""
+    """During a hand-over, the old owner, which is still draining, while ``owner`` already names the next owner."""
     latest_at: float | None = None
     """If the checkpoint is LATEST: the service's time when the row was created, minus 1 s, in seconds since 1970."""
     pending_checkpoint: Checkpoint | None = None
@@ -98,7 +98,7 @@ class Lease:
     throughput: float | None = None
     """KiB per second that the holder read recently, as the KCL counts them."""
     incarnation: Incarnation | None = None
-    """The process that last stored its incarnation. Use ``incarnation_of``: it may belong to an earlier owner."""
+    """The process that last stored its incarnation. This may be an earlier owner: use ``incarnation_of``."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:
@@ -121,7 +121,7 @@ class Lease:
         return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
 
     def incarnation_of(self, owner: str | None) -> Incarnation | None:
-        """Return the process that took the lease under this worker name. ``None`` if the row does not say."""
+        """Return the process that took the lease under this worker name. ``None`` if the row does not name it."""
         incarnation = self.incarnation
         return incarnation if incarnation is not None and incarnation.owner == owner else None
 
@@ -132,7 +132,7 @@ class Lease:
 
     @property
     def fence(self) -> Fence:
-        """The fields that a conditional write by a reader of this row compares."""
+        """The fields of this row that a conditional write compares."""
         return Fence(self.counter, self.owner, self.checkpoint_owner)
 
     @property

@@ -1,9 +1,9 @@
 """The limits of Kinesis Data Streams.
 
 Each limit is defined only here, with its source. [API] is the operation's page in the Kinesis API reference. [QUOTAS]
-is the page "Quotas and limits" and [LARGE] the page "Large records" of the developer guide; [GUIDE] is the named page
-of it. [MODEL] is the service model 2013-12-02, as shipped with botocore. Sizes are in bytes, times in seconds, rates
-per second.
+is the page "Quotas and limits" and [LARGE] the page "Large records" of the developer guide. [GUIDE] names another page
+of the developer guide. [MODEL] is the service model 2013-12-02, as shipped with botocore. Sizes are in bytes, times in
+seconds, rates per second.
 """
 
 from typing import Final
@@ -41,7 +41,7 @@ SUBSCRIPTION_TAKEOVER_WAIT: Final = 5.0  # [API] SubscribeToShard: ResourceInUse
 RETENTION_MIN_HOURS: Final = 24  # [API] DecreaseStreamRetentionPeriod
 RETENTION_MAX_HOURS: Final = 8_760  # [API] IncreaseStreamRetentionPeriod: 365 days
 
-# ---- calls per second of the control plane, per account if nothing else is stated
+# ---- control-plane calls per second, per account unless stated otherwise
 DESCRIBE_STREAM_PER_SECOND: Final = 10.0  # [API] DescribeStream
 DESCRIBE_STREAM_SUMMARY_PER_SECOND: Final = 20.0  # [API] DescribeStreamSummary
 LIST_SHARDS_PER_SECOND: Final = 1_000.0  # [API] ListShards, per stream
@@ -61,10 +61,10 @@ CONSUMERS_PER_ADVANTAGE_STREAM: Final = 50  # [API] RegisterStreamConsumer: with
 CONSUMERS_CREATING_AT_ONCE: Final = 5  # [API] RegisterStreamConsumer
 TAGS_PER_STREAM: Final = 50  # [API] AddTagsToStream
 UPDATE_SHARD_COUNT_PER_DAY: Final = 10  # [API] UpdateShardCount: per rolling 24 hours and stream
-UPDATE_STREAM_MODE_PER_DAY: Final = 2  # [GUIDE] how-do-i-size-a-stream: twice within 24 hours, of each stream
+UPDATE_STREAM_MODE_PER_DAY: Final = 2  # [GUIDE] how-do-i-size-a-stream: twice within 24 hours for each stream
 SHARDS_PER_STREAM_BY_UPDATE: Final = 10_000  # [API] UpdateShardCount
 WARM_THROUGHPUT_MAX_MIBPS: Final = 10_240  # [API] UpdateStreamWarmThroughput: 10 GiBps
-DATA_FRESHNESS_MIN: Final = 300  # [GUIDE] data-delivery-concepts: seconds, and the default
+DATA_FRESHNESS_MIN: Final = 300  # [GUIDE] data-delivery-concepts: in seconds; also the default
 DATA_FRESHNESS_MAX: Final = 900  # [GUIDE] data-delivery-concepts
 
 # ---- names

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A position has exactly one of six kinds. It has a sequence number or a time only if its kind needs it.
-- ``SHARD_END`` is the checkpoint of a finished shard. A reader cannot start there.
+- A position has exactly one of six kinds. It has a sequence number or a time only if its kind needs one.
+- ``SHARD_END`` is the checkpoint of a finished shard. A reader cannot start at this position.
 """
 
 import math

@@ -2,12 +2,13 @@
 
 Invariants:
 
-- The service does not refuse entries that pass ``check_entries`` for their number, sizes, keys or types.
+- Entries that pass ``check_entries`` are not refused by the service because of their number, sizes, keys or types.
 - The record limit is a property of the stream. This module enforces only the highest limit that a stream can have.
-- Two records that differ only in how they were read (``Origin``) are equal: a record that is read again is the same.
-- Reading a record costs one allocation that the garbage collector does not track, and no Python code.
+- Two records that differ only in how they were read (``Origin``) are equal, so a record that is read again equals the
+  copy that was read first.
+- Reading a record costs one allocation that the garbage collector does not track, and runs no Python code.
 - ``lag`` is the age of a record when it was handed out, to within 10 ms. It does not depend on how long the record
-  waited before, nor on when ``lag`` is read. A record that is handed out again has the lag of the last time.
+  waited before, nor on when ``lag`` is read. A record that is handed out again has the lag of the last hand-out.
 """
 
 from bisect import bisect_right
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     ValueT_co = TypeVar("ValueT_co", covariant=True, default=bytes)
-else:  # type checkers know the default; at run time, only Python 3.13 does
+else:  # type checkers know the default of a type variable; at run time, only Python 3.13 and later do
     from typing import TypeVar
 
     ValueT_co = TypeVar("ValueT_co", covariant=True)
@@ -44,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Let an entry be unpacked like the tuple that may be used instead."""
+        """Let an entry be unpacked like the tuple that may be passed instead of it."""
         return iter((self.data, self.key, self.explicit_hash_key))
 
 
@@ -58,7 +59,7 @@ class LeaseInForce(Protocol):
 
     @property
     def token(self) -> int:
-        """The fencing token, which grows with every change of the owner. Pass it to systems that refuse older ones."""
+        """The fencing token, which grows whenever the owner changes. Pass it to systems that refuse older tokens."""
         ...
 
 
@@ -78,9 +79,9 @@ class Origin:
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 
     def hand_out(self, record: "Record[Any]", at: float) -> None:
-        """Note that this record and later ones are handed out at a time, in seconds since 1970 by the service's clock.
+        """Store when this record and later ones are handed out, in seconds since 1970 by the service's clock.
 
-        A later call for a later record overrides the time from there on.
+        A later call for a later record overrides the time from that record on.
         """
         place = _place_of(record)
         handed_out = self._handed_out
@@ -89,7 +90,7 @@ class Origin:
         handed_out.append((place, at))
 
     def handed_out_at(self, record: "Record[Any]") -> float | None:
-        """Return when a record was handed out. ``None`` if it was not."""
+        """Return when a record was handed out. ``None`` if it was not handed out."""
         found = bisect_right(self._handed_out, _place_of(record), key=_by_place)
         return self._handed_out[found - 1][1] if found else None
 
@@ -107,9 +108,9 @@ UNKNOWN_ORIGIN: Final = Origin()
 """The origin of records that no consumer has read."""
 
 
-# A msgspec struct, although the rest of the model is plain Python: it takes 0.15 us per record, and a NamedTuple 0.7 or
-# more, mostly for the garbage collector (measured). The collector need not track records: a record refers to values,
-# and to an origin, which does not refer to records.
+# A msgspec struct, although the rest of the model is plain Python: it takes 0.15 us per record, and a NamedTuple takes
+# 0.7 us or more, mostly for the garbage collector (measured). The collector need not track records: a record refers to
+# values, and to an origin, which does not refer to records.
 @final
 class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     """A user record: a plain Kinesis record, or a record from an aggregate.
@@ -134,7 +135,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     origin: Origin = UNKNOWN_ORIGIN
     """How the record was read."""
     headers: Mapping[str, str] = NO_HEADERS
-    """The headers that were put with the record, as a read-only mapping. Empty without headers."""
+    """The headers that were put with the record, as a read-only mapping. Empty if no headers were put."""
 
     @property
     def lag(self) -> float | None:
@@ -149,7 +150,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
 
     @property
     def value(self) -> ValueT_co:
-        """The data, deserialized by the consumer's ``deserializer``. Without one, the data itself.
+        """The data, deserialized by the consumer's ``deserializer``. Without a deserializer, the data itself.
 
         Each access calls the deserializer again, so its exceptions are raised in the code that reads ``value``.
         """
@@ -160,12 +161,12 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
 
     @property
     def order(self) -> SequenceNumber:
-        """The position in the shard, which can be compared with that of every record of the same shard."""
+        """The position in the shard, which can be compared with that of every other record of the same shard."""
         return SequenceNumber.parse(self.sequence_number or "0", self.sub_sequence)
 
 
 def hand_out(records: Sequence[Record[Any]], at: float) -> None:
-    """Note that these records, which are in order, are handed out at a time."""
+    """Store the time at which these records, which are in order, are handed out."""
     place = 0
     while place < len(records):
         origin = records[place].origin
@@ -207,7 +208,8 @@ def check_data(data: object) -> bytes:
 def options_of_tuple(fields: Sequence[Any]) -> tuple[Any, Any]:
     """Return the explicit hash key and the headers of a tuple (key, data, ...).
 
-    The third of three values is either of the two: headers are a mapping. Of four values, both may be ``None``.
+    The third of three values is the headers if it is a mapping, otherwise the explicit hash key. Of four values, the
+    third and the fourth may be ``None``.
     """
     third, fourth = (*fields, None, None)[2:4]
     return (None, third) if len(fields) == 3 and isinstance(third, Mapping) else (third, fourth)  # noqa: PLR2004

@@ -5,8 +5,9 @@ Invariants:
 - Sequence numbers compare as numbers, never as text ("9" is before "10").
 - Records of one aggregate share its sequence number and are ordered by sub-sequence, from 0.
 - A plain record has sub-sequence 0.
-- The high bits of AWS's numbers are the second in which the shard was created (seen since 2014, not documented). If a
-  stream was deleted and re-created at least a second later, this distinguishes two shards with the same id.
+- The high bits of AWS's numbers are the second in which the shard was created (observed since 2014, but not
+  documented). If a stream was deleted and re-created at least a second later, this distinguishes two shards with the
+  same id.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple, Self, final
 from shardline.errors import UsageError
 from shardline.model.limits import SEQUENCE_NUMBER_MAX_DIGITS
 
-_LIFE_SHIFT: Final = 148  # the bits above are the digit 2, and the second in which the shard was created
+_LIFE_SHIFT: Final = 148  # the higher bits contain the digit 2 and the second in which the shard was created
 _LIFE_LEAD: Final = 2 << 36
 _LIFE_DIGITS: Final = 56
 _DIGITS: Final = frozenset("0123456789")
@@ -47,13 +48,13 @@ class SequenceNumber:
         return cls(int(text), sub_sequence)
 
     def __str__(self) -> str:
-        """Return the service's number, without the sub-sequence."""
+        """Return the service's sequence number, without the sub-sequence."""
         return str(self.number)
 
 
 @final
 class NumberRange(NamedTuple):
-    """The sequence numbers that a shard can give out, as text: at least ``first``, and less than ``limit``."""
+    """The sequence numbers that a shard can assign, as text: at least ``first``, and less than ``limit``."""
 
     first: str
     limit: str
@@ -63,9 +64,9 @@ ANY_NUMBER: Final = NumberRange("", ":")  # in ASCII, ":" follows the digits
 
 
 def numbers_of_shard(starting_number: str) -> NumberRange:
-    """Return the numbers of the shard whose first number is this one. ``ANY_NUMBER`` if it has not AWS's layout.
+    """Return the sequence numbers of the shard that starts with this one. ``ANY_NUMBER`` if its layout is not AWS's.
 
-    All numbers of AWS's layout have the same length, so they compare as text like numbers.
+    All numbers of AWS's layout have the same length, so their order as text is their order as numbers.
     """
     if len(starting_number) != _LIFE_DIGITS or not _DIGITS.issuperset(starting_number):
         return ANY_NUMBER

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A shard has no parent if it was created with its stream, one after a split, and two after a merge (the parent and the
-  adjacent parent).
+- A shard that was created with its stream has no parent. A shard that a split created has one parent, and a shard that
+  a merge created has two (the parent and the adjacent parent).
 - A shard with an ending sequence number is closed. A closed shard never opens again.
 """
 
@@ -32,7 +32,7 @@ class Shard:
 
     @property
     def parent_ids(self) -> tuple[str, ...]:
-        """The ids of the parents: no id, one or two."""
+        """The ids of the parents: zero, one or two ids."""
         return tuple(parent for parent in (self.parent_id, self.adjacent_parent_id) if parent is not None)
 
 

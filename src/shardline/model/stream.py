@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A stream is addressed by its name or by its ARN, never by both. Each is checked before any request is sent.
+- A stream is addressed by its name or by its ARN, never by both. Both are checked before any request is sent.
 - A registered consumer (enhanced fan-out) is addressed by its ARN, which contains the ARN of its stream.
 """
 
@@ -42,7 +42,7 @@ def parse_stream(text: object) -> StreamRef:
     """Return the stream with this name or ARN.
 
     Raises:
-        UsageError: the text is neither.
+        UsageError: the text is neither a name nor an ARN.
     """
     if not isinstance(text, str):
         raise UsageError(f"a stream is named by a str (its name or ARN), not {type(text).__name__}")
@@ -75,7 +75,7 @@ def parse_consumer_arn(text: object) -> StreamRef:
 
 
 def consumer_created_at(consumer_arn: str) -> int:
-    """Return when a consumer was registered, from its ARN: in whole seconds since 1970."""
+    """Return when a consumer was registered, in whole seconds since 1970. Its ARN contains this time."""
     parse_consumer_arn(consumer_arn)
     return int(consumer_arn.rpartition(":")[2])
 

@@ -5,8 +5,8 @@ Invariants:
 - P7: the same as for the async queue (``shardline.aio.producer.backpressure``).
 - Each waiting thread has a ``Latch``, which the host or another thread opens. The host never takes a lock that a user's
   thread may hold.
-- A signal handler that puts while its own thread waits in the queue does not wait. Its place would be behind that of
-  the interrupted thread, which cannot move up until the handler returns.
+- A signal handler that puts while its own thread waits in the queue does not wait. The place of its put would be behind
+  that of the interrupted thread, which cannot move up until the handler returns.
 """
 
 import time
@@ -38,6 +38,6 @@ class ThreadWaitQueue(WaitQueue):
                 turn.wait(left)
         finally:
             if turn in self._queue:
-                self._queue.remove(turn)  # inline, as in the async queue: an interrupt could prevent a method's call
+                self._queue.remove(turn)  # inline, because an interrupt could prevent the call of a method
             self.move_up()
         return True

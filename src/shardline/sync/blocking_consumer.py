@@ -6,11 +6,12 @@ further threads.
 Invariants (docs/guarantees.md defines C5 and L5):
 
 - C5: the same as for the async consumer. Closing the consumer acknowledges the records that the closing thread was
-  handed, and waits for other threads to finish theirs. Leaving the block by an exception, including Ctrl-C, does not
-  acknowledge the last record: it is delivered again.
-- L5: leases are released on exit, even if the block is left by an exception.
-- Any thread may acknowledge, query and close. Only one thread may iterate at a time.
-- The network thread never waits for a user's thread. A callback that would wait for the network thread is refused.
+  handed, and waits for other threads to finish theirs. Leaving the block because of an exception, including Ctrl-C,
+  does not acknowledge the last record: it is delivered again.
+- L5: leases are released on exit, even if the block is left because of an exception.
+- Any thread may acknowledge records, and query and close the consumer. Only one thread may iterate at a time.
+- The network thread never waits for a user's thread. A call in a callback that would wait for the network thread is
+  refused.
 - A handler may close the consumer that runs it. That ``close`` does not wait, because it would wait for the handler
   itself.
 """
@@ -99,7 +100,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         close_timeout: float | None = 30.0,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
-        self._thread: LoopThread | None = None  # first: __del__ runs even if __init__ raises
+        self._thread: LoopThread | None = None  # set first, because __del__ runs even if __init__ raises
         if "client" in connection:
             raise UsageError("client: a blocking Consumer has its own connections: pass the connection arguments")
         self._session = ConsumerSession(
@@ -123,7 +124,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )
-        # Held during start and close. Re-entrant, because a signal handler may close in between.
+        # Held during start and close. Re-entrant, because a signal handler may call close in the middle of either.
         self._lifecycle_lock = threading.RLock()
         watch_forks(self)
 
@@ -146,7 +147,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
                     thread.stop(partial(_abandon, self._session))
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop handing out records, let other threads finish theirs, commit, and release the leases.
+        """Stop handing out records, let other threads finish their records, commit, and release the leases.
 
         The records that this thread was handed count as processed (C5). Closing twice is harmless. In a handler,
         ``close`` does not wait: the consumer closes in the background.
@@ -166,7 +167,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         refuse_to_wait_in_callback("close()")
         session.handle_close_in_sink()
         if not clean:
-            session.left_by_error = True  # before the lock: a clean close of another thread may hold it, and wait
+            session.left_by_error = True  # set without the lock, which a waiting close in another thread may hold
         with self._lifecycle_lock:
             thread = self._thread
             if thread is None:
@@ -253,7 +254,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
     ) -> None:
-        """Call ``handler`` with every record, in threads: in order within a shard, shards concurrently.
+        """Call ``handler`` with every record, in threads: in order within a shard, concurrently across shards.
 
         Returns when the consumer is closed, or when a bounded run is complete.
 
@@ -261,7 +262,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             handler: is called with a record, or with a ``Batch`` if ``batch`` is set.
             batch: call the handler with batches of up to this many records.
             max_wait: maximum time to wait for a batch to fill, in seconds, once it has its first record.
-            policy: how to retry a handler that fails. By default it is called up to five times, then this raises.
+            policy: how to retry a handler that fails. By default the handler is called up to five times, then ``run``
+                raises.
             dead_letter: destination of records whose handler failed permanently: a callable, which is called with a
                 ``DeadLetter`` in a thread, a stream's name or ARN, a ``shardline.sync.Producer``, or the
                 ``pathlib.Path`` of a file.
@@ -300,7 +302,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
 
     @property
     def health(self) -> Health:
-        """The ``health`` of ``status()``, which costs less to read if there are many shards."""
+        """The ``health`` of ``status()``. Reading only the health costs less if there are many shards."""
         return self._session.health if self._thread is None else self._thread.ask(lambda: self._session.health)
 
     def handle_fork(self) -> None:
@@ -322,7 +324,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
 async def _abandon(session: ConsumerSession) -> None:
     """Close the session of a consumer that failed to start or was garbage-collected without ``close``.
 
-    It takes the session, because a reference to the ``Consumer`` would keep the consumer alive.
+    The argument is the session, because a reference to the ``Consumer`` would keep the consumer alive.
     """
     if session.is_started:
         await session.close(None, 0.0, clean=False)

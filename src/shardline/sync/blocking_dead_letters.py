@@ -2,8 +2,8 @@
 
 Invariants:
 
-- As for the async consumer, a dead letter is written when the callable has returned, or when every record has its
-  receipt.
+- As for the async consumer, a dead letter counts as written when the callable has returned, or when every record has
+  its receipt.
 - The user's callable runs in a thread, so it may block.
 """
 

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- P1, and the invariants of the async delivery.
+- P1 and the invariants of the async delivery hold for this delivery, too.
 - Any number of threads may wait. The network thread sets the ending and then looks for waiters; a waiter adds itself
   and then looks at the ending. So one of the two always sees the other. Waiters add themselves one at a time: if two
-  both found no list, each would create one, and one waiter would be lost.
+  waiters found no list at the same time, each would create a list, and one waiter would be lost.
 - The network thread never waits for an outcome that only it can produce: a callback that tries to wait is refused.
 """
 
@@ -31,7 +31,7 @@ _WAIT_SLICE: Final = 0.5  # seconds: a Ctrl-C that arrives just as a wait begins
 
 @final
 class _WaitersLock:
-    """The lock that is held while a waiter adds itself. Re-entrant: a signal handler may wait for a delivery, too."""
+    """The lock that is held while a waiter adds itself. Re-entrant, because a signal handler may also wait."""
 
     lock = threading.RLock()
 
@@ -92,7 +92,7 @@ class Delivery(SettledRecord):
         """Return a future of the receipt, for ``concurrent.futures.wait``, ``as_completed`` and similar functions.
 
         Each call returns a new future. It cannot be cancelled, because the record was already put. Its callbacks run in
-        the network thread, where they must not wait for it.
+        the network thread, so they must not wait for a delivery.
         """
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()
@@ -109,13 +109,13 @@ class Delivery(SettledRecord):
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
         """Call ``callback(delivery)`` in the network thread when the delivery has succeeded or failed.
 
-        If it already has, call the callback at once, in this thread.
+        If the delivery has already succeeded or failed, call the callback at once, in this thread.
         """
         self.when_done(lambda: callback(self))
 
     def add_waiter(self, wake: "Callable[[], None]") -> None:
         with _WaitersLock.lock:
-            record: BufferedRecord = self  # which declares the type of its waiters
+            record: BufferedRecord = self  # BufferedRecord declares the type of the waiters
             waiters = record.waiters
             if waiters is None:
                 record.waiters = waiters = []

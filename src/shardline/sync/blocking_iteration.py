@@ -5,8 +5,8 @@ Invariants (C5 is defined in docs/guarantees.md):
 - C5: only requesting the next record, or a clean close, acknowledges the last one.
 - Taking a record does not switch threads: an iterator asks the network thread only once per page.
 - An interrupted wait has consumed nothing and lost nothing: a cursor that arrived stays with the taker.
-- Once a lease is lost, or another worker has asked for it, no further record of its page is handed out. A thread that
-  is taking a record at that moment may still get that record.
+- Once a lease is lost, or another worker has asked for it, no further record that was read under the lease is handed
+  out. A thread that is taking a record at that moment may still get that record.
 """
 
 from typing import Generic, Self, final

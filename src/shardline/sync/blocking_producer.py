@@ -1,6 +1,6 @@
 """The blocking producer, for programs without an event loop.
 
-It has the same intake and machine as the async producer. A put runs entirely in the caller's thread and touches only
+It uses the same intake and machine as the async producer. A put runs entirely in the caller's thread and touches only
 the intake. A daemon thread, the network thread, runs an event loop with the machine's host. Methods that look into the
 machine (``flush``, ``close``, ``stats``) ask that thread.
 
@@ -8,10 +8,10 @@ Invariants:
 
 - P1, P7, P10: the same as for the async producer. Threads get room in the order in which they began to wait.
 - A put holds the putters' lock while it checks the gate and appends the record. The lock is re-entrant, because a
-  signal handler or a finalizer may put in the middle of a put of its own thread. The network thread takes the lock only
-  for a callback that puts, and then waits only briefly (``_LockForCallbacks``): the thread that holds the lock may be
-  in a signal handler that closes the producer, and so waits for the network thread.
-- Any thread may put, flush and close, even a signal handler in the middle of a put.
+  signal handler or a finalizer may put a record in the middle of a put in its own thread. The network thread takes the
+  lock only for a callback that puts, and then waits only briefly (``_LockForCallbacks``): the thread that holds the
+  lock may be in a signal handler that closes the producer, and so waits for the network thread.
+- Any thread may put, flush and close, and so may a signal handler in the middle of a put.
 - The network thread never waits for itself. A callback that would wait is refused. A callback that puts while the
   buffer is full gets ``BufferFull`` instead of waiting.
 """
@@ -56,7 +56,7 @@ from shardline.sync.host_thread import LoopThread
 _clock: Final = time.monotonic
 _get_ident: Final = threading.get_ident
 _WAKE: Final = Put.WAKE  # a module global, because put is the hot path
-_SLICE_RECORDS: Final = 128  # records that put_many adds each time it holds the lock
+_SLICE_RECORDS: Final = 128  # records that put_many adds each time it takes the lock
 _LOCK_TIMEOUT: Final = 0.1  # seconds; a put holds the lock for microseconds
 
 
@@ -122,7 +122,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         drain_on_cancel: bool = True,
         **connection: Unpack[ConnectionArguments],
     ) -> None:
-        # A check only: the network thread creates its own client.
+        # Only check the arguments: the network thread creates its own client.
         unused_client, _ = check_client("Producer", None, connection)
         super().__init__(
             stream,
@@ -154,7 +154,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             try:
                 thread.start()
                 self._network_ident = thread.ident
-                # In an empty context: that of a caller inside trio says that trio's event loop is running.
+                # Use an empty context, because the context of a caller inside trio says that trio's event loop is
+                # running.
                 Context().run(thread.call, partial(_begin, thread, self._driver, self._connection))
                 self._thread, self._schedule_in_loop = thread, thread.soon
             finally:
@@ -163,7 +164,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             self._admit()
 
     def close(self, timeout: float | None = None) -> list[Delivery]:
-        """Refuse further puts, deliver the buffered records within ``timeout`` seconds, and return the undelivered.
+        """Refuse further puts, deliver the buffered records within ``timeout`` seconds, and return failed deliveries.
 
         The returned deliveries have failed with the code ``Closed``, unless they failed earlier. Closing twice is
         harmless.
@@ -173,7 +174,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         self._driver.sinks.handle_close()
         if limit == 0 and self._closed and self._thread is not None:
             self._thread.soon(self._driver.stop)  # a close with no time left cuts a longer one short
-        if self._closer == threading.get_ident():  # a signal handler, in the middle of a close of its own thread
+        if self._closer == threading.get_ident():  # this is a signal handler in the middle of a close in its own thread
             return undelivered(self._left)
         with self._lifecycle_lock:
             self._closer = threading.get_ident()
@@ -252,7 +253,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         try:
             with self._lock if _get_ident() != self._network_ident else self._callbacks_lock:
                 reserved, reserved_bytes = intake.reserved_records + 1, intake.reserved_bytes + size
-                # As in ``Intake.put``, inlined: up to the append, no call lets a signal handler run in between (P1).
+                # This is ``Intake.put``, inlined so that up to the append no call lets a signal handler run in between
+                # (P1).
                 if (
                     intake.refusal is None
                     and reserved <= intake.limit_records
@@ -268,7 +270,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             if result is _WAKE:
                 self._wake()
                 return delivery
-        except BaseException:  # a signal handler raised: the record may be in the intake, and the host asleep (P1)
+        except BaseException:  # a signal handler raised: the record may be in the intake while the host sleeps (P1)
             self._wake()
             raise
         self._accept(delivery, size, timeout)
@@ -277,7 +279,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     def _check(
         self, payload: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
     ) -> tuple[bytes, str | None, str | None, bytes, int]:
-        """Return the validated parts of a record, the encoded headers and the size of all."""
+        """Return the validated parts of a record, the encoded headers and the total size."""
         tags, limit = self._tags_of(headers), self._intake.record_max_bytes
         checked = check_tagged_record(payload, key, explicit_hash_key, limit, self._packing, tags=tags)
         data, key, explicit_hash_key, tags = checked
@@ -318,7 +320,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         Like the async ``put_many``, except that it takes no async iterables.
 
         Raises:
-            UsageError: a record is invalid: ``error.index`` says which. No record of a collection was accepted.
+            UsageError: a record is invalid: ``error.index`` says which. If ``records`` is a collection, no record was
+                accepted.
             BufferFull: there was no room for a record for ``timeout`` seconds. Records accepted before that stay
                 accepted.
             Closed: the producer is closed, or not started.
@@ -453,7 +456,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
 
 
 async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArguments) -> None:
-    """Connect, and start the host. Neither keeps a reference to the ``Producer``, which would keep it alive."""
+    """Connect, and start the host. The client and the host do not refer to the ``Producer``, so it can be collected."""
     client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()
     driver.sinks.start()

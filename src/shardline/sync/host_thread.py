@@ -4,11 +4,12 @@ Other threads pass coroutines to it and wait for their results.
 
 Invariants:
 
-- Every call ends: it returns or raises the result of the coroutine, or raises ``Closed`` if the loop ended before.
+- Every call ends: it returns the result of the coroutine, raises the exception of the coroutine, or raises ``Closed``
+  if the loop ended first.
 - A thread that is interrupted while it waits (Ctrl-C) stops waiting. Its coroutine is cancelled, or never starts.
 - After a fork, calls in the child raise ``Closed``, because the thread exists only in the parent.
-- A signal handler may call while its own thread is in a call: no caller waits for a lock that only the interrupted code
-  can release.
+- A signal handler may make a call while its own thread is in a call: no caller waits for a lock that only the
+  interrupted code can release.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class _CrossThreadCall(Generic[_T]):
     async def _run(self) -> None:
         try:
             self.results.append(await self._work())
-        except (SystemExit, KeyboardInterrupt) as exit_:  # for the waiting thread: raised here, it would end the loop
+        except (SystemExit, KeyboardInterrupt) as exit_:  # the waiting thread raises it; here, it would end the loop
             self.error = exit_
 
     def cancel(self) -> None:
@@ -92,7 +93,7 @@ class LoopThread:
         self._started.wait()
 
     def stop(self, last: Work[None] | None = None) -> None:
-        """Ask the thread to run ``last`` and end. Does not wait for that."""
+        """Ask the thread to run ``last`` and end. Does not wait for the end."""
         self._last = last
         self._is_stopping = True  # in case the loop is not running yet
         self.soon(self._set_end)
@@ -157,15 +158,15 @@ class LoopThread:
             try:
                 raise call.error
             finally:
-                del call  # else the error would keep this frame alive, and the frame the error
+                del call  # otherwise the error and this frame would keep each other alive
         if not call.results:
             raise Closed(_ENDED)
         return call.results[0]
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return ``question()``, called in the network thread: only that thread may read the machines.
+        """Call ``question`` in the network thread and return its result: only that thread may read the machines.
 
-        Once the network thread has ended, any thread may.
+        Once the network thread has ended, any thread may read them.
         """
 
         async def ask() -> _T:
