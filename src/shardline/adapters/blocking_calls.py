@@ -6,8 +6,8 @@ thread of a pool that is joined at exit (``asyncio.run`` joins asyncio's pool).
 Invariants:
 
 - Every waiter can be cancelled at any time, even the last one. The call then continues without a waiter.
-- A call that is requested while an equal one runs, even one without a waiter, is not made again: all waiters share one
-  outcome. So there is never more than one thread per question.
+- If a call is requested while an equal call runs, even one without a waiter, no second call is made: all waiters share
+  one outcome. So there is never more than one thread per ``question``.
 - During interpreter shutdown, when no thread can start (since Python 3.12), the call is made in the caller's thread.
 - A signal handler that raises in the event loop loses no outcome, because each waiter is woken twice.
 """
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @final
 class BlockingCalls(Generic[_T]):
-    """The calls that are running, by their question."""
+    """The calls that are running, by their ``question``."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _ThreadedCall[_T]] = {}
@@ -78,7 +78,7 @@ class _ThreadedCall(Generic[_T]):
             if is_trio():
                 self._waiters.append(event := anyio.Event())
                 await event.wait()
-            else:  # a future, not an event: an interrupt inside Event.set() would leave some waiters asleep
+            else:  # this is not an event: an interrupt inside Event.set() would leave some waiters asleep
                 self._waiters.append(future := asyncio.get_running_loop().create_future())
                 await future
         if self._error is not None:
@@ -87,9 +87,9 @@ class _ThreadedCall(Generic[_T]):
 
     def _run(self) -> None:
         self._store_outcome()
-        with suppress(RuntimeError):  # the loop has ended, and its waiters with it
+        with suppress(RuntimeError):  # the loop has ended, and so have its waiters
             self._call_soon(self._finish)
-            self._call_soon(self._finish)  # twice: asyncio may lose one of them if a signal handler raises
+            self._call_soon(self._finish)  # twice, because asyncio may lose one of the calls if a signal handler raises
 
     def _store_outcome(self) -> None:
         try:

@@ -1,6 +1,6 @@
 """Detects which event loop runs in this thread, asyncio's or trio's, and runs tasks and waits on either.
 
-trio is an optional dependency, so this module imports it only if the program already has.
+trio is an optional dependency, so this module imports trio only if the program has already imported it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def running_loop() -> object:
 def call_soon_from_threads() -> CallSoon:
     """Return a function that schedules a call in the running event loop, and that any thread may use.
 
-    It raises ``RuntimeError`` once the loop has ended.
+    The function raises ``RuntimeError`` once the loop has ended.
     """
     if is_trio():
         import trio  # noqa: PLC0415 - optional: loaded only if in use
@@ -49,13 +49,13 @@ def call_soon_from_threads() -> CallSoon:
 
 
 def spawn_task(task: Coroutine[Any, Any, None], name: str) -> None:
-    """Run a task that belongs to no caller, and so outlives the caller's cancellation. It must let no exception out."""
+    """Run a task that belongs to no caller, and so outlives the caller's cancellation. It must not raise."""
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 
         trio.lowlevel.spawn_system_task(lambda: task, name=name)
         return
-    # In an empty context, because a copy of the caller's context would keep the values of its variables alive.
+    # Use an empty context, because a copy of the caller's context would keep the values of its variables alive.
     running = asyncio.get_running_loop().create_task(task, name=name, context=contextvars.Context())
     _tasks.add(running)
     running.add_done_callback(_tasks.discard)

@@ -89,7 +89,7 @@ class KinesisHttp:
         return await self._post("GetRecords", self._codec.encode(params | routing), routing, GetRecordsResponse)
 
     async def list_shards(self, request: ListShards) -> ListShardsResponse | Failure:
-        if request.next_token is not None:  # the token contains the stream: the service refuses a name as well
+        if request.next_token is not None:  # the token contains the stream: the service refuses a token with a name
             params: dict[str, object] = {"NextToken": request.next_token}
         else:
             params = stream_members(request.stream)
@@ -196,7 +196,7 @@ class _Events:
         if kind == "event":
             if headers.get(":event-type") == "SubscribeToShardEvent":
                 return self._codec.decode(message.payload, SubscribeToShardEvent)
-            return None  # initial-response, or an event type that the service adds later
+            return None  # an initial-response, or a type of event that the service may add later
         if kind == "exception":
             code = bare_code(str(headers.get(":exception-type", "")))
             reason = read_error(400, {"x-amzn-errortype": code}, message.payload).message
@@ -208,7 +208,7 @@ class _Events:
 
 
 def stream_members(stream: StreamRef) -> dict[str, object]:
-    """Return the member that names the stream in a request: its ARN if known, otherwise its name."""
+    """Return the member that names the stream in a request: the ARN if it is known, otherwise the name."""
     return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
 
 

@@ -23,7 +23,7 @@ from shardline.ports import HttpTransport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsSettings:
-    """The settings that the caller passed. ``None``: use the ordinary AWS configuration."""
+    """The settings that the caller passed. ``None`` means that the ordinary AWS configuration decides."""
 
     region: str | None = None
     endpoint_url: str | None = None
@@ -40,7 +40,7 @@ class AwsSettings:
 class AwsAccess(AwsSettings):
     """The settings for a lease store in DynamoDB.
 
-    The timeouts are short: a worker must renew its leases within seconds, so a slow response is useless to it.
+    The timeouts are short: a worker must renew its leases within seconds, so a slow response is useless.
     """
 
     wall_time: Callable[[], float]
@@ -59,7 +59,7 @@ class AwsService:
     region: str
     ssl_context: ssl.SSLContext | None
     trust: Callable[[], ssl.SSLContext]
-    """Makes another TLS context with the same trust, or returns the caller's own. It blocks."""
+    """Makes another TLS context that trusts the same certificates, or returns the caller's own context. Blocks."""
     _endpoint: Endpoint | None
     _credentials: Credentials | None
     _chain: Any  # a BotocoreSession; Any, so that botocore is imported only if needed
@@ -76,7 +76,7 @@ class AwsService:
     ) -> SignedHttp:
         """Return a client that sends signed requests to the service through ``transport``.
 
-        ``signing_name`` is the name in the signatures, if it differs from botocore's name of the service.
+        ``signing_name`` is the name in the signatures, if it differs from botocore's name for the service.
         """
         fixed, endpoint, limit = self._credentials, self._endpoint, self._look_up_limit
         return SignedHttp(
@@ -131,7 +131,7 @@ async def connect_dynamodb(access: AwsAccess) -> SignedHttp:
 def open_cloudwatch(
     service: AwsService, http: HttpSettings, user_agent: str, wall_time: Callable[[], float]
 ) -> SignedHttp:
-    """Return a signed HTTP client for CloudWatch. ``service`` is what ``find_service("cloudwatch", ...)`` found."""
+    """Return a signed HTTP client for CloudWatch. ``service`` is the result of ``find_service("cloudwatch", ...)``."""
     return service.connect(
         Http1Transport(http, service.ssl_context, dial),
         target_prefix="GraniteServiceVersion20100801",

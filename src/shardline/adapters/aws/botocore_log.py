@@ -1,12 +1,12 @@
 """Keeps secrets out of botocore's log while botocore fetches credentials.
 
-At DEBUG, botocore logs all that it sends and receives: identity tokens, and STS responses with the secret key and the
-session token in them.
+At DEBUG, botocore logs everything that it sends and receives, including identity tokens, and STS responses that contain
+the secret key and the session token.
 
 Invariants:
 
-- Inside ``keeping_secrets()``, botocore's DEBUG records of this thread are dropped. Its records of a higher level are
-  logged without their exception, which may quote a response. Records of other threads are unaffected.
+- Inside ``keeping_secrets()``, botocore's DEBUG records of this thread are dropped. Botocore's records of a higher
+  level are logged without their exception, which may quote a response. Records of other threads are unaffected.
 """
 
 import logging
@@ -34,7 +34,7 @@ _this_thread: Final = threading.local()
 
 
 def _filter(record: logging.LogRecord) -> bool:
-    """Return whether to log a record. Inside ``keeping_secrets()``, also remove the exception from it."""
+    """Return whether to log a record. Inside ``keeping_secrets()``, also remove the exception from the record."""
     if not getattr(_this_thread, "depth", 0):
         return True
     record.exc_info = None
@@ -44,7 +44,7 @@ def _filter(record: logging.LogRecord) -> bool:
 @contextmanager
 def keeping_secrets() -> Generator[None]:
     """Drop the log records in which botocore would reveal a secret, for this thread."""
-    # Added every time, because the program may have reconfigured logging. Adding a filter twice has no effect.
+    # Add the filter every time, because the program may have reconfigured logging. Adding a filter twice has no effect.
     for name in _LOGGERS_WITH_SECRETS:
         logging.getLogger(name).addFilter(_filter)
     _this_thread.depth = getattr(_this_thread, "depth", 0) + 1

@@ -5,10 +5,10 @@ SSO, STS, IMDS), so it runs in worker threads only.
 
 Invariants:
 
-- Every configuration that botocore resolves works here, because its chains are used and not reimplemented.
+- Every configuration that botocore resolves works here, because botocore's own chains are used.
 - Only botocore's public interface is used. To find the endpoint of a call, a botocore client prepares that very call,
   and is stopped before it signs the call: while signing, it would log the session token.
-- Exceptions of botocore become a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to do.
+- Every exception of botocore becomes a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to do.
 - Only one thread at a time uses the session, because botocore's sessions are not thread-safe.
 - No secret gets into a log or an exception while botocore loads credentials.
 - The region that the caller passed also applies to botocore's own calls, such as AssumeRole.
@@ -36,8 +36,9 @@ _NO_CREDENTIALS: Final = (
     "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile, or pass "
     "credentials=Credentials(...)"
 )
-# Not all are subclasses of BotoCoreError: a role that may not be assumed raises ClientError, a credential_process that
-# is missing or prints no JSON raises OSError or ValueError, and a refresh that yields expired credentials RuntimeError.
+# Not all of these are subclasses of BotoCoreError: a role that may not be assumed raises ClientError, a
+# credential_process that is missing or prints no JSON raises OSError or ValueError, and a refresh that yields expired
+# credentials raises RuntimeError.
 _BOTOCORE_RAISES: Final = (
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,
@@ -62,7 +63,8 @@ class _PreparedError(Exception):
 
 def _stop_before_signing(params: Any, **_: object) -> None:
     url, path = str(params["url"]), str(params["url_path"])
-    # Botocore's favourite protocol may have a path per operation (CloudWatch's has). Ours, JSON, has none.
+    # In the protocol that botocore prefers, each operation may have a path (as for CloudWatch). In JSON, our protocol,
+    # operations have no path.
     raise _PreparedError(url if path == "/" else f"{url.removesuffix(path)}/")
 
 
@@ -71,11 +73,11 @@ class CredentialFacts(NamedTuple):
     """Facts about credentials, without the secret key and the token."""
 
     method: str
-    """Where botocore found them, in its words: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``, ..."""
+    """Botocore's name for their source: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``, ..."""
     access_key: str
     is_temporary: bool
     seconds_left: int | None
-    """Until they expire, up to ``_EXPIRY_MAX``; ``None`` if botocore does not know."""
+    """Seconds until the credentials expire, up to ``_EXPIRY_MAX``; ``None`` if botocore does not know."""
 
 
 @final
@@ -118,7 +120,7 @@ class BotocoreSession:
 
     @property
     def region(self) -> str:
-        """The region: the caller's if one was passed, otherwise the configured one.
+        """The region: the one that the caller passed, otherwise the configured one.
 
         Raises:
             UsageError: no region is configured.
@@ -167,7 +169,7 @@ class BotocoreSession:
             raise CredentialsError(_NO_CREDENTIALS)
         try:
             keys = Credentials(frozen.access_key, frozen.secret_key, frozen.token or None)
-        except UsageError as error:  # for example, a variable that was set from a file, with its line end
+        except UsageError as error:  # for example, a variable that was set from a file together with its line end
             raise CredentialsError(f"the AWS credentials are unusable: {error}") from None
         return keys, hasattr(found, "refresh_needed")
 
@@ -186,7 +188,7 @@ class BotocoreSession:
         """Return the ARN of the identity that the credentials belong to, from AWS's STS.
 
         Args:
-            timeout: the seconds in which STS must be connected, and in which it must answer.
+            timeout: the number of seconds for connecting to STS, and for its answer.
 
         Raises:
             CredentialsError: STS did not answer, or does not accept the credentials.
@@ -254,9 +256,9 @@ def _message(error: Exception) -> str:
 
 
 def _time_left(found: Any) -> int | None:
-    """Return the seconds until refreshable credentials expire.
+    """Return the number of seconds until refreshable credentials expire.
 
-    Botocore only says whether they expire within a given time, so this is a binary search.
+    Botocore only says whether they expire within a given time, so a binary search finds the number.
     """
     if not hasattr(found, "refresh_needed") or not found.refresh_needed(_EXPIRY_MAX):
         return None
@@ -268,7 +270,7 @@ def _time_left(found: Any) -> int | None:
 
 
 def _botocore_session_of(given: Any) -> Any:
-    """Return the botocore session in the session that the caller passed. A ``boto3.Session`` wraps one."""
+    """Return the botocore session in the session that the caller passed. A ``boto3.Session`` contains one."""
     found = getattr(given, "_session", given)
     if not isinstance(found, botocore.session.Session):
         raise UsageError(f"session must be a boto3.Session or a botocore Session, not {type(given).__name__}")

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- Fixed credentials are looked up once. Refreshable ones are looked up every ``RECHECK`` seconds, and botocore refreshes
-  them 15 minutes before they expire.
-- At most one look-up is in flight. Requests with usable credentials do not wait for it. Requests that wait share its
-  outcome, even a failure.
+- Fixed credentials are looked up once. Refreshable credentials are looked up every ``RECHECK`` seconds, and botocore
+  refreshes them 15 minutes before they expire.
+- At most one look-up is in flight. Requests with usable credentials do not wait for the look-up. Requests that wait
+  share the outcome, even if it is a failure.
 - Credentials that the service refused are dropped, and the whole chain is asked again. ``replace`` returns the result
   of a look-up that began after the refusal. These look-ups begin at least ``PAUSE`` seconds apart. If the chain returns
   the same credentials, they stay in use, and no other request waits when they are refused again.
@@ -26,9 +26,9 @@ from shardline.model.credentials import Credentials
 RECHECK: Final = 60.0
 """Seconds between look-ups of refreshable credentials."""
 RETRY: Final = 10.0
-"""Seconds until the next look-up after one that failed, while the current credentials stay in use."""
+"""Seconds from a failed look-up until the next one, while the current credentials stay in use."""
 PAUSE: Final = 1.0
-"""Minimum seconds between look-ups after refusals."""
+"""Minimum number of seconds between look-ups after refusals."""
 _LIMIT: Final = 30.0
 
 
@@ -58,17 +58,17 @@ class CredentialSource:
         self._look_ups = 0
         self._look_up_lock = anyio.Lock()
         self._limit = limit
-        # Not in anyio's threads: all of them may be occupied by callers that wait for these credentials.
+        # This does not use anyio's threads: all of them may be occupied by callers that wait for these credentials.
         self._calls = BlockingCalls[tuple[Credentials, bool]]()
 
     def cached(self, now: float) -> Credentials | None:
         """Return the cached credentials, or ``None`` if a lookup is due. In that case, await ``get``."""
         if self._recheck_at is not None and now >= self._recheck_at and not self._look_up_lock.locked():
             return None
-        return self._current  # even while another request looks them up
+        return self._current  # even while another request looks up new ones
 
     async def replace(self, refused: Credentials, now: float) -> Credentials | Failure:
-        """Return the credentials to use after the service has refused some: new ones, or the same again."""
+        """Return the credentials to use after the service has refused ``refused``: new ones, or the same again."""
         before = self._replacements
         current = self._current
         if self._chain is None or (current is not None and current != refused):
@@ -115,7 +115,7 @@ class CredentialSource:
         return found
 
     def _not_found(self, error: CredentialsError, now: float) -> Credentials | Failure:
-        # If there were credentials before, the next look-up may find new ones: this failure is worth a retry.
+        # If there were credentials before, the next look-up may find new ones, so the failure is retryable.
         kind = FailureKind.NO_CREDENTIALS if self._refused is None else FailureKind.EXPIRED_CREDENTIALS
         return self._keep_or_fail(Failure(kind, "NoCredentials", str(error), maybe_received=False), now)
 
@@ -129,7 +129,7 @@ class CredentialSource:
         )
 
     def _keep_or_fail(self, failure: Failure, now: float) -> Credentials | Failure:
-        """Handle a failed look-up: return the current credentials if there are some, otherwise the failure."""
+        """Handle a failed look-up: return the current credentials if there are any, otherwise the failure."""
         if self._current is not None:  # they may still be valid: look again soon
             self._recheck_at = now + RETRY
             return self._current

@@ -3,7 +3,8 @@
 Invariants:
 
 - An explicit ``endpoint_url`` overrides everything, and needs no botocore.
-- Otherwise botocore's rules decide, by operation and ARN. The endpoint of each pair is looked up once.
+- Otherwise botocore's rules decide, by operation and ARN. The endpoint for each pair of operation and ARN is looked up
+  once.
 - No password gets into a message, not even from an invalid URL.
 - No request waits for the rules longer than ``limit``, because the rules may need credentials, whose look-up may hang.
   A timeout is a transient failure. Cancelling a request ends its wait.
@@ -26,8 +27,8 @@ ROUTING_MEMBERS: Final = ("StreamARN", "ConsumerARN", "ResourceARN", "ChannelARN
 _CACHE_MAX: Final = 4_096
 _LIMIT: Final = 30.0
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_URL_TEXT: Final = re.compile(r"[!-~]+")  # allowed in a request line; urlsplit silently drops tabs and line ends
-# An @, or a colon in the host that is not followed by a port.
+_URL_TEXT: Final = re.compile(r"[!-~]+")  # the characters of a request line; urlsplit silently drops tabs and line ends
+# Matches an @, or a colon in the host that is not followed by a port.
 _LOGIN: Final = re.compile(r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNORECASE)
 
 
@@ -54,7 +55,7 @@ def parse_endpoint(url: object) -> Endpoint:
     """Parse an endpoint's URL.
 
     Raises:
-        UsageError: it is not an http or https URL with a host, or it has a login, a query or a fragment.
+        UsageError: ``url`` is not an http or https URL with a host, or contains a login, a query or a fragment.
     """
     problem = f"endpoint_url must look like https://host or http://host:port, not {shown_url(url)}"
     if not isinstance(url, str) or not _URL_TEXT.fullmatch(url.strip()):
@@ -88,7 +89,7 @@ class Endpoints:
         self._known: dict[tuple[str, str | None], Endpoint] = {}
         self._look_up_lock = anyio.Lock()
         self._limit = limit
-        # Not in anyio's threads: all of them may be occupied by callers that wait for this endpoint.
+        # This does not use anyio's threads: all of them may be occupied by callers that wait for this endpoint.
         self._calls = BlockingCalls[str]()
 
     def cached(self, operation: str, arn: str | None) -> Endpoint | None:
@@ -97,7 +98,7 @@ class Endpoints:
 
     async def find(self, operation: str, routing: Mapping[str, object], arn: str | None) -> Endpoint | Failure:
         """Return the endpoint, after looking it up in the rules if necessary."""
-        async with self._look_up_lock:  # another request may have found it while this one waited
+        async with self._look_up_lock:  # another request may have found the endpoint while this one waited
             return self.cached(operation, arn) or await self._ask(operation, routing, arn)
 
     async def _ask(self, operation: str, routing: Mapping[str, object], arn: str | None) -> Endpoint | Failure:

@@ -3,7 +3,7 @@
 Invariants:
 
 - One call is one attempt, with one exception: if the service refused the credentials (so the request was not carried
-  out) and there are newer ones by now, the request is sent a second time.
+  out) and newer credentials are available by now, the request is sent a second time.
 - If the service reports clock skew, the clock is corrected from the Date header of that response. Later requests are
   signed with the service's time.
 - Bodies over 1 MiB are hashed in a thread.
@@ -30,7 +30,7 @@ from shardline.ports import Body, HttpResponse, HttpStream, HttpTransport
 
 _HASH_IN_THREAD_BYTES: Final = 1024 * 1024
 _OK: Final = 200
-# A Date outside this range is wrong: signatures with such a time would be refused, or could not be made at all.
+# A Date outside this range is wrong: signatures with such a time would be refused, or could not be computed at all.
 _CLOCK_MIN: Final = datetime(2013, 12, 2, tzinfo=UTC).timestamp()  # the date in the name of the Kinesis API
 _CLOCK_MAX: Final = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 
@@ -61,7 +61,8 @@ class SignedHttp:
         self._wall_time = wall_time
         self._clock_offset = 0.0
         self._last_date: tuple[str, float] = ("", 0.0)  # the Date header of the last response, and when it arrived
-        # A limiter of our own: all of anyio's default threads may be occupied by callers that wait for this request.
+        # This is a limiter of our own: all of anyio's default threads may be occupied by callers that wait for this
+        # request.
         self._hashing = anyio.CapacityLimiter(4)
         self._signer: Signer | None = None
         self._signer_credentials: Credentials | None = None
@@ -84,10 +85,10 @@ class SignedHttp:
             content_type: the type of the body.
             body: the encoded request.
             routing: the members that determine the endpoint.
-            arn: the ARN among these members, if there is one. The endpoint is cached under it.
-            expected: error codes that the caller handles. A response with one of them is returned, and is not a
+            arn: the ARN among these members, if there is one. The endpoint is cached under this ARN.
+            expected: error codes that the caller handles. A response with one of these codes is returned, and is not a
             failure.
-            content_encoding: how the body is compressed, if it is.
+            content_encoding: how the body is compressed. ``None`` if it is not compressed.
         """
         may_resend = True
         while True:
@@ -149,7 +150,7 @@ class SignedHttp:
         return "the service" if endpoint is None else endpoint.host
 
     def service_time(self) -> float:
-        """Return the service's current time, estimated to a second from the Date of its last response.
+        """Return the service's current time, estimated to within a second from the Date of its last response.
 
         Before the first response, return the local time.
         """

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- An idle connection is reused unless it was idle for longer than ``idle_timeout`` or the server has closed it.
+- An idle connection is reused unless it has been idle for longer than ``idle_timeout`` or the server has closed it.
 - No connection leaks: ``close`` closes all of them.
 """
 
@@ -49,7 +49,7 @@ class Connections:
         self.closed = False
 
     async def get(self, url: str) -> Connection | Failure:
-        """Return a connection for one request. Give it back with ``put_back``."""
+        """Return a connection for one request. The caller returns it with ``put_back``."""
         try:
             route = self._routes.get(url) or self._route(url)
         except UsageError as error:  # the environment names an invalid proxy
@@ -86,7 +86,7 @@ class Connections:
         connection.idle_since = anyio.current_time()
         idle = self._idle.setdefault(connection.route.url, [])
         idle.append(connection)
-        while idle and idle[0].idle_since < self._oldest():  # another task may take the rest meanwhile
+        while idle and idle[0].idle_since < self._oldest():  # another task may take the others meanwhile
             await idle.pop(0).close()
 
     async def close(self) -> None:

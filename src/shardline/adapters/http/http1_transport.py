@@ -1,18 +1,18 @@
 """An HTTP/1.1 client that sends POST requests, on asyncio and trio.
 
-It is our own, because it needs about 0.7 times the CPU of aiohttp for a small call (ADR 5 has the figures), and because
-the same code runs on both event loops (``wire_streams`` contains the differences).
+The client is our own, because it needs about 0.7 times the CPU time of aiohttp for a small call (ADR 5 gives the
+figures), and because the same code runs on both event loops (``wire_streams`` contains the differences).
 
 Invariants:
 
 - One call is one request. Nothing is retried, redirected, decompressed or cached.
 - Every error of a request is returned as a ``Failure``. Only cancellation is raised.
-- Connecting (with name look-up, proxy and TLS), sending a slice and receiving have a timeout each, so that a silent
+- Connecting (with name look-up, proxy and TLS), sending a slice and receiving each have a timeout, so that a silent
   server cannot block a request. A response that is not an event stream also has a timeout as a whole
   (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
 - After ``close``, nothing is sent, and requests in flight end.
 - A connection goes back to the pool only if its response was complete and allows reuse. Any other connection is closed
-  at once, also when its request is cancelled.
+  at once, even when its request is cancelled.
 """
 
 import ssl
@@ -93,8 +93,9 @@ class Http1Transport:
             view = memoryview(body)  # slices of it are not copies
             await stream.send(b"".join((head, view[:_SLICE])), self._timeout)
             for start in range(_SLICE, len(body), _SLICE):
-                # In slices, because encrypting a large body in one step would block the loop for milliseconds. Also,
-                # asyncio copies the part that the socket does not accept at once, and moves it on every write.
+                # Send the body in slices, because encrypting a large body in one step would block the loop for
+                # milliseconds. Also, asyncio copies the part that the socket does not accept at once, and moves this
+                # copy on every write.
                 await stream.send(view[start : start + _SLICE], self._timeout)
             await self.receive_response(connection, reader, whole=whole)
         except (OSError, HttpError) as error:
@@ -111,14 +112,14 @@ class Http1Transport:
         ends_at = anyio.current_time() + time_left
         while not (reader.complete if whole else reader.status):
             received = await self.receive(connection, reader, time_left)
-            if reader.status:  # repeated "100 Continue" responses earn no extra time
+            if reader.status:  # repeated "100 Continue" responses must not extend the time limit
                 ends_at += received / SLOWEST_ANSWER
             time_left = min(self._timeout, ends_at - anyio.current_time())
             if time_left <= 0 and not reader.complete:
                 raise TimeoutError
 
     async def receive(self, connection: Connection, reader: ResponseReader, time_left: float | None = None) -> int:
-        """Receive the next bytes, and return how many there are."""
+        """Receive the next bytes, and return their number."""
         data = await connection.stream.receive(self._timeout if time_left is None else time_left)
         if data:
             reader.feed(data)

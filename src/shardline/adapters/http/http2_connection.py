@@ -1,22 +1,23 @@
-"""Decides what an HTTP/2 connection sends, and interprets the server's frames. Does no I/O and reads no clock.
+"""Decides what an HTTP/2 connection sends, and interprets the server's frames. It does no I/O and reads no clock.
 
-The library ``h2`` compresses headers, builds frames and checks the server's. Two kinds of frames do not go through it.
-DATA is read and written here, because ``h2`` takes about nine times as long to read it (ADR 8). GOAWAY is read here,
-because ``h2`` ends a connection at a GOAWAY, and RFC 9113 (6.8) lets its streams go on.
+The library ``h2`` compresses headers, builds frames and checks the server's frames. Two kinds of frames bypass ``h2``.
+DATA is read and written here, because ``h2`` takes about nine times as long to read DATA (ADR 8). GOAWAY is read here,
+because ``h2`` ends a connection at a GOAWAY, although RFC 9113 (6.8) lets the open streams continue.
 
 Invariants:
 
 - No input from the server raises. Invalid input ends an exchange or the connection with a ``Failure``.
-- Each exchange ends exactly once: complete, failed or cancelled. It then leaves the connection.
-- A failure has ``maybe_received`` set unless the server refused the stream, or sent a GOAWAY that excludes it.
+- Each exchange ends exactly once: complete, failed or cancelled. The connection then forgets it.
+- A failure has ``maybe_received`` set unless the server refused the stream, or sent a GOAWAY that excludes the stream.
 - The server cannot make us buffer an unbounded amount. A response that is read as a whole has at most
   ``BODY_MAX_BYTES``. Of a response that is read in chunks, at most ``STREAM_WINDOW`` bytes are buffered: the server may
-  send more only when the caller has taken some. An exchange that is not read does not delay the others, because the
-  window of the connection is reopened as soon as bytes arrive. If the server does not read the frames that it makes us
-  send, we stop reading from it (``is_congested``).
-- A body is sent as far as the windows of the server allow, in frames that it accepts, and in turn with other bodies.
-- At most as many exchanges are open as the server allows, and no more than ``STREAMS_MAX``.
-- No header reaches a log. ``hpack``, which compresses headers for ``h2``, would log them all at DEBUG, including the
+  send more bytes only when the caller has taken some of them. An exchange that is not read does not delay the others,
+  because the window of the connection is reopened as soon as bytes arrive. If the server does not read the frames that
+  it makes us send, we stop reading from it (``is_congested``).
+- A body is sent as far as the windows of the server allow, in frames of a size that the server accepts, and in turn
+  with other bodies.
+- The number of open exchanges exceeds neither the server's limit nor ``STREAMS_MAX``.
+- No header reaches a log. ``hpack``, which compresses headers for ``h2``, would log all headers at DEBUG, including the
   session token.
 """
 
@@ -41,15 +42,15 @@ if TYPE_CHECKING:
     from shardline.core.failures import Failure
 
 STREAMS_MAX: Final = 100
-"""Maximum number of open exchanges per connection: all of them fail if the connection breaks."""
+"""Maximum number of open exchanges per connection. It is limited because all of them fail if the connection breaks."""
 STREAM_WINDOW: Final = 256 * 1024
 """Large enough for 2 MB/s, the most that a shard sends to a consumer, at a round trip of 100 ms."""
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 FRAME_MAX: Final = 64 * 1024
 OUTPUT_MAX: Final = 256 * 1024
-"""Bytes that are sent at a time: encrypting a large body in one step would block the loop for milliseconds."""
+"""Number of bytes to send at a time: encrypting a large body in one step would block the loop for milliseconds."""
 _CONGESTED: Final = 1024 * 1024
-_DEFAULT_WINDOW: Final = 65_535  # of a connection, as HTTP/2 begins
+_DEFAULT_WINDOW: Final = 65_535  # the initial window of an HTTP/2 connection
 _LAST_STREAM: Final = 2**31 - 1
 
 _HEAD: Final = 9
@@ -58,8 +59,8 @@ _END_STREAM, _ACK, _PADDED = 0x1, 0x1, 0x8
 _GOAWAY_MIN: Final = 8
 _FORBIDDEN: Final = frozenset("\r\n\x00")
 _UNINDEXED: Final = frozenset({"authorization", "content-length", "x-amz-date"})
-"""The signature, and headers that differ from request to request: they would only push others out of the compression
-table.
+"""The signature, and headers that differ from request to request. They would only push other headers out of the
+compression table.
 """
 _STATUS_DIGITS: Final = 3
 _TELLTALE: Final = ("hpack.hpack", "hpack.table")
@@ -78,7 +79,7 @@ class Exchange:
     def __init__(self, number: int, body: Body, now: float, *, is_whole: bool) -> None:
         self.number = number
         self.is_whole = is_whole
-        """Whether the response is read as a whole. Its bytes then count as taken when they arrive."""
+        """Whether the response is read as a whole. If so, its bytes count as taken when they arrive."""
         self.unsent = memoryview(body)
         self.moved_at = now
         """When the last bytes of the request's body were sent."""
@@ -107,7 +108,7 @@ class Http2Connection:
     """One HTTP/2 connection, from our preface to its end."""
 
     def __init__(self, host: str, now: float, *, scheme: str = "https") -> None:
-        for name in _TELLTALE:  # repeated: a new logging configuration may have removed it
+        for name in _TELLTALE:  # for each connection, because a new logging configuration may have removed the filter
             logging.getLogger(name).addFilter(_is_no_header)
         self._host = host
         self._scheme = scheme.encode()
@@ -116,24 +117,24 @@ class Http2Connection:
         )
         self._exchanges: dict[int, Exchange] = {}
         self._sending: deque[Exchange] = deque()
-        self._can_send = False  # some window may be open
+        self._can_send = False  # whether some window may be open
         self._output: list[bytes | memoryview] = []
         self._output_bytes = 0
-        self._held: list[bytes] = []  # of a frame that has not arrived completely
+        self._held: list[bytes] = []  # the received part of a frame that is not complete
         self._held_bytes = 0
         self._needed = _HEAD
         self._credit = CONNECTION_WINDOW
         self._consumed = 0
         self._changed: list[Exchange] = []
         self._is_pinged = False
-        self._is_leaving = False  # the server sent GOAWAY
+        self._is_leaving = False  # whether the server has sent GOAWAY
         self.is_ready = False
         """Whether the server's settings have arrived, which proves that it speaks HTTP/2."""
         self.speaks_http1 = False
         """Whether the server answered our preface as an HTTP/1.x server does."""
         self.is_over = False
         self.failure: Failure | None = None
-        """Why the connection ended. ``None`` if it was idle, or the server closed it properly."""
+        """Why the connection ended. ``None`` if it was idle, or if the server closed it properly."""
         self.heard_at = now
         self.idle_since = now
         self._begin()
@@ -203,7 +204,7 @@ class Http2Connection:
             self._reopen_window(exchange)
 
     def cancel(self, exchange: Exchange, now: float) -> None:
-        """Cancel an exchange whose response is no longer needed. Does nothing if the exchange is over."""
+        """Cancel an exchange whose response is no longer needed. This does nothing if the exchange is over."""
         if exchange.number in self._exchanges:
             self._reset(exchange, ErrorCodes.CANCEL)
             self._leave(exchange, now)
@@ -232,7 +233,7 @@ class Http2Connection:
         self._held_bytes = len(rest)
 
     def handle_end(self, code: str, detail: object, now: float) -> None:
-        """Handle the end of the connection, or an error that ends it. ``code`` is one of ``http_failures``."""
+        """Handle the end of the connection, or an error that ends it. ``code`` is a code of ``http_failures``."""
         if not self.is_over:
             self._break(code, detail, now)
 
@@ -319,7 +320,7 @@ class Http2Connection:
                 self._can_send = True
             case events.WindowUpdated():
                 self._can_send = True
-            case _:  # h2 has handled it, or it has no effect: pings, trailers, 100 Continue, unknown frames
+            case _:  # h2 has handled the event, or it has no effect: pings, trailers, 100 Continue, unknown frames
                 pass
 
     def _read_head(self, number: int, block: Iterable[tuple[bytes, bytes]], now: float) -> None:
@@ -367,8 +368,8 @@ class Http2Connection:
         exchange.body += payload
         if flags & _END_STREAM:
             self._finish(exchange, now)
-            # h2 would compare the length with the data that it has seen. It has seen no data, because it regards the
-            # stream as reset.
+            # h2 would compare the declared length with the data that it has seen. It sees no data, so make it regard
+            # the stream as reset.
             self._frames.receive_data(_frame(_RST_STREAM, 0, number, bytes(4)))
             return
         if exchange.is_whole:
@@ -396,7 +397,7 @@ class Http2Connection:
             self._fail(exchange, "ConnectionReset", "the answer was cut short", now)
         else:
             exchange.complete = True
-            if exchange.sent_at is None:  # the server needs no more of the request
+            if exchange.sent_at is None:  # the server does not need the rest of the request
                 self._reset(exchange, ErrorCodes.NO_ERROR)
             self._leave(exchange, now)
 
@@ -474,7 +475,7 @@ class Http2Connection:
             exchange.consumed = 0
 
     def _send_bodies(self, now: float) -> None:
-        """Send a frame of each body in turn, until a share is full or no window is open."""
+        """Send a frame of each body in turn, until ``OUTPUT_MAX`` bytes are sent or no window is open."""
         blocked = 0
         budget = OUTPUT_MAX
         while self._sending and blocked < len(self._sending):
@@ -539,7 +540,7 @@ def _without_padding(payload: memoryview) -> memoryview:
 
 
 def _body_fault(exchange: Exchange) -> str:
-    """Return what is wrong with a response whose body continues; empty if nothing is."""
+    """Return the fault of a response whose body continues, or an empty text if there is no fault."""
     if not exchange.status:
         return "its body comes before its head"
     if exchange.expected is not None and exchange.received > exchange.expected:

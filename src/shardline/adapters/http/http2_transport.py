@@ -1,10 +1,10 @@
 """Sends requests over HTTP/2, on asyncio and trio.
 
-Many exchanges share few connections. ``http2_connection`` decides; this shell moves the bytes. Each connection has two
-tasks of its own, so that the server's pings are answered while no caller reads, and so that no cancelled caller leaves
-a frame half sent.
+Many exchanges share few connections. ``http2_connection`` decides what to send; this shell moves the bytes. Each
+connection has two tasks of its own, so that the server's pings are answered while no caller reads, and so that a
+cancelled caller never leaves a frame half sent.
 
-A server announces HTTP/2 during the TLS handshake (ALPN), or without TLS by its response to our preface. HTTP/1.1 is
+A server announces HTTP/2 during the TLS handshake (ALPN), or, without TLS, by its response to our preface. HTTP/1.1 is
 used if the server does not speak HTTP/2, or if a proxy forwards plain requests.
 
 Invariants:
@@ -13,11 +13,11 @@ Invariants:
 - A cancelled request resets its stream. Its connection continues to serve other requests.
 - Every wait has a limit. Connecting, including the server's first settings, takes at most ``connect_timeout``. A
   request that cannot be sent, and a response that does not start or stops arriving, fails after ``read_timeout``. A
-  response that is not an event stream also has a timeout as a whole (``SLOWEST_ANSWER``). A server that is silent for
-  long is sent a ping.
+  response that is not an event stream also has a timeout as a whole (``SLOWEST_ANSWER``). A ping is sent to a server
+  that is silent for long.
 - A connection is closed if the server sent nothing at all while a request waited for ``read_timeout``.
-- There are at most ``max_connections`` to a URL. A new one is opened only when the others are full. Requests that find
-  no free connection wait.
+- There are at most ``max_connections`` connections to a URL. A new one is opened only when the others are full.
+  Requests that find no free connection wait.
 - After ``close``, nothing is sent, and requests in flight end.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS: Final = ("h2", "http/1.1")
 PING_AFTER: Final = 10.0
-"""Seconds of silence after which the server is sent a ping. After as many seconds more, the connection is closed."""
+"""Seconds of silence after which a ping is sent. After as many more seconds, the connection is closed."""
 
 _TURNS_TO_HEAR: Final = 5
 _log: Final = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ _OnlyHttp1: TypeAlias = Literal["http/1.1"]
 class Http2Transport:
     """``HttpTransport`` over a few HTTP/2 connections. Create it inside a running event loop.
 
-    ``stream`` uses HTTP/2 if the server supports it; ``post`` only if the settings require it, because a small call
-    costs less over HTTP/1.1.
+    ``stream`` uses HTTP/2 if the server supports it. ``post`` uses HTTP/2 only if the settings require it, because a
+    small call costs less over HTTP/1.1.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Http2Transport:
                 attempt = pool.attempt = _Attempt()
                 try:
                     attempt.failure = await self._connect(pool)
-                finally:  # also if cancelled: then another caller tries
+                finally:  # even if this caller is cancelled: another caller then tries
                     pool.attempt = None
                     pool.wake_all()
             else:
@@ -236,7 +236,7 @@ class _Pool:
         self._waiting: deque[Wakeup] = deque()
 
     async def pick(self, idle_timeout: float) -> "_Link | None":
-        """Return the first connection with room, so that the later ones become idle and end."""
+        """Return the first connection with room, so that the connections after it become idle and end."""
         for link in [*self.links]:
             await link.hear()
             if link.is_stale(idle_timeout):
@@ -249,7 +249,7 @@ class _Pool:
         self._waiting.append(wakeup)
         try:
             await wakeup.wait()
-        except BaseException:  # cancelled: pass on a wake-up that this caller does not use
+        except BaseException:  # this caller is cancelled: pass on a wake-up that it does not use
             if wakeup not in self._waiting:
                 self.wake_one()
             raise
@@ -287,7 +287,7 @@ class _Link:
         spawn_task(self._write(), f"shardline: write to {self.host}")
 
     async def hear(self) -> None:
-        """If the server has sent anything on an idle connection, such as a GOAWAY, let it be read first.
+        """If the server has sent anything on an idle connection, such as a GOAWAY, wait until it is read.
 
         In a busy program, data may be waiting unread in the socket.
         """
@@ -319,7 +319,7 @@ class _Link:
         self._pool.wake_one()
 
     def pump(self) -> None:
-        """Wake the tasks and callers that the machine's changes concern."""
+        """Wake the tasks and callers that are affected by the machine's changes."""
         for exchange in self.machine.take_changed():
             call = self._calls.get(exchange)
             if call is not None:

@@ -1,7 +1,7 @@
 """The failures of HTTP connections.
 
-Every HTTP adapter uses this table. Each failure has a code, a kind, whether the service may have received the request,
-and a message that says what to do.
+Every HTTP adapter uses this table. Each failure has a code, a kind, a flag that says whether the service may have
+received the request, and a message that says what to do.
 """
 
 import ssl

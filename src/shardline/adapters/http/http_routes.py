@@ -3,7 +3,7 @@
 Invariants:
 
 - Connecting takes at most ``connect_timeout``, including name look-up, proxy, TLS and the start of the protocol.
-- No connection leaks: one that fails half-way, or is cancelled, is closed.
+- No connection leaks: a connection that fails half-way, or whose caller is cancelled, is closed.
 - After ``close``, no connection is opened, and attempts in progress end.
 """
 
@@ -49,7 +49,7 @@ class Route:
     """The target in the request line: the path, or the whole URL for a proxy that forwards requests."""
     proxy: Proxy | None
     is_relayed: bool
-    """Whether a proxy reads the requests and forwards them. This is so without TLS."""
+    """Whether a proxy reads the requests and forwards them, as it does without TLS."""
     headers: Mapping[str, str] = field(repr=False)
     """The login for a proxy that forwards requests."""
 
@@ -103,7 +103,7 @@ class Connector:
             self._connecting.add(scope)
             try:
                 made = await self._open(route, begin)
-            except UnicodeError:  # a name that cannot be encoded for a look-up
+            except UnicodeError:  # the name cannot be encoded for a look-up
                 made = broken("DnsError", route.host)
             except (OSError, HttpError) as error:
                 made = _not_connected(error, route)
@@ -163,7 +163,7 @@ class Connector:
         return trust
 
     def _default_context(self) -> ssl.SSLContext:
-        """Return a context with the system's trust, for a TLS proxy in front of a plain endpoint."""
+        """Return a context that trusts the system's certificates, for a TLS proxy in front of a plain endpoint."""
         context = self._proxy_context = ssl.create_default_context()
         self._trust = self._trust or context
         return context

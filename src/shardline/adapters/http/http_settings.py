@@ -3,7 +3,7 @@
 Invariants:
 
 - Certificates are verified unless the caller passes ``verify=False``.
-- An explicit proxy overrides the environment's. The environment's ``NO_PROXY`` is honoured.
+- An explicit proxy overrides the proxy in the environment. ``NO_PROXY`` in the environment is honoured.
 - A proxy's password appears in no repr.
 """
 
@@ -21,9 +21,9 @@ from shardline.errors import UsageError
 SLOWEST_ANSWER: Final = 16 * 1024
 """Minimum speed of a response, in bytes per second.
 
-A response must be complete ``read_timeout`` seconds after its request was sent, plus one second per this many bytes. So
-a response that trickles in is abandoned soon, and a page of 10 MiB can still arrive over a slow line. Event streams
-have no such limit: they last as long as no pause is longer than ``read_timeout``."""
+A response must be complete within ``read_timeout`` seconds after its request was sent, plus one second for each
+``SLOWEST_ANSWER`` bytes. So a response that trickles in is soon abandoned, but a page of 10 MiB can still arrive over a
+slow line. Event streams have no such limit: they last as long as no pause is longer than ``read_timeout``."""
 
 # The message does not quote the URL, which may contain a password.
 _NO_PROXY: Final = "a proxy must look like http://host:port or http://user:password@host:port"
@@ -83,7 +83,7 @@ def parse_proxy(text: str) -> Proxy:
     """Parse a proxy's URL, and separate the login from it.
 
     Raises:
-        UsageError: it is not an http or https URL with a host.
+        UsageError: the text is not an http or https URL with a host.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -101,7 +101,7 @@ def parse_proxy(text: str) -> Proxy:
 
 
 def proxy_for(url: str, proxies: Mapping[str, str] | None) -> Proxy | None:
-    """Return the proxy for ``url``: an explicit one, or the environment's."""
+    """Return the proxy for ``url``: an explicit one, or the one in the environment."""
     parts = urlsplit(url)
     if proxies is not None:
         found = proxies.get(parts.scheme)
@@ -114,7 +114,7 @@ def proxy_for(url: str, proxies: Mapping[str, str] | None) -> Proxy | None:
 
 
 def environment_ca_bundle() -> str | None:
-    """Return the CA file that the environment names, by the same variables as botocore."""
+    """Return the CA file that the environment names, in the same variables that botocore reads."""
     return os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE") or None
 
 

@@ -1,7 +1,7 @@
 """Sends and receives bytes over sockets, on asyncio and trio.
 
-There are two implementations of one small protocol. On asyncio and uvloop it is our own ``asyncio.Protocol``, which
-costs less per call than anyio's streams (ADR 5 has the figures). On trio it uses anyio's streams.
+There are two implementations of one small interface. On asyncio and uvloop, it is our own ``asyncio.Protocol``, which
+costs less per call than anyio's streams (ADR 5 gives the figures). On trio, it uses anyio's streams.
 
 Invariants:
 
@@ -46,7 +46,7 @@ class WireStream(Protocol):
     async def start_tls(self, context: ssl.SSLContext, name: str) -> None: ...
     @property
     def protocol(self) -> str | None:
-        """The protocol that both sides agreed on when TLS began (ALPN)."""
+        """The protocol that both sides agreed on in the TLS handshake (ALPN)."""
         ...
 
     def is_silent(self) -> bool:
@@ -76,7 +76,7 @@ class AsyncioStream(asyncio.Protocol):
     async def connect(cls, name: str, port: int, context: ssl.SSLContext | None) -> "AsyncioStream":
         loop = asyncio.get_running_loop()
         addresses = await look_up(name, port)
-        # Not asyncio's own happy eyeballs: it leaks sockets when it is cancelled.
+        # Do not use asyncio's own happy eyeballs, which leaks sockets when it is cancelled.
         connected = await start_connection(addresses, happy_eyeballs_delay=HAPPY_EYEBALLS, interleave=1)
         try:
             hostname = name if context is not None else None
@@ -91,7 +91,7 @@ class AsyncioStream(asyncio.Protocol):
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, not a check: transports of other loops, such as uvloop, have these methods but another base class.
+        # Cast without a check: transports of other loops, such as uvloop, have these methods but another base class.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -168,7 +168,7 @@ class AsyncioStream(asyncio.Protocol):
         transport = self._transport
         if self._unread or self._ended or transport is None or transport.is_closing():
             return False
-        # If the loop was busy, it may not have noticed yet that the peer closed.
+        # If the loop was busy, it may not have noticed yet that the peer closed the connection.
         return not _is_readable(transport.get_extra_info("socket").fileno())
 
     async def abort(self) -> None:

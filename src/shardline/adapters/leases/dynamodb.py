@@ -9,7 +9,7 @@ Invariants:
   consistent read.
 - Listings are consistent and read every page.
 - A table with another key, or with rows of another stream or group, is refused.
-- Only leases are written, because older KCLs stop at any other row.
+- Only rows that are leases are written, because older KCLs stop at any other row.
 - An owner whose row states no lease duration may be a Java KCL worker. It counts as dead after ``kcl_failover``
   seconds.
 """
@@ -167,21 +167,22 @@ class DynamoDbLeases:
             return await self._refusal(operation, response)
         if name == "UpdateItem":
             return self._lease(response.attributes or {})
-        result = apply(None, operation)  # a create or a delete whose condition held: the new lease, or None
+        result = apply(None, operation)  # the condition of a create or a delete held: the new lease, or None
         assert not isinstance(result, Refused), operation
         return result
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Return the group and the stream that the rows name, whatever this store's own group is.
 
-        The list is empty if the table is empty. Rows that only a KCL wrote name neither: both are then ``None``.
+        The list is empty if the table is empty. Rows that only a KCL wrote name neither the group nor the stream: both
+        are then ``None``.
         """
         items = await self._scan()
         if isinstance(items, Failure):
             return items
         found = {GroupOnStream(*group_and_stream(item)) for item in filter(is_lease, items)}
         unnamed = GroupOnStream(None, None)
-        # A KCL's rows beside rows that name their group belong to the same group.
+        # If some rows name their group, a KCL's rows in the same table belong to that group, too.
         return sorted(found - {unnamed}) or [unnamed] * bool(found)
 
     async def close(self) -> None:
@@ -198,7 +199,8 @@ class DynamoDbLeases:
     async def _refusal(self, operation: LeaseOperation, response: _Response) -> Lease | Refused | Failure | None:
         """Return the refusal of a write whose condition failed, decided on the current row.
 
-        The error response contains the row, unless there is no row or the server is an emulator. Then the row is read.
+        The error response contains the row, unless there is no row or the server is an emulator. In these cases, the
+        row is read.
         """
         if not response.item:
             members = {"TableName": self._table, "Key": key_of(operation.shard_id), "ConsistentRead": True}
@@ -252,7 +254,7 @@ class DynamoDbLeases:
         }
         created = await self._call("CreateTable", members)
         if isinstance(created, Failure) and created.kind is FailureKind.IN_USE:
-            return _Response()  # another worker is creating it
+            return _Response()  # another worker is creating the table
         return created
 
     def _missing(self) -> Failure:

@@ -6,11 +6,12 @@ the KCL and Shardline without converting its table.
 Invariants:
 
 - Every row that we create has all attributes that a Java reader needs. Without ``leaseCounter`` or
-  ``ownerSwitchesSinceCheckpoint``, it throws. ``parentShardId`` is a set, in spite of its name, and absent when empty.
-- Our own attributes begin with ``shardline``, and Java ignores them. They name the group and the stream of a row (KCL
-  tables do not), since when a checkpoint is LATEST, and the process that took the lease: its owner name, its random id
-  and its lease duration. Java keeps these attributes when it takes a lease. Therefore they include the owner name: they
-  count only while it equals ``leaseOwner``.
+  ``ownerSwitchesSinceCheckpoint``, the reader throws. ``parentShardId`` is a set, in spite of its name, and absent when
+  empty.
+- Our own attributes begin with ``shardline``, and Java ignores them. They store the group and the stream of a row (KCL
+  tables do not name them), the time since which a checkpoint is LATEST, and the process that took the lease: its owner
+  name, its random id and its lease duration. Java keeps these attributes when it takes a lease. Therefore they include
+  the owner name, and count only while this name equals ``leaseOwner``.
 - A row that cannot be read raises ``RowError`` and nothing else.
 """
 
@@ -60,12 +61,12 @@ def is_lease(item: Mapping[str, Attribute]) -> bool:
 
 
 def group_and_stream(item: Mapping[str, Attribute]) -> tuple[str | None, str | None]:
-    """Return the group and the stream that a row names; ``None`` for each that it does not name."""
+    """Return the group and the stream that a row names, with ``None`` for a name that is missing."""
     return _text(item, GROUP), _text(item, STREAM)
 
 
 def foreign_user(item: Mapping[str, Attribute], group: str, stream: str) -> str | None:
-    """Describe the application that a row belongs to, or return ``None`` if it is this group on this stream."""
+    """Describe the application that a row belongs to, or return ``None`` if it belongs to this group and stream."""
     key = _text(item, KEY) or ""
     if "streamName" in item or ":" in key:
         return f"a KCL application of several streams (row {key!r})"

@@ -1,7 +1,7 @@
 """Translates lease operations into conditional writes of DynamoDB.
 
-The conditions are those of ``core.leases`` as DynamoDB expressions. They are the KCL's conditions, and also check the
-holder's name.
+The conditions are those of ``core.leases``, written as DynamoDB expressions. They contain the KCL's conditions, and
+also check the name of the holder.
 
 Invariants:
 
@@ -186,7 +186,7 @@ def _taking(operation: TakeLease) -> _Change:
     switches = number(int((seen.owner if seen.checkpoint_owner is None else seen.checkpoint_owner) != operation.by))
     condition, fence = _fenced(seen)
     incarnation = {} if operation.incarnation is None else incarnation_attributes(operation.incarnation)
-    # The earlier owner may have said how it reads, and this one may not say it.
+    # If this owner does not say how it reads, remove what the earlier owner may have written.
     is_silent = operation.incarnation is not None and READ_BY not in incarnation
     sets = [f"#leaseOwner = :by, #leaseCounter = :token, #{GROUP} = :group, #{STREAM} = :stream"]
     return _Change(
@@ -206,7 +206,7 @@ def _taking(operation: TakeLease) -> _Change:
 
 
 def _fenced(seen: Fence) -> tuple[str, dict[str, Attribute]]:
-    """Return the condition that the row has not changed since it was read, and its values."""
+    """Return the condition that the row has not changed since it was read, and the values in that condition."""
     conditions, values = ["#leaseCounter = :counter"], {":counter": number(seen.counter)}
     for name, value, expected in (
         ("leaseOwner", ":owner", seen.owner),
@@ -232,7 +232,7 @@ def _commit(operation: CommitCheckpoint) -> _Change:
 def _reset(operation: ResetLease) -> _Change:
     """Return the change for a reset.
 
-    It writes no group to a row of a KCL, because the operator may call the group by another name than its workers will.
+    It writes no group to a row of a KCL, because the operator may call the group by another name than its workers do.
     """
     condition, fence = _fenced(operation.seen)
     sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint, operation.latest_at))

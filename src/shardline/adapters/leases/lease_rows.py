@@ -30,7 +30,7 @@ from shardline.model.position import (
 from shardline.model.sequence import SequenceNumber
 
 UNKNOWN_TIME: Final = 0.0
-"""The time of an AT_TIMESTAMP checkpoint in a row that states none. It is the earliest, so no record is skipped."""
+"""The time of an AT_TIMESTAMP checkpoint in a row without a time. It is the earliest time, so no record is skipped."""
 
 
 class RowError(ValueError):
@@ -55,7 +55,7 @@ def write_checkpoint(checkpoint: Checkpoint, latest_at: float | None = None) -> 
 
 
 def read_checkpoint(text: str, sub_sequence: int, at: float | None) -> tuple[Checkpoint, float | None]:
-    """Return the checkpoint, and since when it is LATEST.
+    """Return the checkpoint, and the time since which it is LATEST.
 
     Raises:
         UsageError: the text is not a checkpoint.
@@ -98,7 +98,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
-    """Return the row of a lease. Unknown members of ``previous``, the row that it replaces, are kept."""
+    """Return the row of a lease. Unknown members of ``previous``, the row that is replaced, are kept."""
     checkpoint = write_checkpoint(lease.checkpoint, lease.latest_at)
     pending, incarnation = lease.pending_checkpoint, lease.incarnation
     row = _Row(
@@ -122,7 +122,7 @@ def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
 
 
 def split_at_counter(row: bytes) -> tuple[bytes, bytes]:
-    """Split a row that ``encode_row`` wrote before and after its counter, so that a store can insert another one."""
+    """Split a row of ``encode_row`` before and after its counter, so that a store can insert another counter."""
     found = _COUNTER.search(row)  # the first match: quotes are escaped in the shard id, the only text before it
     assert found is not None, "every row has a counter"
     begin = found.start() + len(b'"counter":')

@@ -51,7 +51,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def network_file_system(path: Path, mount_table: str) -> str | None:
-    """Return the type of the network file system of ``path`` (absolute, resolved), or ``None`` if it is local."""
+    """Return the type of the network file system of ``path`` (absolute, resolved), or ``None`` if ``path`` is local."""
     best = -1
     found = ""
     for line in mount_table.splitlines():
@@ -60,13 +60,13 @@ def network_file_system(path: Path, mount_table: str) -> str | None:
             continue
         mounted_at = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[1]))
         depth = len(mounted_at.parts)
-        if depth >= best and path.is_relative_to(mounted_at):  # a later mount at the same place hides the earlier
+        if depth >= best and path.is_relative_to(mounted_at):  # a later mount at the same place hides an earlier one
             best, found = depth, fields[2]
     return found if found in _NETWORK else None
 
 
 def read_mount_table() -> str:
-    """Return the text of the mount table; empty if the system has none. Blocks."""
+    """Return the text of the mount table, or an empty text if the system has no mount table. Blocks."""
     try:
         return MOUNT_TABLE.read_text(errors="surrogateescape")
     except OSError:

@@ -5,13 +5,13 @@ redis-py. Its blocking API runs in worker threads, because its asyncio API does 
 
 Invariants:
 
-- A write names the bytes that it replaces, and a script compares and swaps them atomically. So a decision about one
+- A write contains the bytes that it replaces, and a script compares and swaps them atomically. So a decision about one
   version of a row never overwrites another version. If the row has changed, the operation is decided again on the
   version that the script found. Operations that arrive together are sent together, and each is swapped separately.
-- A write takes one round trip: it is decided on the cached row, which the script verifies. It takes a second one only
-  if another worker has changed the row since. No operation is refused because of a cached row. Operations that wait for
-  a connection are sent together on the next free one, so that none waits long on a slow network. Connections are opened
-  with the store.
+- A write takes one round trip: it is decided on the cached row, which the script verifies. It takes a second round trip
+  only if another worker has changed the row since. No operation is refused because of a cached row. Operations that
+  wait for a connection are sent together on the next free one, so that no operation waits long on a slow network.
+  Connections are opened with the store.
 - A fencing token is never less than the server's time, which the script reads.
 - No key expires, and a server that may evict any key is refused.
 - One call is one attempt. Every exception of redis-py becomes a ``Failure``.
@@ -41,11 +41,11 @@ from shardline.ports import GroupOnStream, LeaseAnswer
 
 PREFIX: Final = "shardline:leases:"
 TIMEOUT: Final = 5.0
-# The parameters of redis-py that are allowed in the URL. A password is not: it would end up in logs.
+# The parameters of redis-py that are allowed in the URL. A password is not allowed, because it would end up in logs.
 _QUERY: Final = re.compile(r"ssl_\w+|socket_timeout|socket_connect_timeout|client_name")
 _SWAPS_MAX: Final = 20
 _THREADS: Final = 4
-_WRITERS: Final = 3  # at most this many of the threads write, so that one is left for listings
+_WRITERS: Final = 3  # at most this many of the threads write, so that a thread is left for listings
 _EXACT_MAX: Final = 2**53  # Lua's numbers are floats: larger integers are inexact
 
 # KEYS: the hash. ARGV: the field, its expected value ("" for no value) and the new value ("" to remove the field).
@@ -66,7 +66,7 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.format('%.0f', token) .. 
 return {'', string.format('%.0f', token)}
 """
 
-# The first class that matches an exception decides. Requests without a response may have been carried out.
+# The first class that matches an exception decides. A request without a response may have been carried out.
 _FAILURES: Final[tuple[tuple[type[Exception], FailureKind, str], ...]] = (
     (redis.exceptions.AuthenticationError, FailureKind.DENIED, "Denied"),
     (redis.exceptions.AuthorizationError, FailureKind.DENIED, "Denied"),
@@ -111,7 +111,7 @@ class _PendingWrite:
         self.operations = operations
         self.answers: list[LeaseAnswer] | None = None
         self.settled = anyio.Event()
-        """Set by the task that wrote these operations with its own, or that failed to."""
+        """Set by the task that wrote these operations together with its own, or that failed to write them."""
         self.is_abandoned = False
         """Whether the caller no longer waits."""
 
@@ -127,7 +127,7 @@ class RedisLeases:
         limit: timeout in seconds, for connecting and for the response to a command.
 
     Raises:
-        UsageError: redis-py cannot read the URL, or it has a parameter that is not allowed.
+        UsageError: redis-py cannot read the URL, or the URL contains a parameter that is not allowed.
     """
 
     scan_interval: float = 0.5
@@ -153,14 +153,15 @@ class RedisLeases:
                 socket_connect_timeout=limit,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,  # every server since Redis 2.6 and every Valkey supports it
-                health_check_interval=0,  # redis-py notices closed connections without it
+                health_check_interval=0,  # redis-py notices closed connections without health checks
             )
         except (ValueError, TypeError) as error:
             raise UsageError(f"redis-py cannot read the store's URL at {self._host}: {error}") from None
         self._known: dict[bytes, Lease] = {}  # the leases of the last listing, by row
-        self._seen: dict[str, _Seen] = {}  # the cached row of each shard: read or written last
+        self._seen: dict[str, _Seen] = {}  # the last row of each shard that was read or written
         self._writes = 0
-        # Limiters of our own: all of anyio's default threads may be occupied by callers that wait for this store.
+        # These limiters are our own: all of anyio's default threads may be occupied by callers that wait for this
+        # store.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._writers = anyio.CapacityLimiter(_WRITERS)
         self._waiting: list[_PendingWrite] = []  # in the order of their calls
@@ -182,10 +183,10 @@ class RedisLeases:
                 if pending in self._waiting:
                     await self._write_waiting(pending)
                 else:
-                    await pending.settled.wait()  # another task writes it with its own
+                    await pending.settled.wait()  # another task writes these operations together with its own
         finally:
             pending.is_abandoned = True
-            if pending in self._waiting:  # the caller was cancelled: no other task may write it
+            if pending in self._waiting:  # the caller was cancelled: no other task may write its operations
                 self._waiting.remove(pending)
         return pending.answers
 
@@ -204,7 +205,8 @@ class RedisLeases:
                 for pending in batch:
                     pending.answers = [next(remaining) for _ in pending.operations]
             finally:
-                # If this task was cancelled before the write began, there are no answers: another task writes them.
+                # If this task was cancelled before the write began, there are no answers, and another task writes the
+                # operations.
                 self._waiting[:0] = [
                     pending for pending in batch if pending.answers is None and not pending.is_abandoned
                 ]

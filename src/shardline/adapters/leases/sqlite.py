@@ -1,12 +1,13 @@
 """A lease store in a SQLite file, for the processes of one machine.
 
-SQLite is called in worker threads. A row holds the JSON of ``lease_rows``. Its key is the group, stream and shard id.
+SQLite is called in worker threads. A row holds the JSON of ``lease_rows``. The key of a row consists of the group, the
+stream and the shard id.
 
 Invariants:
 
-- An operation reads the row, calls ``core.leases.apply`` and writes, all in one ``BEGIN IMMEDIATE`` transaction, so no
-  other process can write in between. Operations that arrive together share a transaction. A row that cannot be read
-  fails only its own operation; a failed transaction fails all of them.
+- An operation reads the row, calls ``core.leases.apply`` and writes the result, all in one ``BEGIN IMMEDIATE``
+  transaction, so no other process can write in between. Operations that arrive together share a transaction. A row that
+  cannot be read makes only its own operation fail. A failed transaction makes all of its operations fail.
 - The file is new, or its application id is ours. Any other file is refused and left untouched.
 - A file on a network file system is refused. So is a file that was replaced or deleted while it was open, because its
   users would no longer see each other's writes.
@@ -47,7 +48,7 @@ CREATE TABLE leases (
 ) WITHOUT ROWID
 """
 
-# By SQLite's primary result code (https://sqlite.org/rescode.html): the kind, our code, and the message.
+# The kind, our code and the message of each failure, by SQLite's primary result code (https://sqlite.org/rescode.html).
 _FAILURES: Final[dict[int, tuple[FailureKind, str, str]]] = {
     sqlite3.SQLITE_BUSY: (FailureKind.TRANSIENT, "Locked", "another process keeps it locked"),
     sqlite3.SQLITE_LOCKED: (FailureKind.TRANSIENT, "Locked", "another process keeps it locked"),
@@ -75,7 +76,7 @@ class _UnusableError(Exception):
 
 @final
 class SqliteLeases:
-    """``LeaseStore`` in a SQLite file. With ``existing``, the file must exist; it is never created."""
+    """``LeaseStore`` in a SQLite file. With ``existing``, the file must exist and is never created."""
 
     scan_interval: float = 0.5
     checkpoint_interval: float = 1.0
@@ -92,7 +93,7 @@ class SqliteLeases:
         self._identity = (0, 0)
         self._known: dict[bytes, Lease] = {}  # the leases of the last listing, by row
         self._calls = BlockingCalls[object]()
-        self._connection_lock = threading.Lock()  # one call at a time uses the connection
+        self._connection_lock = threading.Lock()  # lets one call at a time use the connection
 
     async def open(self) -> Failure | None:
         opened = None

@@ -37,7 +37,7 @@ class _Store(LeaseStore, LeaseCatalog, Protocol):
 
 
 def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess, existing: bool = False) -> LeaseStore:
-    """Return the store that a URL names, or ``store`` itself if it is a store. It is not opened.
+    """Return the store that a URL names, or ``store`` itself if it is a store. The store is not opened.
 
     Args:
         store: a URL in one of ``FORMS``, or a ``LeaseStore`` of this group and stream.
@@ -65,7 +65,7 @@ def lease_store(store: object, *, group: str, stream: str, aws: AwsAccess, exist
 
 
 def lease_catalog(url: str, aws: AwsAccess) -> LeaseCatalog:
-    """Return the store that ``url`` names, to list the groups in it. It is not opened.
+    """Return the store that ``url`` names, to list the groups in it. The store is not opened.
 
     Raises:
         UsageError: the URL does not name a store, or an extra is not installed.

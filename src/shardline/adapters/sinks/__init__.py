@@ -1,1 +1,1 @@
-"""Sinks for events: each turns the events of producers and consumers into the form that another system reads."""
+"""Sinks for events: each turns the events of producers and consumers into a form that another system reads."""

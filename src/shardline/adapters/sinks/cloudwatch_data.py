@@ -1,13 +1,13 @@
-"""Adds up the samples of a period, and writes them as CloudWatch wants them: as EMF lines or as PutMetricData bodies.
+"""Adds up the samples of a period, and writes them in the formats of CloudWatch: EMF lines or PutMetricData bodies.
 
 Invariants:
 
-- Sums are exact. Other values are rounded to two digits, so that a period has few different ones. CloudWatch derives
-  averages and percentiles from them.
+- Sums are exact. Other values are rounded to two digits, so that a period contains few different values. CloudWatch
+  derives averages and percentiles from these values.
 - An EMF line and a request stay within the documented limits: 100 values per metric and 100 metrics per line; 150
-  values per metric, 500 metrics and 400 KB per request. More are split over several lines or requests.
-- An EMF line cannot say how often a value occurred. If a metric has more than 100 values in a period, the line has 100
-  that are spread evenly over the sorted values.
+  values per metric, 500 metrics and 400 KB per request. Larger amounts are split over several lines or requests.
+- An EMF line cannot say how often a value occurred. If a metric has more than 100 values in a period, the line contains
+  100 values that are spread evenly over the sorted values.
 """
 
 import threading
@@ -25,7 +25,7 @@ _EMF_METRICS_MAX: Final = 100
 _REQUEST_VALUES_MAX: Final = 150
 _REQUEST_METRICS_MAX: Final = 500
 _REQUEST_BYTES_MAX: Final = 400_000
-_KEYS_MAX: Final = 5_000  # different metrics in a period; more are dropped and counted
+_KEYS_MAX: Final = 5_000  # different metrics in a period; the samples of further metrics are dropped and counted
 _MINUTE: Final = 60.0
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -127,7 +127,7 @@ def _emf_document(
 
 
 def spread(values: Counter[float]) -> list[float]:
-    """Return all values, each as often as it occurred; of more than 100, the smallest, the largest and 98 between."""
+    """Return all values, each as often as it occurred. From more than 100 values, return 100 that are spread evenly."""
     total = values.total()
     size = min(total, _EMF_VALUES_MAX)
     wanted = [index * (total - 1) // max(1, size - 1) for index in range(size)]

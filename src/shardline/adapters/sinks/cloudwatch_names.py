@@ -5,8 +5,9 @@ Library (KCL). With the KPL's and the KCL's names, existing dashboards and alarm
 
 Invariants:
 
-- The KPL's names count only producers, the KCL's only consumers.
-- Metrics that neither library's events can tell are not sent: docs/guides/sinks/cloudwatch.md lists them.
+- The KPL's names apply only to producers, and the KCL's names only to consumers.
+- Metrics of these libraries that cannot be computed from events are not sent: docs/guides/sinks/cloudwatch.md lists
+  them.
 """
 
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, final
@@ -104,7 +105,7 @@ class KplNames:
     def __init__(self, source: ev.EventSource, *, by_shard: bool) -> None:
         self._stream: Dimensions = (("StreamName", source.stream),)
         self._by_shard = by_shard
-        self._request_duration = 0.0  # of the request whose records are reported next
+        self._request_duration = 0.0  # the duration of the request whose records are reported next
         self._finished = 0  # records that were delivered or failed
         self._received = 0  # records that were counted as received
         self._retried = 0  # records that were sent again since the last delivery
@@ -164,7 +165,7 @@ class KplNames:
         return [*all_errors, *self._sum("ErrorsByCode", records, shard_id=shard_id, more=by_code)]
 
     def _levels(self, shard_id: str) -> list[Dimensions]:
-        """Return the dimensions to count under: the KPL counts globally, by stream and, if asked, by shard."""
+        """Return the dimensions to count under: the KPL counts globally, by stream and, on request, by shard."""
         levels: list[Dimensions] = [(), self._stream]
         if self._by_shard and shard_id:
             levels.append((*self._stream, ("ShardId", shard_id)))
@@ -184,7 +185,7 @@ class KplNames:
 
 @final
 class KclNames:
-    """The names of the Kinesis Client Library. The namespace is the group, as it is the KCL's application."""
+    """The names of the Kinesis Client Library. The namespace is the group, as it is the application in the KCL."""
 
     def __init__(self, source: ev.EventSource) -> None:
         self._namespace = source.group or source.stream

@@ -5,11 +5,11 @@ and EKS. PutMetricData suits every other machine that has AWS credentials.
 
 Invariants:
 
-- The thread of the sink only adds up numbers. A publisher thread writes or sends them once per period, so a slow or
-  unreachable CloudWatch delays nothing, and neither does a blocked file.
-- Data that CloudWatch did not take because of a passing failure is kept and sent with the next period, up to
-  ``_BACKLOG_MAX`` requests. Data that it refuses is dropped. Both are logged, at most once a minute.
-- ``close`` and ``flush`` publish what there is, and wait for it for a limited time.
+- The thread of the sink only adds up numbers. A publisher thread writes or sends the sums once per period, so neither a
+  slow or unreachable CloudWatch nor a blocked file delays anything.
+- Data that CloudWatch did not accept because of a transient failure is kept and sent with the next period, up to
+  ``_BACKLOG_MAX`` requests. Data that CloudWatch refuses is dropped. Both are logged, at most once a minute.
+- ``close`` and ``flush`` publish the data so far, and wait for a limited time until it is published.
 - A forked child starts empty, with a publisher of its own.
 """
 
@@ -57,7 +57,7 @@ class CloudWatchSink:
         names: ``"shardline"`` uses our own names. ``"kpl"`` uses the names of the Kinesis Producer Library, for
             producers only; ``"kcl"`` those of the Kinesis Client Library, for consumers only.
         namespace: the namespace of the metrics; ``None``: ``Shardline``, ``KinesisProducerLibrary``, or the group.
-        period: how many seconds are added up before they are sent.
+        period: the number of seconds whose data is added up before it is sent.
         by_shard: also split throughput and lag by shard. CloudWatch bills each metric.
         region: the region for PutMetricData. Without this and the following arguments, the ordinary AWS settings apply.
         endpoint_url: where to send the requests.
@@ -153,7 +153,7 @@ class _OpenCloudWatchSink:
 
 class _Sender(Protocol):
     def send(self, period: Period, at: float) -> bool:
-        """Write or send the data of a period. Return whether everything was taken."""
+        """Write or send the data of a period. Return whether everything was accepted."""
         ...
 
 
@@ -172,18 +172,18 @@ class _Publisher:
         self._asked = 0  # number of flushes that were requested
         self._done = 0  # number of flushes that are complete
         self._succeeded = True
-        self._logged_at = 0.0  # when a failure was logged last
+        self._logged_at = 0.0  # when a failure was last logged
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread if it does not run yet."""
+        """Start the thread if it is not running yet."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="shardline CloudWatch publisher", daemon=True)
                 self._thread.start()
 
     def flush(self, timeout: float) -> bool:
-        """Publish the data. Return whether that succeeded in time."""
+        """Publish the data. Return whether everything was published in time."""
         self.start()
         with self._changed:
             self._asked += 1

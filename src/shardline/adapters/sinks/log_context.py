@@ -4,7 +4,7 @@ from shardline.events import EventSource
 
 
 def log_context(source: EventSource, shard_id: str | None = None, code: str | None = None) -> dict[str, object]:
-    """Return the ``extra`` of a log record. The value is ``None`` for everything that does not apply."""
+    """Return the ``extra`` of a log record. Values that do not apply are ``None``."""
     return {
         "stream": source.stream,
         "group": source.group,
@@ -15,7 +15,7 @@ def log_context(source: EventSource, shard_id: str | None = None, code: str | No
 
 
 def shard_and_code(event: object) -> tuple[str | None, str | None]:
-    """Return the shard and the code of an event, or ``None`` for each that the event does not have.
+    """Return the shard and the code of an event, with ``None`` for a value that the event does not have.
 
     The code is the error code of a failed request, or the type of the exception that a handler raised.
     """

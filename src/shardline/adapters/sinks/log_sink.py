@@ -3,8 +3,8 @@
 Invariants:
 
 - An event is one line, whatever its values contain.
-- Numbers that JSON does not have, such as ``NEVER``, are written as ``null``.
-- No line contains data or keys of records, because no event does.
+- Numbers that JSON cannot represent, such as ``NEVER``, are written as ``null``.
+- No line contains data or keys of records, because no event contains them.
 """
 
 import logging
@@ -120,7 +120,7 @@ class LogSink:
                 return
             shard_id, code = shard_and_code(event)
             extra = log_context(source, shard_id, code) | {"event": kind.__name__}
-            # Not logger.log, which looks for the line of code that calls it: here it is always the same one.
+            # Do not use logger.log, which looks for the line of code that calls it: this would always be the same line.
             record = logger.makeRecord(logger.name, level, __file__, 0, "", (), None, "LogSink", extra)
             line: dict[str, Any] = {
                 "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -148,7 +148,7 @@ def _check_level(name: str, level: object) -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of an event as JSON can write it. Hash keys are too large for most readers of JSON numbers."""
+    """Return a value of an event in a form that JSON can represent. Hash keys are too large for most JSON readers."""
     if type(value) in _SIMPLE:
         return value
     if isinstance(value, Enum):

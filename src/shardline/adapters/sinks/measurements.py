@@ -7,7 +7,7 @@ Invariants:
 
 - A counter that an alarm may watch has no labels but the stream and the group, so that it exists, with the value 0, as
   soon as the producer or consumer starts. Breakdowns by error code are metrics of their own.
-- The values of labels are bounded: after ``_CODES_MAX`` different error codes, the further ones count as ``other``.
+- The values of labels are bounded: after ``_CODES_MAX`` different error codes, further codes count as ``other``.
 - No label holds data or a key.
 """
 
@@ -25,7 +25,7 @@ _OTHER: Final = "other"
 
 @final
 class Metric(NamedTuple):
-    """A metric. Its name ends in its unit (``_seconds``, ``_bytes``), or is a count."""
+    """A metric. Its name ends in its unit (``_seconds``, ``_bytes``), unless the metric is a count."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Metric(NamedTuple):
     combine: Combine = "sum"
     """How the values of several shards, producers or consumers are combined. For gauges."""
     idle: float = 0.0
-    """The value of a gauge while nothing reports one."""
+    """The value of a gauge while no producer or consumer reports a value."""
 
 
 @final
@@ -213,7 +213,7 @@ class Meter:
         return [Change(PRODUCER_EVENTS if is_producer else CONSUMER_EVENTS, 1, (type(event).__name__,))]
 
     def first_values(self, metrics: Iterable[Metric]) -> list[Change]:
-        """Return what a start changes: counters without further labels begin at 0, and gauges at their idle value.
+        """Return the changes at the start: counters without further labels begin at 0, and gauges at their idle value.
 
         Metrics that are split by shard begin with the first event of a shard.
         """

@@ -4,11 +4,12 @@ The first metrics are those of the semantic conventions for messaging. The other
 
 Invariants:
 
-- ``METRICS`` names every metric, and the documentation lists the same.
+- ``METRICS`` names every metric, and the documentation lists the same metrics.
 - Attributes have few values: no keys, no sequence numbers, and shards only on request (``by_shard``).
-- An unknown event is ignored: a newer version may emit more events.
-- A request delivers to many shards, with an event for each. Without ``by_shard``, the events are summed up and
-  update the metrics once, with the next event of the request, because each update costs microseconds.
+- An unknown event is ignored, because a newer version may emit more events.
+- A request delivers records to many shards, with an event for each shard. Unless the metrics are split by shard, the
+  events are summed up and update the metrics once, with the next event of the request, because each update costs
+  microseconds.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ SERVER: Final = "server.address"
 ERROR: Final = "error.type"
 CHANGE: Final = "shardline.lease.change"
 
-# The boundaries that the conventions advise.
+# The histogram boundaries that the conventions recommend.
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
 
@@ -204,7 +205,7 @@ class EventMetrics:
     Args:
         instruments: the instruments.
         source: the producer or consumer.
-        by_shard: whether the metrics have the shard as an attribute, where the event has one.
+        by_shard: whether the metrics have the shard as an attribute, if the event names a shard.
     """
 
     def __init__(self, instruments: Instruments, source: EventSource, *, by_shard: bool) -> None:
@@ -213,7 +214,7 @@ class EventMetrics:
         self._base: dict[str, str] = describe(source)
         # Two workers in one process must not overwrite each other's gauges.
         self._gauge = self._base if source.worker_id is None else {**self._base, CLIENT: source.worker_id}
-        self._delivered: list[events.RecordsDelivered] = []  # not in the metrics yet
+        self._delivered: list[events.RecordsDelivered] = []  # deliveries that are not in the metrics yet
         self._leases: set[str] = set()
         self._stuck: set[str] = set()
         self._updates: Mapping[type, Callable[[Any], None]] = {
@@ -254,7 +255,7 @@ class EventMetrics:
             update(event)
 
     def close(self) -> None:
-        """Count the last deliveries, and take back the leases and stuck handlers that this consumer still counts."""
+        """Count the last deliveries, and subtract the leases and stuck handlers that this consumer still counts."""
         self._count_delivered()
         self._instruments.add(_LEASES, -len(self._leases), self._base)
         self._instruments.add(_STUCK, -len(self._stuck), self._base)
@@ -323,7 +324,7 @@ class EventMetrics:
         attributes = self._attributes(event.shard_id)
         self._instruments.add(_READ, event.records, attributes)
         self._instruments.add(_READ_BYTES, event.payload_bytes, attributes)
-        # A page of a subscription has no request of its own: its duration is that of waiting for records.
+        # A page of a subscription has no request of its own: its duration is the time of waiting for records.
         if event.read_by == "polling":
             self._instruments.record(OPERATION_DURATION, event.duration, attributes | _operation("receive"))
 

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- Metrics and request spans are made from events, in the thread of the sink. Only the headers of a put and the span of
-  a handler are made where the user's code runs.
+- Metrics and request spans are created from events, in the thread of the sink. Only the headers of a put and the span
+  of a handler are created where the user's code runs.
 - One sink serves any number of producers and consumers.
 """
 
@@ -39,7 +39,7 @@ class OpenTelemetrySink:
         sink = OpenTelemetrySink()
         async with Producer("orders", sinks=[sink]) as producer:
             with tracer.start_as_current_span("checkout"):
-                await producer.put(b"...", key="user-1")  # its handler continues this trace
+                await producer.put(b"...", key="user-1")  # the handler of this record continues the trace
 
     Needs the extra ``otel``. Install and configure an OpenTelemetry SDK and exporter as for any other instrumented
     library.
@@ -47,12 +47,13 @@ class OpenTelemetrySink:
     Args:
         tracer_provider: creates the spans. ``None`` means the global one.
         meter_provider: creates the metrics. ``None`` means the global one.
-        propagator: writes contexts to headers, and reads them. ``None`` means the global one.
+        propagator: writes contexts to headers, and reads contexts from headers. ``None`` means the global one.
         propagate: whether puts under a recording span send the context of the span in the record's headers.
         request_spans: whether each PutRecords request gets a span.
-        handler_spans: whether each call of a handler gets a span. A handler that is called with single records gets
-            one for each record that has headers.
-        by_shard: whether metrics have an attribute for the shard: many time series if the stream has many shards.
+        handler_spans: whether each call of a handler gets a span. A handler that is called with single records gets a
+            span for each record that has headers.
+        by_shard: whether metrics have an attribute for the shard. This creates many time series if the stream has many
+            shards.
 
     Raises:
         UsageError: an argument is wrong.
@@ -86,8 +87,8 @@ class OpenTelemetrySink:
         self._traces_handlers = handler_spans
         self._by_shard = by_shard
         self._ender = SpanEnder()
-        self._tracings: dict[EventSource, RecordTracing] = {}  # of the producers and consumers that are open
-        self._strangers: dict[str | None, RecordTracing] = {}  # by the stream of records that no open consumer read
+        self._tracings: dict[EventSource, RecordTracing] = {}  # for the producers and consumers that are open
+        self._strangers: dict[str | None, RecordTracing] = {}  # by stream: for records that no open consumer read
 
     def open(self, source: EventSource, /) -> "_Recorder":
         """Return the callable for the events of a producer or consumer."""
@@ -122,7 +123,7 @@ class OpenTelemetrySink:
         return Processing(self._reader_of(several[0]), several)
 
     def context_of(self, record: Record[Any]) -> Context:
-        """Return the OpenTelemetry context that the headers of a record carry. It is empty if they carry none."""
+        """Return the OpenTelemetry context that the headers of a record carry, or an empty context."""
         return self._reader_of(record).context_of(record)
 
     def _tracing_of(self, source: EventSource) -> RecordTracing:
@@ -133,7 +134,7 @@ class OpenTelemetrySink:
         return RecordTracing(self._tracer, self._propagator, self._ender, source)
 
     def _reader_of(self, record: Record[Any]) -> RecordTracing:
-        """Return the tracing of the consumer that read the record, as far as the record shows that."""
+        """Return the tracing of the consumer that read the record, as far as the record identifies it."""
         stream = record.stream
         readers = [
             tracing

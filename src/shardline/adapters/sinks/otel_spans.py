@@ -4,9 +4,9 @@ Invariants:
 
 - Headers are added only under a recording span, and the context of each span is encoded once.
 - The span of a handler links to each distinct context that its records carry. If all of them carry the same context,
-  that is also the parent: the handler then works in the trace of the producer.
-- A span contains no data and no keys, and not the text of an exception, which may quote them.
-- Spans are ended in a thread of their own, because an exporter may be called by ``end``: one that hangs or raises
+  this context is also the parent: the handler then works in the trace of the producer.
+- A span contains no data and no keys, and not the text of an exception, which may quote data or keys.
+- Spans are ended in a thread of their own, because ``end`` may call an exporter: an exporter that hangs or raises then
   delays no handler and no event loop. If too many spans wait, further ones are dropped, and this is logged.
 - Starting a span calls the tracer provider in the thread of the handler. After a start that took longer than
   ``SLOW_START`` seconds, no spans of handlers are started for ``SUSPENSION`` seconds.
@@ -70,7 +70,7 @@ _log: Final = logging.getLogger("shardline.otel")
 
 @final
 class SpanEnder:
-    """Ends spans in a thread, which is started when it is needed. After a fork, the child starts its own."""
+    """Ends spans in a thread, which is started when it is needed. After a fork, the child starts its own thread."""
 
     def __init__(self) -> None:
         self._logged_at = -_LOG_PERIOD
@@ -88,7 +88,7 @@ class SpanEnder:
             self._has_spans.set()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until the spans so far have ended. Return whether they have."""
+        """Wait until the spans so far have ended. Return whether they ended in time."""
         if self._pid != os.getpid():
             return True
         has_ended = threading.Event()
@@ -102,7 +102,7 @@ class SpanEnder:
         self._has_spans, self._is_flushing = threading.Event(), threading.Event()
         threading.Thread(target=self._run, name="shardline spans", daemon=True).start()
         if not self._pid:
-            atexit.register(self.flush, _EXIT_TIMEOUT)  # before the providers, which were created earlier, shut down
+            atexit.register(self.flush, _EXIT_TIMEOUT)  # runs before the older providers shut down
         self._pid = os.getpid()
 
     def _run(self) -> None:
@@ -119,7 +119,7 @@ class SpanEnder:
                     continue
                 try:
                     ended[0].end(ended[1])
-                except Exception:  # noqa: BLE001 - of an exporter or a span processor
+                except Exception:  # noqa: BLE001 - from an exporter or a span processor
                     self._log("a span could not be exported", exc_info=True)
 
     def _log(self, message: str, *, exc_info: bool = False) -> None:
@@ -130,7 +130,7 @@ class SpanEnder:
 
 
 class _Encoded(NamedTuple):
-    """The headers for puts in a context. ``headers`` is ``None`` if its span is not recording."""
+    """The headers for puts in a context. ``headers`` is ``None`` if the span of the context is not recording."""
 
     context: Context | None
     span: Span
@@ -161,9 +161,9 @@ class RecordTracing:
         self._last = _Encoded(None, get_current_span(Context()), None)
         self._encoded: dict[tuple[int, int], tuple[Mapping[str, object], Mapping[str, str]]] = {}
         self._decoded: dict[tuple[str | None, ...], tuple[Context, SpanContext]] = {}
-        self._fields: tuple[TextMapPropagator | None, tuple[str, ...]] = None, ()  # those that the propagator reads
+        self._fields: tuple[TextMapPropagator | None, tuple[str, ...]] = None, ()  # the names that the propagator reads
         self.put_context: ContextVar[Any] | None = find_context_variable()
-        """While this variable has the same value, and ``put_headers`` returned ``None``, it returns ``None`` again."""
+        """Once ``put_headers`` has returned ``None``, it does so again while this variable keeps its value."""
 
     # ---- producers
 
@@ -184,7 +184,7 @@ class RecordTracing:
         known_baggage, headers = self._encoded.get(key, (None, None))
         if headers is None or known_baggage != carried:
             fresh: dict[str, str] = {}
-            # The API's type of the default setter does not fit its own parameter.
+            # In OpenTelemetry's API, the type of the default setter does not fit the parameter.
             propagator: Any = self._propagator or propagate.get_global_textmap()
             propagator.inject(fresh, context)
             headers = fresh
@@ -208,7 +208,7 @@ class RecordTracing:
         started_at = round(event.started_at * _NANOSECONDS)
         span = self._tracer.start_span(
             f"send {self._attributes[DESTINATION]}",
-            Context(),  # a request carries records of many contexts: it is the child of none
+            Context(),  # a request carries records of many contexts, so its span has no parent
             SpanKind.CLIENT,
             attributes,
             start_time=started_at,
@@ -220,11 +220,11 @@ class RecordTracing:
     # ---- consumers
 
     def handling(self, records: Sequence[Record[Any]], /) -> "Processing | None":
-        """Return the span around a call of a handler. A tuple holds the one record of a handler without batches."""
+        """Return the span around a call of a handler. A tuple holds the single record of a handler without batches."""
         return None if time.monotonic() < self._suspended_until else Processing(self, records)
 
     def start(self, records: Sequence[Record[Any]]) -> tuple[Span, Context]:
-        """Start the span around the processing of records. Return it with the context for the user's code."""
+        """Start the span around the processing of records. Return the span and the context for the user's code."""
         parent, links = self._find_contexts(records)
         started_at = time.monotonic()
         span = self._tracer.start_span(
@@ -245,7 +245,7 @@ class RecordTracing:
             self._ender.end(span, time.time_ns())
 
     def context_of(self, record: Record[Any]) -> Context:
-        """Return the context that the headers of a record carry. It is empty if they carry none."""
+        """Return the context that the headers of a record carry, or an empty context."""
         return self._decode(record.headers)[0]
 
     def _describe(self, records: Sequence[Record[Any]]) -> dict[str, str | int]:
@@ -323,7 +323,7 @@ class Processing:
 
 
 def find_context_variable() -> ContextVar[Any] | None:
-    """Return the variable in which OpenTelemetry keeps the current context. ``None`` if it keeps it elsewhere.
+    """Return the variable in which OpenTelemetry keeps the current context. ``None`` if the context is kept elsewhere.
 
     Reading the variable takes a tenth of the time of ``get_current``, which matters for puts outside of any span.
     """

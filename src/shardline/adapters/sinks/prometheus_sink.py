@@ -1,13 +1,13 @@
 """Counts the events of producers and consumers in Prometheus metrics (extra ``prometheus``).
 
-The metrics are plain objects of ``prometheus_client`` that change when an event arrives. So they also work in its
-multiprocess mode, which does not support custom collectors, callbacks and removed labels.
+The metrics are plain objects of ``prometheus_client`` that change when an event arrives. So they also work in the
+multiprocess mode of ``prometheus_client``, which does not support custom collectors, callbacks or removed labels.
 
 Invariants:
 
-- All sinks of a registry share its metrics: a registry can have each name once.
-- A gauge combines the values of all producers or consumers of this process that have the same labels. A closed one
-  contributes nothing. In multiprocess mode, ``prometheus_client`` combines the processes in the same way.
+- All sinks of a registry share its metrics, because each name can occur only once in a registry.
+- A gauge combines the values of all producers or consumers of this process that have the same labels. A closed producer
+  or consumer contributes nothing. In multiprocess mode, ``prometheus_client`` combines the processes in the same way.
 - A forked child starts with no contributions: the producers and consumers of its parent do not run in it.
 """
 
@@ -54,7 +54,7 @@ class PrometheusSink:
 
     Args:
         registry: where the metrics are registered; ``None``: the default registry of ``prometheus_client``.
-        by_shard: add the label ``shard_id`` to throughput and lag. That is one time series per shard and metric.
+        by_shard: add the label ``shard_id`` to throughput and lag. This creates one time series per shard and metric.
 
     Raises:
         UsageError: ``prometheus_client`` is not installed, or the registry has other metrics with these names.
@@ -92,7 +92,7 @@ class _OpenPrometheusSink:
         for change in self._meter.first_values(own):
             self._apply(change)
         for metric in own:
-            if metric.kind == "histogram" and not metric.labels:  # it exists before the first event, and is empty
+            if metric.kind == "histogram" and not metric.labels:  # it exists, empty, before the first event
                 metrics.child(metric, self._base, (), "")
 
     def __call__(self, event: Event, /) -> None:
@@ -140,7 +140,7 @@ class _SharedGauge:
                 self._update()
 
     def forget(self) -> None:
-        """Forget all contributions, in a forked child. The lock is replaced: a thread of the parent may hold it."""
+        """Forget all contributions, in a forked child. Replace the lock, which a thread of the parent may hold."""
         self._lock = threading.Lock()
         self._contributions.clear()
 
