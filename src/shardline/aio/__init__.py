@@ -1,1 +1,1 @@
-"""The async shell, on asyncio and trio: the only reader of the clock."""
+"""The async shell, on asyncio and trio. Only this package reads the clock."""

@@ -1,7 +1,7 @@
 """The client for Kinesis.
 
 Many producers, consumers and direct callers can share a ``Client``. One call is one request: the client does not retry.
-A failure is raised as a ``ServiceError`` or ``TransportError``, which has all details.
+A failure is raised as a ``ServiceError`` or ``TransportError``, which carries all details.
 """
 
 import ssl
@@ -30,13 +30,13 @@ from shardline.model.position import Position, as_position
 from shardline.model.record import Entry, check_entries
 from shardline.model.stream import parse_consumer_arn, parse_stream
 
-_ITERATOR_MAX_LENGTH: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the service's 512
+_ITERATOR_MAX_LENGTH: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the service's limit of 512
 
 
 class ConnectionArguments(TypedDict, total=False):
-    """The arguments of ``Client``, which ``Producer`` and ``Consumer`` take, too: see there.
+    """The arguments of ``Client``, which explains them. ``Producer`` and ``Consumer`` take them, too.
 
-    Annotate a dict of settings with it, and type checkers find misspelt and wrong arguments::
+    Annotate a dict of settings with this type, so that type checkers find misspelt and wrong arguments::
 
         connection: ConnectionArguments = {"region": "eu-west-1", "read_timeout": 10}
         async with Producer("orders", **connection) as producer: ...
@@ -77,11 +77,11 @@ class Client(ControlPlane):
         verify: ``True``, ``False`` (do not verify certificates), the path of a CA file, or an ``ssl.SSLContext``.
         connect_timeout: seconds in which a connection must be established.
         read_timeout: seconds without data after which a request fails.
-        max_connections: the maximum number of open connections. Further requests wait for one.
+        max_connections: the maximum number of open connections. Further requests wait for a free connection.
         proxies: proxy URLs by scheme. By default, ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` apply.
         use_fips: use the FIPS endpoint. By default, the AWS settings decide.
         use_dualstack: use the dual-stack endpoint. By default, the AWS settings decide.
-        http2: use HTTP/2 for all calls if the endpoint supports it; subscriptions always do.
+        http2: use HTTP/2 for all calls if the endpoint supports it. Subscriptions use HTTP/2 even without this setting.
 
     Raises:
         UsageError: an argument is wrong.
@@ -126,7 +126,7 @@ class Client(ControlPlane):
         self._connection: Connection | None = None
         self._closed = False
         self._starting = anyio.Lock()
-        # Weak, so that a subscription that its reader has dropped does not keep its connection.
+        # A weak set, so that a subscription that its reader has dropped does not keep its connection open.
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._users: list[Callable[[], None]] = []
 
@@ -134,19 +134,19 @@ class Client(ControlPlane):
         """Look up the settings that were omitted. Sends no request to Kinesis.
 
         Raises:
-            UsageError: no region, an unknown profile, an unreadable CA file, a missing extra.
+            UsageError: no region, an unknown profile, an unreadable CA file or a missing extra.
             Closed: the client was closed before.
         """
-        async with self._starting:  # if two tasks start it, the second must not replace the first's connection
+        async with self._starting:  # if two tasks call start, the second must not replace the connection of the first
             if self._connection is None and not self._closed:
                 self._connection = await connect(self._settings)
             if self._closed:
-                await self.close()  # closed during the look-up, when there was no connection to close yet
+                await self.close()  # the client was closed during the look-up, when there was no connection yet
                 raise Closed("this Client is closed: create a new one")
 
     @contextmanager
     def used_by(self, on_close: Callable[[], None]) -> Generator[None]:
-        """Call ``on_close``, in this event loop, if the client is closed within the block. For producers."""
+        """Call ``on_close``, in this event loop, if the client is closed within the block. Producers use this."""
         self._users.append(on_close)
         try:
             if self._closed:
@@ -164,7 +164,7 @@ class Client(ControlPlane):
         self._closed = True
         for on_close in [*self._users]:
             on_close()
-        with anyio.CancelScope(shield=True):  # so that a cancelled block closes too; nothing here waits for the network
+        with anyio.CancelScope(shield=True):  # a cancelled block must close, too; nothing here waits for the network
             try:
                 for subscription in list(self._subscriptions):
                     await subscription.aclose()
@@ -193,7 +193,7 @@ class Client(ControlPlane):
 
     @property
     def region(self) -> str:
-        """The region in use. Known after ``start``."""
+        """The region in use. It is known after ``start``."""
         return self._open().region
 
     @property

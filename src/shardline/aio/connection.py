@@ -62,7 +62,7 @@ def current_backend() -> Literal["asyncio", "trio"]:
     Raises:
         UsageError: the caller is not in an event loop.
     """
-    # While another thread imports trio, its modules exist, but are empty.
+    # While another thread is importing trio, trio's modules exist but are empty.
     in_trio_task = getattr(sys.modules.get("trio.lowlevel"), "in_trio_task", None)
     if in_trio_task is not None and in_trio_task():
         return "trio"
@@ -77,7 +77,7 @@ def _make_transport(settings: HttpSettings, service: AwsService) -> HttpTranspor
     dial = AsyncioStream.connect if current_backend() == "asyncio" else AnyioStream.connect
     http1 = Http1Transport(settings, service.ssl_context, dial)
     if isinstance(settings.verify, ssl.SSLContext) and not settings.http2:
-        return http1  # what such a context offers to speak holds for every connection, also for those of HTTP/1.1
+        return http1  # the protocols that such a context offers apply to every connection, even to HTTP/1.1 ones
     return Http2Transport(settings, service.trust, dial, http1, service.ssl_context)
 
 
@@ -96,7 +96,8 @@ async def connect(settings: ConnectionSettings) -> Connection:
     Raises:
         UsageError: the settings are incomplete or contradictory.
     """
-    # Not in anyio's thread pool: a program's exit waits for those threads, and an interrupt can keep them from ending.
+    # This does not use anyio's thread pool: a program's exit waits for those threads, and an interrupt can keep them
+    # from ending.
     service = await BlockingCalls[AwsService]().run("service", lambda: find_service(SERVICE, settings))
     codec: BodyCodec = awsjson if settings.protocol == "json" else awscbor
     transport = _make_transport(settings.http, service)

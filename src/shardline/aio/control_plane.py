@@ -1,6 +1,6 @@
 """The methods of ``Client`` that create, change and describe streams.
 
-Methods have the names of AWS's operations, in snake case. A stream is a name or an ARN.
+Methods have the names of AWS's operations, in snake case. A stream is given by its name or its ARN.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -114,7 +114,7 @@ class ControlPlane:
         await wait_until(None, limit, f"stream {ref.name}", self._status_of(ref))
 
     async def split_shard(self, stream: str, shard_id: str, at: int | str | None = None, *, wait: Wait = False) -> None:
-        """Split a shard at the hash key ``at``, the first one of the upper child (default: in the middle)."""
+        """Split a shard at the hash key ``at``, which becomes the first of the upper child (default: in the middle)."""
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         if at is None:
@@ -135,7 +135,7 @@ class ControlPlane:
         await self._wait_until_active(ref, limit)
 
     async def update_shard_count(self, stream: str, count: int, *, wait: Wait = False) -> ShardCountUpdate:
-        """Scale a stream uniformly to ``count`` open shards: at least half, at most double the current number."""
+        """Scale a stream uniformly to ``count`` open shards: at least half and at most double the current number."""
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         members = {"TargetShardCount": _count("count", count), "ScalingType": "UNIFORM_SCALING"}

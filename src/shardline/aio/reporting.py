@@ -2,15 +2,15 @@
 
 Invariants:
 
-- An exception of a hook stops nothing else. It is logged, at most once a minute.
-- Failures are logged once per distinct (what, code, message) and period, with a count, and with an example if there is
+- An exception in a hook has no other effect than a log line, at most once a minute.
+- Failures with the same (what, code, message) are logged once per period, with a count, and with an example if there is
   one. If there are too many distinct failures, the rest share one line.
 - No secrets are logged: no data and no keys. Exceptions of a handler are logged without the contents of its records
   (``handler_errors``).
 - Events that mean that records may be missing are always logged, at ERROR.
 - A request that ``close`` itself cancelled is not a failure of the store or the service, and is not reported.
-- Every line has the stream, the group, the worker, the shard and the code as ``extra``, or ``None`` for each of them
-  that does not apply.
+- The ``extra`` of every line contains the stream, the group, the worker, the shard and the code. Values that do not
+  apply are ``None``.
 """
 
 import logging
@@ -33,7 +33,7 @@ _Line: TypeAlias = tuple[int, str]  # level and text
 
 _PERIOD: Final = 10.0  # seconds in which the same failure is logged once
 _USER_ERROR_PERIOD: Final = 60.0
-_DISTINCT_MAX: Final = 100  # different failures remembered in a period
+_DISTINCT_MAX: Final = 100  # different failures that are remembered in a period
 
 _STORE_FAILED: Final = {
     StoreTrouble.UNREACHABLE: ("the lease store failed; reading continues until the leases lapse", logging.WARNING),
@@ -49,7 +49,7 @@ _STORE_FAILED: Final = {
 
 
 class _Failures(NamedTuple):
-    """The key of failures that share a log line. ``what`` may have a placeholder for their number: ``%d records``."""
+    """The key of failures that share a log line. ``what`` may contain a placeholder for a count: ``%d records``."""
 
     level: int
     what: str
@@ -65,7 +65,7 @@ class RateLimitedLog:
         log: the logger.
         name: the beginning of each line.
         source: the producer or consumer.
-        consequence: the end of a line about an exception of user code.
+        consequence: the end of a line about an exception in user code.
         clock: returns the current time.
     """
 
@@ -120,7 +120,7 @@ class RateLimitedLog:
         self._write(list(self._counts), self._clock())
 
     def log_user_error(self, what: str, error: BaseException) -> None:
-        """Log an exception of user code. It is reported nowhere else."""
+        """Log an exception in user code. It is not reported elsewhere."""
         now = self._clock()
         if now - self._user_errors_logged_at.get(what, -_USER_ERROR_PERIOD) >= _USER_ERROR_PERIOD:
             self._user_errors_logged_at[what] = now

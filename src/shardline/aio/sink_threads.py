@@ -9,11 +9,11 @@ Invariants:
   ``QUEUE_MAX`` events: beyond that, the oldest are dropped, counted and logged, at most once a minute.
 - Every event that was emitted before ``stop`` reaches a sink that is fast enough. All threads together have
   ``CLOSE_TIMEOUT`` seconds for that. A thread that needs longer is abandoned, which is logged.
-- Any exception of a sink is logged, at most once a minute. That includes ``KeyboardInterrupt`` and ``SystemExit``: in a
-  thread that is not the main thread, they could not end the program.
+- Any exception of a sink is logged, at most once a minute. That includes ``KeyboardInterrupt`` and ``SystemExit``: they
+  could not end the program, because they are not raised in the main thread.
 - A thread is woken at most once per ``INTERVAL``, and not at all while there are no events.
 - After a fork, no sink is called in the child, because the threads exist only in the parent.
-- Importing this module does not import asyncio, so that plain functions in AWS Lambda start without it.
+- Importing this module does not import asyncio, so that plain functions in AWS Lambda start without asyncio.
 """
 
 import logging
@@ -66,7 +66,7 @@ class SinkThread:
     def __init__(self, sink: Any, owner: "SinkThreads") -> None:
         self.name: str = getattr(sink, "__qualname__", type(sink).__qualname__).rpartition("<locals>.")[2]
         self.has_ended = False
-        """Whether the thread has ended, or will call the sink no more. The thread writes it."""
+        """Whether the thread has ended, or will no longer call the sink. The thread writes it."""
         self.closes_owner = False
         """Whether the sink itself closes the producer or consumer. ``SinkThreads`` writes it."""
         self._sink = sink
@@ -89,7 +89,7 @@ class SinkThread:
     def emit(self, events: Sequence[Any]) -> None:
         self._queue.extend(events)
         self._emitted += len(events)
-        # Not a flag of our own: an interrupt between setting the flag and waking the thread would leave it asleep.
+        # Do not use a flag: an interrupt between setting the flag and waking the thread would leave the thread asleep.
         if self._has_events.locked():
             self._has_events.release()
         if len(self._queue) == QUEUE_MAX:
@@ -112,7 +112,7 @@ class SinkThread:
 
     def _log_drops(self, period: float) -> None:
         now = self._owner.clock()
-        # The thread counts an event before it takes it: this may be one too few, and never too many.
+        # The thread counts an event before it takes the event, so this number may be one too low, but never too high.
         dropped = self._emitted - self._taken - len(self._queue)
         if dropped > self._drops_logged and now - self._drops_logged_at >= period:
             self._drops_logged, self._drops_logged_at = dropped, now
@@ -151,9 +151,9 @@ class SinkThread:
             self._has_events.acquire()
             is_over = self._is_stopping.acquire(timeout=INTERVAL)
             while queue and not self._is_abandoned:
-                with _Contained(self._log_failure):  # an exception ends the inner loop, which spares a with per event
+                with _Contained(self._log_failure):  # around the inner loop, because one per event would be slow
                     while queue and not self._is_abandoned:
-                        self._taken += 1  # first, see _log_drops
+                        self._taken += 1  # count first: see _log_drops
                         sink(queue.popleft())
 
     def _log_not_opened(self, error: BaseException) -> None:
@@ -171,7 +171,7 @@ class SinkThreads:
     """The sinks of one producer or consumer.
 
     Args:
-        sinks: the checked sinks. Those of ``shardline.events.instrument`` are added by ``start``.
+        sinks: the checked sinks. ``start`` adds the sinks of ``shardline.events.instrument``.
         source: the producer or consumer.
         name: the beginning of each log line.
         consequence: the end of a log line about a sink that failed.
@@ -205,7 +205,7 @@ class SinkThreads:
         for sink in self.sinks:
             try:
                 self._threads.append(SinkThread(sink, self))
-            except RuntimeError as error:  # the limit of threads
+            except RuntimeError as error:  # the limit on threads is reached
                 self.log(logging.ERROR, "a sink gets no events, because its thread could not be started", error)
 
     def emit(self, events: Sequence[Any]) -> None:
@@ -215,14 +215,14 @@ class SinkThreads:
                 thread.emit(events)
 
     def stop(self) -> None:
-        """Have the threads take the events that were emitted, and end. Does not wait. Stopping twice is harmless."""
+        """Have the threads take the events that were emitted, and end, without waiting. Stopping twice is harmless."""
         if self._stopped_at is None:
             self._stopped_at = self.clock()
         for thread in self._threads:
             thread.stop()
 
     def handle_close(self) -> None:
-        """Handle a call of ``close`` in this thread. If a sink makes it, that call must not wait for the sink."""
+        """Handle a call to ``close`` in this thread. If a sink makes the call, it must not wait for the sink."""
         for thread in self._threads:
             if thread.is_current:
                 thread.closes_owner = True

@@ -5,7 +5,7 @@ The service accepts a change at once and carries it out later. The functions her
 Invariants:
 
 - Throttling, quotas and broken connections do not end a wait. Errors that are not retryable do.
-- While waiting for ACTIVE, "not found" is no error: a new stream or consumer may not be visible at first.
+- While waiting for ACTIVE, "not found" is not an error: a new stream or consumer may not be visible at first.
 - A wait uses its whole time limit, and no more.
 """
 
@@ -26,7 +26,7 @@ _LONGEST_PAUSE: Final = 1.0
 
 
 def wait_limit(wait: object) -> float | None:
-    """Return how many seconds to wait, or ``None`` to not wait at all.
+    """Return how many seconds to wait, or ``None`` if the caller does not wait.
 
     Raises:
         UsageError: ``wait`` is neither a boolean nor a positive number.
@@ -41,17 +41,18 @@ def wait_limit(wait: object) -> float | None:
 async def wait_until(
     wanted: str | None, limit: float | None, what: str, status: Callable[[], Awaitable[str | Failure]]
 ) -> None:
-    """Wait until ``status`` returns ``wanted``, or "not found" if that is ``None``. Without ``limit``, do not wait.
+    """Wait until ``status`` returns ``wanted``, or "not found" if ``wanted`` is ``None``. Without ``limit``, do not
+    wait.
 
     Raises:
-        WaitTimeout: the status was another one for ``limit`` seconds.
+        WaitTimeout: the status was still different after ``limit`` seconds.
         ServiceError: an error that is not retryable.
     """
     if limit is None:
         return
     pause = _FIRST_PAUSE
     last = "not known"
-    with anyio.move_on_after(limit):  # includes the requests, which may take longer
+    with anyio.move_on_after(limit):  # the limit includes the requests, which may take longer
         while True:
             seen = await status()
             if isinstance(seen, Failure):

@@ -2,12 +2,12 @@
 
 Invariants:
 
-- The first ``anext`` (or ``async with``) opens a subscription. Its end, an error, a cancelled ``anext`` or ``aclose``
-  closes it. If another task calls ``aclose``, the iteration of the task that waits for an event ends.
+- The first ``anext`` (or ``async with``) opens a subscription. The end of the events, an error, a cancelled ``anext``
+  or ``aclose`` closes it. If another task calls ``aclose``, the iteration of the task that waits for an event ends.
 - The service ends a subscription after at most 5 minutes. The caller continues with a new one, after the last
   ``continuation_sequence_number``.
-- Closing a subscription closes its connection, even under cancellation. A subscription that is dropped without closing
-  it releases its connection when it is garbage-collected.
+- Closing a subscription closes its connection, even under cancellation. A subscription that is dropped without being
+  closed releases its connection when it is garbage-collected.
 """
 
 from collections.abc import Callable
@@ -65,20 +65,20 @@ class Subscription:
         return event
 
     async def aclose(self) -> None:
-        """End the subscription. Harmless if it has ended."""
+        """End the subscription. This is harmless if it has already ended."""
         if self._closed:
             return
         self._closed = True
         self._on_close(self)
         if self._scope is None or self._step_ended is None:
             await self._close()
-        else:  # the task that reads closes the connection itself, because it must not be closed during a read
+        else:  # the reading task closes the connection, which must not be closed during a read
             self._scope.cancel()
             await self._step_ended.wait()
 
     async def _step(self, *, wants_event: bool) -> SubscribeToShardEvent | None:
-        """Open the subscription if necessary, and return the next event if ``wants_event``. Close it at its end, or if
-        this fails.
+        """Open the subscription if necessary, and return the next event if ``wants_event``. Close the subscription at
+        its end, or if this fails.
         """
         if self._scope is not None:
             raise UsageError("only one task at a time may read a Subscription")

@@ -2,11 +2,12 @@
 
 Invariants:
 
-- A tracing that raises costs no record: the record is put without its headers, or handled without its context. The
-  exception is logged, at most once a minute.
-- Code around a handler runs in the handler's task or thread. If a plain function returns an awaitable, it is awaited in
-  another thread than the one that called the function: the context variables that the tracing set are set there, too.
-- An exception of the user's code, or a cancellation, passes through unchanged.
+- No record is lost if a tracing raises: the record is put without the tracing's headers, or handled without its
+  context. The exception is logged, at most once a minute.
+- Code around a handler runs in the handler's task or thread. If a plain function returns an awaitable, the awaitable is
+  awaited in another thread than the one that called the function. The context variables that the tracing set are also
+  set in that thread.
+- An exception in the user's code, or a cancellation, passes through unchanged.
 """
 
 import inspect
@@ -27,7 +28,7 @@ _WHAT: Final = "the tracing"
 
 
 def find_tracings(sinks: Iterable[Any], source: EventSource, report: Report) -> "Tracings | None":
-    """Return the tracings of the sinks that have one for this producer or consumer. ``None`` if none has."""
+    """Return the tracings that the sinks have for this producer or consumer. ``None`` if there are no tracings."""
     found: list[Tracing] = []
     for sink in sinks:
         make = getattr(sink, "tracing", None)
@@ -46,8 +47,8 @@ class Tracings:
     """The tracings of one producer or consumer.
 
     Args:
-        tracings: at least one.
-        report: logs what failed, and its exception.
+        tracings: the tracings; there must be at least one.
+        report: logs which call failed, and the exception.
     """
 
     def __init__(self, tracings: Sequence[Tracing], report: Report) -> None:
@@ -55,7 +56,7 @@ class Tracings:
         self._report = report
         variable = getattr(tracings[0], "put_context", None) if len(tracings) == 1 else None
         self.put_context: ContextVar[Any] | None = variable
-        """While this variable has the same value, and ``put_headers`` returned ``None``, it returns ``None`` again."""
+        """Once ``put_headers`` has returned ``None``, it does so again while this variable keeps its value."""
 
     def put_headers(self) -> Mapping[str, str] | None:
         """Return the headers for a put. If several tracings set the same header, the first one wins."""
@@ -78,7 +79,7 @@ class Tracings:
         self._report(_WHAT, error)
 
     def wrap(self, handler: Callable[[Any], object], *, is_async: bool) -> Callable[[Any], Any]:
-        """Return a handler that calls this one inside of the tracings. It takes a record or a batch, too."""
+        """Return a handler that calls this one inside the tracings. It takes the same argument."""
         return _TracedAsync(self, handler) if is_async else _TracedPlain(self, handler)
 
     def handling(self, argument: Any) -> "Handling":
@@ -122,7 +123,7 @@ class Handling:
 
 @final
 class _TracedAsync:
-    """An async handler, inside of the tracings."""
+    """An async handler, inside the tracings."""
 
     def __init__(self, tracings: Tracings, handler: Callable[[Any], Any]) -> None:
         self._tracings = tracings
@@ -135,7 +136,7 @@ class _TracedAsync:
 
 @final
 class _TracedPlain:
-    """A plain handler, inside of the tracings. If it returns an awaitable, this returns one, too."""
+    """A plain handler, inside the tracings. If the handler returns an awaitable, so does this object."""
 
     def __init__(self, tracings: Tracings, handler: Callable[[Any], Any]) -> None:
         self._tracings = tracings
@@ -143,8 +144,8 @@ class _TracedPlain:
 
     def __call__(self, argument: Any) -> object:
         handling = self._tracings.handling(argument)
-        # A context of its own: the tracings can only be left in the context in which they were entered, and that may
-        # happen in another thread.
+        # The call needs its own context: the tracings can only be left in the context in which they were entered, and
+        # they may be left in another thread.
         outside = copy_context()
         inside = outside.copy()
         inside.run(handling.__enter__)

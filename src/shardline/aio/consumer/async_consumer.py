@@ -1,10 +1,10 @@
 """The async ``Consumer``.
 
-It reads the shards of a stream, alone or as one worker of a group that shares them, and hands out the records one by
-one, in batches, or to a handler.
+It reads the shards of a stream, alone or as one worker of a group that shares the shards, and hands out the records one
+by one, in batches, or to a handler.
 
-This module has the public methods and their documentation. ``ConsumerSession``, which the blocking ``Consumer`` uses
-too, implements them.
+This module contains the public methods and their documentation. ``ConsumerSession``, which the blocking ``Consumer``
+also uses, implements them.
 """
 
 import warnings
@@ -43,16 +43,16 @@ class ConsumerFacade:
     _session: ConsumerSession
 
     def ack(self, record: Record[Any] | Batch[Any], *, through: bool = False) -> bool:
-        """Acknowledge a record or a batch. With ``ack="auto"``, asking for the next record does this, too.
+        """Acknowledge a record or a batch. With ``ack="auto"``, requesting the next record does this, too.
 
         May be called from any thread.
 
         Args:
             record: the record or the batch that is done.
-            through: also acknowledge all records of the shard that were handed out before it.
+            through: also acknowledge all records of the shard that were handed out before this one.
 
         Returns:
-            Whether the lease is held. If not, another worker gets the record again.
+            Whether this worker still holds the lease. If not, another worker gets the record again.
 
         Raises:
             UsageError: the argument is neither a record nor a batch.
@@ -67,7 +67,7 @@ class ConsumerFacade:
 
     @property
     def health(self) -> Health:
-        """The ``health`` of ``status()``, which costs less to read if there are many shards."""
+        """The ``health`` of ``status()``. Reading only the health costs less if there are many shards."""
         return self._session.health
 
     @property
@@ -94,14 +94,14 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         stream: the name or ARN of the stream.
         group: the name of the group of workers that share the stream. Without a group, this consumer reads all shards
             and keeps no checkpoints.
-        store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://``, ``dynamodb://table``.
+        store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://`` or ``dynamodb://table``.
         start: where a new group starts: ``"TRIM_HORIZON"``, ``"LATEST"``, a ``Position`` or an aware datetime.
         config: the settings.
         client: a started ``Client`` to share. By default, the consumer creates one from the connection arguments.
         deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
         worker_id: this worker's name in the store. By default, a new unique name.
-        until: ``"latest"`` ends the iteration when all records up to the newest one are done.
-        idle_timeout: ends the iteration after this many seconds without a record.
+        until: with ``"latest"``, the iteration ends when all records up to the newest one are done.
+        idle_timeout: the iteration ends after this many seconds without a record.
         max_leases: the maximum number of shards that this worker reads.
         fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
             is missing), its ARN, or a ``FanOut``.
@@ -109,9 +109,9 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         on_assigned: called with an ``AssignedShard`` before the first record of a shard is handed out. Like the other
             callbacks, it is awaited if it is async, and called in a thread otherwise. An exception ends the consumer.
         on_revoked: called with a ``RevokedShard`` before the lease of a shard is released, or after it was lost.
-        on_shard_end: called with an ``AssignedShard`` after the last record of a shard, before that is committed.
+        on_shard_end: called with an ``AssignedShard`` after the last record of a shard, before the end is committed.
         close_timeout: how many seconds closing waits for handlers, and for the release of the leases. ``None`` means
-            without limit.
+            that there is no limit.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
 
     Raises:
@@ -194,10 +194,11 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         await self._session.start()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it returns, never raises
-        """Hand out no more records, let handlers finish the records they have, commit, and release the leases.
+        """Hand out no more records, let handlers finish their records, commit, and release the leases.
 
-        Records that were handed out count as done (C5). If another task still works on records, ``close`` waits for it.
-        Closing twice is harmless. If a handler calls ``close``, the run ends, and the handler does not wait for that.
+        Records that were handed out count as done (C5). If another task is still processing records, ``close`` waits
+        for that task. Closing twice is harmless. If a handler calls ``close``, the run ends, but the call does not wait
+        for the end.
 
         Args:
             timeout: how many seconds to wait for user code. ``None`` means ``close_timeout``.
@@ -207,7 +208,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     async def _close(self, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns, never raises
         session = self._session
         if is_handler_of(session):
-            # Do no more than this: run() waits for this very handler. The caller of run() closes later.
+            # Do no more than this, because run() waits for this very handler. The caller of run() closes later.
             await session.stop_handing_out()
         else:
             await session.close(running_task(), timeout, clean=clean)
@@ -233,17 +234,18 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         """Iterate over the records. A record is done when you request the next one.
 
         Raises:
-            UsageError: another task waits in an iteration, or ``run`` is active.
+            UsageError: another task is waiting in an iteration, or ``run`` is active.
             Closed: the consumer is closed, or not started.
         """
         session = self._opened
         return RecordIterator[ValueT_co](session, session.begin(running_task(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> AsyncIterator[Batch[ValueT_co]]:
-        """Iterate over batches, each of one shard. A batch is done when you request the next, or ``batch.ack()`` it.
+        """Iterate over batches, each of one shard. A batch is done when you request the next, or by ``batch.ack()``.
 
         Args:
-            max_records: the maximum size of a batch. ``None`` means the records of one request, up to 10,000.
+            max_records: the maximum number of records in a batch. ``None`` means the records of one request, up to
+                10,000.
             max_wait: how many seconds to wait for ``max_records`` records, after the first one.
 
         Raises:
@@ -291,8 +293,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             handler: takes a record, or a ``Batch``. A plain function runs in a thread.
             batch: call the handler with batches of up to this many records.
             max_wait: how many seconds to wait for ``batch`` records, after the first one.
-            policy: what to do with a record whose handler fails. By default, it is tried five times, then ``run``
-                raises.
+            policy: what to do with a record whose handler fails. By default, the handler is called up to five times,
+                then ``run`` raises.
             dead_letter: the target for records that failed for good: a callable, which gets a ``DeadLetter``, a
                 stream's name or ARN, a ``Producer``, or the ``pathlib.Path`` of a file. With a target, a poisonous
                 record does not stop the run.

@@ -2,11 +2,13 @@
 
 Invariants (C5 is defined in docs/guarantees.md):
 
-- C5: a record is done when user code asks for the next one, or closes the consumer cleanly, and not before.
+- C5: a record is done when user code requests the next one or closes the consumer cleanly, and not before.
 - A record costs no task switch, no lock and no acknowledgement of its own. An iterator asks the host once per page.
-- The event loop runs other tasks every ``SLICE`` seconds, however fast user code iterates. Lease renewal depends on it.
-- A wait that was cancelled or interrupted has taken no record and lost none: the cursor stays with the taker.
-- Once a lease is lost, or another worker asked for it, the rest of its page is not handed out.
+- The event loop runs other tasks every ``SLICE`` seconds, however fast user code iterates. Lease renewal depends on
+  this.
+- A wait that was cancelled or interrupted has neither taken nor lost a record: the cursor stays with the taker.
+- Once a lease is lost, or another worker has asked for it, the rest of the page that was read under it is not handed
+  out.
 """
 
 from typing import Generic, Self, final
@@ -81,7 +83,7 @@ class BatchIterator(Generic[ValueT_co]):
         session.check_loop()
         session.check_current(taker)
         if taker.cursor.is_open:
-            await anyio.lowlevel.checkpoint()  # an answer to an earlier, interrupted wait
+            await anyio.lowlevel.checkpoint()  # the cursor is the answer to an earlier, interrupted wait
         while True:
             cursor = taker.cursor
             if cursor.is_open:

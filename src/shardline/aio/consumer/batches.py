@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A batch holds records of one shard, in order, and at least one.
+- A batch contains at least one record. All of its records are from one shard, and in order.
 - Acknowledging a batch twice, or late, is harmless. After the lease is lost, acknowledgements have no effect.
 """
 
@@ -14,7 +14,7 @@ from shardline.model.record import LeaseInForce, Record, ValueT_co
 
 @final
 class Batch(Sequence[Record[ValueT_co]]):
-    """Records of one shard, as a sequence. ``Batch[Order]`` has records whose ``value`` is an ``Order``."""
+    """Records of one shard, as a sequence. ``Batch[Order]`` contains records whose ``value`` is an ``Order``."""
 
     __slots__ = ("_acknowledge", "records")
 
@@ -38,14 +38,14 @@ class Batch(Sequence[Record[ValueT_co]]):
     @property
     def values(self) -> list[ValueT_co]:
         """The deserialized values of the records: see ``Record.value``."""
-        deserializer = self.records[0].origin.deserializer  # shared by all records: saves a property call per record
+        deserializer = self.records[0].origin.deserializer  # all records share it: no property call per record
         data: list[Any] = [record.data for record in self.records]
         return data if deserializer is None else list(map(deserializer, data))
 
     def ack(self) -> bool:
         """Acknowledge all records of the batch.
 
-        Return whether the lease is held. If not, another worker gets the records again.
+        Return whether this worker still holds the lease. If not, another worker gets the records again.
         """
         return self._acknowledge(self)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     DeserializedT = TypeVar("DeserializedT", default=Any)
-else:  # type checkers know the default; at run time, only Python 3.13 does
+else:  # type checkers know the default of a type variable; at run time, only Python 3.13 and later do
     from typing import TypeVar
 
     DeserializedT = TypeVar("DeserializedT")
@@ -58,7 +58,7 @@ class ConsumerArguments(ConnectionArguments, total=False):
 
 
 def check_settings(config: object, worker_id: str | None, max_leases: int | None) -> tuple[ConsumerConfig, str]:
-    """Return the config, with the arguments that override it, and the worker's name."""
+    """Return the config, including the arguments that override it, and the worker's name."""
     if config is None:
         config = ConsumerConfig()
     if not isinstance(config, ConsumerConfig):
@@ -71,7 +71,7 @@ def check_settings(config: object, worker_id: str | None, max_leases: int | None
 
 
 def check_start(start: object) -> Position:
-    """Return where a new group starts. It must be a position that exists in every shard."""
+    """Return the position where a new group starts. It must exist in every shard."""
     position = as_position(start)
     if position.kind not in _STARTS:
         raise UsageError(
@@ -81,7 +81,7 @@ def check_start(start: object) -> Position:
 
 
 def aws_access(connection: Mapping[str, Any], client: Client) -> AwsAccess:
-    """Return the AWS settings for a store in DynamoDB: those for Kinesis, except the endpoint."""
+    """Return the AWS settings for a store in DynamoDB: the settings for Kinesis, except the endpoint."""
     settings = connection or client.access_settings()
     return AwsAccess(time.time, **{name: settings[name] for name in _SHARED_WITH_DYNAMODB if name in settings})
 
@@ -102,7 +102,7 @@ def check_done(done: object) -> None:
 
 
 def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | None]:
-    """Return the bounds of a run: whether it ends at the latest record, and after how long without records."""
+    """Return the bounds of a run: whether it ends at the latest record, and after how many seconds without records."""
     if until not in (None, "latest"):
         raise UsageError(f"until must be 'latest' or None, not {until!r}")
     return until is not None, check_timeout("idle_timeout", idle_timeout)
@@ -114,8 +114,8 @@ def make_store(
     """Return the lease store. Without a group, leases are neither shared nor kept, so they are in memory.
 
     Raises:
-        UsageError: a group without a store (a silent default would let two machines read everything twice), a store
-            without a group, or an invalid store.
+        UsageError: there is a group without a store (a silent default would let two machines read everything twice), a
+            store without a group, or an invalid store.
     """
     if group is None:
         if store is not None:

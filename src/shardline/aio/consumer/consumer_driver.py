@@ -2,14 +2,14 @@
 
 One task polls the coordinator, sends its operations to the lease store and its requests to Kinesis, carries out its
 events, and sleeps until the next deadline. A second task makes the calls that user code posts (``post``) from any
-thread. One further task per shard reads. All of them run in one event loop, and none of them runs user code. The user's
-lifecycle callbacks run in tasks of their own.
+thread. One further task per shard reads the shard. All of these tasks run in one event loop, and none of them runs user
+code. The user's lifecycle callbacks run in tasks of their own.
 
 Invariants (L2 is defined in docs/guarantees.md):
 
-- L2: the clock counts the time that the machine is suspended, and is read before every decision.
+- L2: the clock includes the time during which the machine is suspended, and is read before every decision.
 - The machine gets exactly one response or failure for every operation and request that was polled, even if the task
-  that sends it is cancelled or raises.
+  that sends the request is cancelled or raises.
 - No exception leaves the host. An exception that ends the host becomes the consumer's failure, and is raised by the
   next call that asks for records.
 - The progress of user code is reported to the coordinator once per pump (``HandOut.handle_time``), not per record.
@@ -108,8 +108,8 @@ class ConsumerDriver:
         self._random = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
         self._service_time = service_time
-        self._consumer_arn = consumer_arn  # of the registered consumer to subscribe with; None: poll
-        self._find_consumer = find_consumer  # finds or registers it again if the stream is re-created; None: never
+        self._consumer_arn = consumer_arn  # the registered consumer to subscribe with; None: poll
+        self._find_consumer = find_consumer  # finds or registers it again for a re-created stream; None: never
         self._registering = anyio.Lock()
         self._reporter = reporter
         self.sinks = reporter.sinks
@@ -150,12 +150,12 @@ class ConsumerDriver:
 
     def _handle_crash(self, error: BaseException) -> None:
         _log.critical("the consumer stopped because of an internal error", exc_info=error)
-        if not isinstance(error, Exception):  # from Ctrl-C or a signal handler: iterators and handlers must not get it
+        if not isinstance(error, Exception):  # Ctrl-C, or a signal handler raised: user code must not get this
             error = Closed(f"this Consumer does not run any more: {error!r}")
         self._fail(error)
 
     def finish(self) -> None:
-        """Answer all takers that wait, once the host has ended. Called again if it was interrupted."""
+        """Answer all takers that wait, once the host has ended. This is called again if it was interrupted."""
         if self._is_finished:
             return
         self._watchdog.stop()
@@ -166,7 +166,7 @@ class ConsumerDriver:
                 self._handle_event(event)
         self._report(events)
         self.hand_out.end(self.clock())
-        self._take_mail()  # last: callers that post from now on see that the host has ended
+        self._take_mail()  # the last messages: callers that post from now on see that the host has ended
         self._reporter.log_rest()
         self.sinks.stop()  # after the last event
         self._is_finished = True
@@ -179,7 +179,7 @@ class ConsumerDriver:
             self._tasks.cancel_scope.cancel()
 
     def stop_if_loop_gone(self) -> bool:
-        """Stop the host if its event loop has ended and the caller is in another one. Return whether that is so.
+        """Stop the host if its event loop has ended and the caller is in another one. Return whether it was stopped.
 
         Raises:
             UsageError: the host's event loop is running, in another thread.
@@ -200,7 +200,7 @@ class ConsumerDriver:
     def disown(self, error: Exception) -> None:
         """Refuse to work in the child of a fork, because everything belongs to the parent.
 
-        Must not wait, nor touch the event loop.
+        This must neither wait nor touch the event loop.
         """
         self.is_disowned = True
         self.hand_out.disown(error)
@@ -230,7 +230,7 @@ class ConsumerDriver:
             return
         is_woken = False
         try:
-            self._is_mail_due = True  # before waking the host, which resets it, perhaps in another thread
+            self._is_mail_due = True  # set before waking the host, which resets it, perhaps in another thread
             if threading.get_ident() == self._thread:
                 self._mail_arrived.notify()
             else:
@@ -238,11 +238,11 @@ class ConsumerDriver:
                     self._call_soon(self._mail_arrived.notify)
             is_woken = True
         finally:
-            if not is_woken:  # interrupted: let the next post wake the host
+            if not is_woken:  # this call was interrupted: let the next post wake the host
                 self._is_mail_due = False
 
     def enter(self, taker: Taker, scope: anyio.CancelScope) -> None:
-        """Register the scope in which the taker's handler runs. It is cancelled when the lease is lost (L2)."""
+        """Register the scope in which the taker's handler runs. The scope is cancelled when the lease is lost (L2)."""
         self._scopes[taker] = scope
         if taker.shard is not None and taker.shard.is_over:
             scope.cancel()
@@ -257,7 +257,7 @@ class ConsumerDriver:
             await self._mail_arrived.wait()
 
     def _take_mail(self) -> None:
-        self._is_mail_due = False  # first: a message posted after this is taken below, or wakes the host again
+        self._is_mail_due = False  # reset first: a message posted after this is taken below, or wakes the host again
         while self._mail:
             self._mail.popleft()(self.clock())
         self._pump_hand_out()
@@ -318,7 +318,7 @@ class ConsumerDriver:
             self.post(partial(self.hand_out.handle_called_back, call, has_returned=has_returned, error=error))
 
     def wake(self) -> None:
-        """Wake the host: there may be something to write or to request."""
+        """Wake the host, because there may be something to write or to request."""
         if self._wake is not None:
             self._wake.set()
 
@@ -340,7 +340,7 @@ class ConsumerDriver:
     async def _drive(self, tasks: HostTasks) -> None:
         assert self._wake is not None
         while not self._stopping and not self.coordinator.is_closed:
-            self._wake.clear()  # before polling, so that a wake-up during the poll is not lost
+            self._wake.clear()  # clear before polling, so that a wake-up during the poll is not lost
             deadline = self._pump(tasks)
             now = self.clock()
             delay = min(deadline - now, self._config.lease_duration)
@@ -396,7 +396,7 @@ class ConsumerDriver:
     async def _write(self, operations: list[LeaseOperation]) -> None:
         """Apply the operations, and report the results to the coordinator.
 
-        Each operation is for another lease (L1). They are applied together if the store can do that.
+        Each operation is for another lease (L1). They are applied together if the store supports this.
         """
         answers: Sequence[LeaseAnswer] = [CLOSED] * len(operations)
         try:
@@ -419,7 +419,7 @@ class ConsumerDriver:
             self.wake()
 
     def _time_limit(self) -> anyio.CancelScope:
-        """Return a scope that cancels a store's call in time to renew the leases by a further call."""
+        """Return a scope that cancels a store's call in time for another call to renew the leases."""
         return anyio.move_on_after(self._config.lease_duration / 2)
 
     async def _send(self, request: ListShards | DescribeStreamSummary) -> None:
@@ -526,9 +526,9 @@ class ConsumerDriver:
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer with the re-created stream, and return its new ARN. ``None``: it is not to be.
+        """Register the consumer with the re-created stream, and return its new ARN. ``None``: do not register it.
 
-        The readers of all shards ask for this. Only the first one registers.
+        The readers of all shards ask for this. Only the first reader registers the consumer.
         """
         if self._find_consumer is None:
             return None
@@ -581,7 +581,7 @@ def _internal_failure(error: Exception) -> Failure:
 
 
 def store_error(operation: str, failure: Failure) -> ShardlineError:
-    """The exception for a store that cannot be used."""
+    """Return the exception for a store that cannot be used."""
     return StoreError(
         f"the lease store cannot be used: {failure.message}",
         operation=operation,

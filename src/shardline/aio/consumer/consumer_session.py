@@ -9,14 +9,15 @@ Invariants (C5 and L5 are defined in docs/guarantees.md):
 - However the host ends, everything that the consumer owns is closed, and all callers that wait for the end are woken.
   The host holds no reference to a ``Consumer``: a consumer that was never closed is garbage-collected, warns, and
   releases its leases.
-- C5: a clean close counts as asking for the next record. ``close`` waits for another task or thread that has records;
-  they are done when it asks for the next record. If that task has ended, ``close`` does not wait: its records are done
-  if it returned, and are delivered again if it failed.
+- C5: a clean close counts as requesting the next record. ``close`` waits for another task or thread that has records:
+  these records are done when it requests the next one. If that task has ended, ``close`` does not wait: its records are
+  done if the task returned, and are delivered again if the task failed.
 - L5: ``close`` releases the leases, within its timeout. Before that, it waits for the lifecycle callbacks: within its
-  timeout, but at least ``_MIN_RELEASE_TIME`` seconds, so that ``on_revoked`` is also called if the block was left by an
-  exception.
-- One iteration at a time. With two, asking in one would acknowledge the records of the other. A new iteration is
-  refused while a caller waits in the older one, or while ``run`` is active; otherwise it ends the older one.
+  timeout, but at least ``_MIN_RELEASE_TIME`` seconds, so that ``on_revoked`` is also called if the block was left
+  because of an exception.
+- Only one iteration is active at a time. With two, a request in one iteration would acknowledge the records of the
+  other. A new iteration is refused while a caller waits in the older one, or while ``run`` is active. Otherwise it ends
+  the older one.
 - User code only writes to its taker and posts to the host. An interrupted or cancelled wait has taken no record.
 """
 
@@ -76,7 +77,7 @@ _REPLACED: Final = "this iteration is over: a newer iteration of the same Consum
 _WHY_ONE: Final = "because each request for a record acknowledges the last one"
 _IN_USE: Final = f"this Consumer is already being iterated: only one iteration at a time, {_WHY_ONE}"
 _CALLER_WAITS: Final = f"another task or thread waits in this iterator: only one may iterate, {_WHY_ONE}"
-_LATEST_MARGIN: Final = 1.0  # seconds before the service's time: LATEST is pinned there (L6)
+_LATEST_MARGIN: Final = 1.0  # LATEST is pinned to this many seconds before the service's time (L6)
 _POLL_INTERVAL: Final = 0.05
 _MIN_RELEASE_TIME: Final = 2.0  # seconds to release the leases, even if the timeout is shorter
 
@@ -88,7 +89,7 @@ current_session: Final = ContextVar["ConsumerSession | None"]("shardline_current
 
 @final
 class _TaskWaiter:
-    """One task's wait for an answer of the host."""
+    """One task's wait for an answer from the host."""
 
     __slots__ = ("caller", "notifier")
 
@@ -159,11 +160,11 @@ class ConsumerSession:
         self._starting = anyio.Lock()
         self._ended: Flag | None = None
         self._driver: ConsumerDriver | None = None
-        self._hand_out: HandOut | None = None  # the driver's; kept after a fork, for status()
+        self._hand_out: HandOut | None = None  # the hand-out of the driver; kept after a fork, for status()
         self._service_time: Callable[[], float] = time.time
         self.is_closed = False
         self.left_by_error = False
-        """Whether a caller left its block by an exception. ``close`` and the threads of blocking callers write it."""
+        """Whether a caller left its block because of an exception. ``close`` and blocking callers write it."""
         self._closed_message = _CLOSED
         self._taker: Taker | None = None
         self._iterator: Callable[[], object] = lambda: None  # a weak reference, see attach
@@ -193,9 +194,9 @@ class ConsumerSession:
         if failure is not None and not failure.retryable:
             raise store_error("OpenStore", failure)
         if self._start_at == LATEST:
-            await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # the response has the service's time
+            await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # its response contains the time
         consumer_arn = None if self._fan_out is None else await find_consumer(self.client, self.stream, self._fan_out)
-        if self.is_closed:  # closed during the calls above
+        if self.is_closed:  # the consumer was closed during the calls above
             raise Closed(self._closed_message)
         self._service_time = api.service_time
         driver = self._make_driver(api.service_time, consumer_arn)
@@ -253,11 +254,11 @@ class ConsumerSession:
         )
 
     def _find_consumer_again(self) -> Callable[[], Awaitable[str | None]] | None:
-        """Return the function that finds or registers the consumer of a re-created stream, if that is wanted."""
+        """Return the function that finds or registers the consumer of a re-created stream, or ``None``."""
         fan_out = self._fan_out
         if fan_out is None or fan_out.is_arn or self.config.if_recreated == "stop":
             return None
-        # Without the fallback: a worker that subscribes does not begin to poll later.
+        # Leave out the fallback: a worker that subscribes does not begin to poll later.
         return partial(find_consumer, self.client, self.stream, FanOut(fan_out.name))
 
     async def _host(self, driver: ConsumerDriver, api: Any, failure: Failure | None, ended: Flag) -> None:
@@ -291,7 +292,7 @@ class ConsumerSession:
             raise Closed(self._not_started_message)
 
     def check_loop(self) -> None:
-        """Refuse a call from another event loop than the host's."""
+        """Refuse a call from an event loop other than the host's."""
         if self._driver is not None:
             self._driver.loop_affinity.check()
 
@@ -345,7 +346,7 @@ class ConsumerSession:
     # ---- takers
 
     def begin(self, caller: object, make: Callable[[HandOut, int], _T]) -> _T:
-        """Begin an iteration or a run. Records that an older iteration left in the user's hands are then done.
+        """Begin an iteration or a run. The records that an older iteration handed out are then done.
 
         Raises:
             UsageError: another caller waits for a record, or ``run`` is active.
@@ -358,12 +359,12 @@ class ConsumerSession:
         taker = make(driver.hand_out, 1 if older is None else older.number + 1)
         self._taker = taker
         if older is not None:
-            older.cursor.slice_end = -NEVER  # ends its fast path, so that it finds that it was replaced
+            older.cursor.slice_end = -NEVER  # ends the older one's fast path, so that it finds that it was replaced
         driver.post(partial(driver.hand_out.begin, taker))
         return taker
 
     def attach(self, iterator: object) -> None:
-        """Keep a weak reference to the current taker's iterator. After it is collected, no caller can ask for more."""
+        """Keep a weak reference to the current taker's iterator. After it is collected, no caller can request more."""
         self._iterator = ref(iterator)
 
     def check_current(self, taker: Taker) -> None:
@@ -407,7 +408,7 @@ class ConsumerSession:
                 await waiter.notifier.wait()
         finally:
             taker.leave(waiter)
-        taker.is_over = taker.is_over or taker.answered < number  # unanswered: the host has ended
+        taker.is_over = taker.is_over or taker.answered < number  # no answer: the host has ended
 
     def ask_blocking(self, taker: Taker) -> None:
         """Like ``ask``, for a thread without an event loop."""
@@ -418,7 +419,7 @@ class ConsumerSession:
                 waiter.wait()
         finally:
             taker.leave(waiter)
-        taker.is_over = taker.is_over or taker.answered < number  # unanswered: the host has ended
+        taker.is_over = taker.is_over or taker.answered < number  # no answer: the host has ended
 
     def _enter(self, taker: Taker, waiter: _TaskWaiter | Latch) -> tuple[ConsumerDriver, int]:
         driver = self._driver
@@ -451,7 +452,7 @@ class ConsumerSession:
     # ---- close
 
     async def stop_handing_out(self) -> None:
-        """Have the host hand out no more records, and wait until it has complied."""
+        """Have the host hand out no more records, and wait until it has stopped."""
         driver = self._driver
         if driver is not None:
             driver.post(driver.hand_out.close)
@@ -459,10 +460,11 @@ class ConsumerSession:
                 await driver.changes.wait(_POLL_INTERVAL)
 
     async def close(self, caller: object, timeout: float | None, *, clean: bool) -> None:  # noqa: ASYNC109 - it returns
-        """Hand out no more records, let user code finish the records it has, commit, and release the leases.
+        """Hand out no more records, let user code finish its records, commit, and release the leases.
 
         Args:
-            caller: the task or thread that closes. If the close is clean, the records that it has are done.
+            caller: the task or thread that closes the consumer. If the close is clean, the records of this caller are
+                done.
             timeout: how long to wait for other tasks and threads. ``None`` means ``close_timeout``.
             clean: whether the records in hand count as done.
         """
@@ -470,8 +472,8 @@ class ConsumerSession:
         driver, ended = self._driver, self._ended
         is_loop_gone = driver is not None and driver.stop_if_loop_gone()
         is_first, self.is_closed = not self.is_closed, True
-        # User code may leave its block by an exception while another task's clean close waits for it. Its records are
-        # not done then (C5).
+        # User code may leave its block because of an exception while another task's clean close waits for it. The
+        # records of this code are then not done (C5).
         self.left_by_error = self.left_by_error or not clean
         if driver is not None and is_loop_gone:
             await driver.sinks.wait()
@@ -497,7 +499,7 @@ class ConsumerSession:
             self._driver.sinks.handle_close()
 
     async def _end_user_code(self, driver: ConsumerDriver, caller: object, until: float, *, clean: bool) -> None:
-        """Wait for user code of other tasks, if the close is clean. Then decide which records in hand are done."""
+        """Wait for the user code of other tasks, if the close is clean. Then decide which records in hand are done."""
         while clean and self.run_scope is not None and time.monotonic() < until:
             await driver.changes.wait(_POLL_INTERVAL)
         if self.run_scope is not None:
@@ -542,7 +544,7 @@ async def _end_callbacks(driver: ConsumerDriver, until: float) -> None:
 
 
 def is_handler_of(session: ConsumerSession) -> bool:
-    """Whether the caller is a handler or callback of this consumer, so that it must not wait for the end of it."""
+    """Whether the caller is a handler or callback of this consumer, so that it must not wait for the consumer's end."""
     return current_session.get() is session
 
 

@@ -1,8 +1,8 @@
-"""The status of a consumer: its shards, their owners, checkpoints and lag, and its health.
+"""The status of a consumer: its health, and the owners, checkpoints and lag of its shards.
 
 Invariants:
 
-- ``handling_lag`` is the age of the oldest record that is not done, wherever it is: in hand, prefetched or unread.
+- ``handling_lag`` is the age of the oldest record that is not done, whether it is in hand, prefetched or unread.
   ``reading_lag`` stays at 0 while a slow handler falls behind, so it is not suited for an alarm.
 - Reading the status changes nothing that the group or the user could notice.
 """
@@ -46,24 +46,24 @@ class ShardStatus:
     parents: tuple[str, ...]
     children: tuple[str, ...]
     prefetched: int = 0
-    """How many records were read and are not handed out yet."""
+    """How many records were read but are not handed out yet."""
     token: int | None = None
     """The fencing token, if this worker holds the lease."""
     out_of_range: int = 0
     """How many records of aggregates were outside the shard's hash range."""
     handling_lag: float | None = None
-    """The age of the oldest record that is not done, in seconds. 0 if all are done, ``None`` if it is not known."""
+    """The age of the oldest record that is not done, in seconds. 0 if all are done, ``None`` if unknown."""
     in_hand: int = 0
-    """How many records are handed out and not done."""
+    """How many records are handed out but not done."""
     handler_started_at: float | None = None
-    """When your code got the records that it has, in seconds since 1970. ``None`` if it has none."""
+    """When your code got the records that it has, in seconds since 1970. ``None`` if it has no records."""
     unacknowledged: int = 0
     """With manual acknowledgements: how many records are handed out and not acknowledged, or are acknowledged and wait
     for an older record. At ``max_unacknowledged``, no more records of the shard are handed out or read."""
     stream: str = ""
     """The name of the stream."""
     read_by: Literal["polling", "fan-out"] | None = None
-    """How this worker reads the shard. ``None`` if it does not read it."""
+    """How this worker reads the shard. ``None`` if this worker does not read it."""
 
     @property
     def lag(self) -> float | None:
@@ -85,7 +85,7 @@ class ConsumerStatus:
     workers: dict[str, int]
     """How many leases each worker of the group holds."""
     retries: int = 0
-    """How many calls of a handler failed and were repeated, since the consumer was started."""
+    """How many calls to a handler failed and were repeated since the consumer was started."""
     dead_letters: int = 0
     """How many records were written as dead letters."""
     failed_records: int = 0
@@ -97,7 +97,7 @@ class ConsumerStatus:
 
     @property
     def handling_lag(self) -> float | None:
-        """The age of the oldest record that is not done, in all shards that this worker reads. Alert on it."""
+        """The age of the oldest record that is not done, in all shards that this worker reads. Alert on this value."""
         return max((shard.handling_lag for shard in self.shards if shard.handling_lag is not None), default=None)
 
     @property
@@ -112,7 +112,7 @@ class ConsumerStatus:
 
     @property
     def in_hand(self) -> int:
-        """How many records are handed out and not done."""
+        """How many records are handed out but not done."""
         return sum(shard.in_hand for shard in self.shards)
 
     @property
@@ -198,7 +198,7 @@ def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: f
 
 
 def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
-    """Add to the status of a held shard which of its records were read, prefetched and handed out."""
+    """Return the status of a held shard, extended by the records that were read, prefetched and handed out."""
     state, tracker = hand_out.handling_state(shard), None if shard.holding is None else shard.holding.tracker
     lag = shard_lag(hand_out, shard, boot_time(), service_now)
     since = hand_out.watch.since(shard.key) or state.since if shard.is_manual else state.since

@@ -5,8 +5,8 @@ Invariants:
 - ``write`` returns only when the dead letter is safe: the callable has returned, every record has its receipt, or the
   lines are on the disk. Otherwise it raises.
 - A record in a stream of dead letters keeps its data, its key and its headers, so that it can be put back unchanged. It
-  loses its headers only if that stream cannot take them, because losing the record would be worse. A line in a
-  file is a record in the format of ``codec.record_lines``, with the reason; ``shardline put --retry`` puts it back.
+  loses its headers only if that stream cannot accept them, because losing the record would be worse. A line in a file
+  is a record in the format of ``codec.record_lines``, with the reason. ``shardline put --retry`` puts the record back.
 """
 
 import logging
@@ -38,14 +38,14 @@ DeadLetterTarget: TypeAlias = Callable[[DeadLetter], object] | str | Path | Prod
 
 @final
 class DeadLetterWriter(NamedTuple):
-    """The two functions that write dead letters to a target, and close it."""
+    """The two functions that write dead letters to a target and close the target."""
 
     write: Callable[[DeadLetter], Awaitable[None]]
     close: Callable[[], Awaitable[object]]
 
 
 def dead_letter_writer(target: object, client: Client | None) -> DeadLetterWriter:
-    """Return the writer for a ``DeadLetterTarget``. A stream is written with ``client``, or with a client of its own.
+    """Return the writer for a ``DeadLetterTarget``. A stream is written with ``client``, or with a new client.
 
     Raises:
         UsageError: ``target`` is not a ``DeadLetterTarget``.
@@ -115,7 +115,7 @@ def records_of(letter: DeadLetter) -> list[PlainRecord]:
 
 
 def without_refused_headers(records: list[PlainRecord], refusal: str | None) -> list[PlainRecord]:
-    """Return the records without headers, if the producer of the dead letters cannot send any. This is logged."""
+    """Return the records without headers if the producer of the dead letters cannot send headers. This is logged."""
     if refusal is None or not any(record.headers for record in records):
         return records
     _log.warning("dead letters are written without their headers: %s", refusal)
@@ -123,10 +123,10 @@ def without_refused_headers(records: list[PlainRecord], refusal: str | None) -> 
 
 
 def lost_its_headers(outcome: Receipt | Undelivered, delivery: SettledRecord) -> bool:
-    """Whether a dead letter has to be put again without headers, because its stream turned out to take none.
+    """Whether a dead letter has to be put again without headers, because its stream turned out to refuse headers.
 
     Raises:
-        DeliveryFailed: it was not delivered, for another reason.
+        DeliveryFailed: the dead letter was not delivered, for another reason.
     """
     if isinstance(outcome, Undelivered) and outcome.code == HEADERS_REFUSED:
         return True

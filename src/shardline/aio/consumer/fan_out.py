@@ -2,12 +2,15 @@
 
 Invariants:
 
-- A consumer that is named by its ARN is used as it is, without a call: its stream may belong to another account, which
-  need not allow describing it.
-- A consumer that is named is found again at every start. It is never deregistered: other workers may use it.
-- Workers that start together register one consumer: the registration of all but one is refused, and they find it.
-- Throttling and broken connections are retried. A limit of the service is retried for some seconds, because calls are
-  limited, too. Then it is an error, or the worker polls if the user asked for that.
+- A consumer that is given by its ARN is used without a call: its stream may belong to another account, which may not
+  allow us to describe the consumer.
+- A consumer that is given by its name is looked up at every start. It is never deregistered, because other workers may
+  use it.
+- Workers that start together register one consumer: all registrations but one are refused, and the refused workers find
+  the registered consumer.
+- Throttling and broken connections are retried. A request that a limit of the service refuses is retried for some
+  seconds, because the limit may be one on calls. After that, the error is raised, or the worker polls if the user asked
+  for this.
 """
 
 import logging
@@ -136,7 +139,7 @@ class _Registration:
             return found
         registered = await self._api.call("RegisterStreamConsumer", members)
         if isinstance(registered, Failure):
-            return registered  # IN_USE: another worker has registered it, and the next step finds it
+            return registered  # IN_USE: another worker has registered the consumer, and the next step finds it
         _log.info("registered the consumer %s of %s for enhanced fan-out", self._fan_out.name, self._stream)
         return StreamConsumer(name=self._fan_out.name, arn="", status="CREATING")
 

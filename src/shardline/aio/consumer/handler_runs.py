@@ -4,10 +4,10 @@ A coroutine function is awaited in the task. Any other handler runs in a thread,
 
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
-- A ``SystemExit`` that a handler raises (``sys.exit()``) ends the run, and is raised again in the caller's task. If it
-  left the handler's own task, asyncio would stop its loop at once, and the leases would not be released.
-- L2: losing a lease cancels the handler of its shard and no other. A thread cannot be cancelled: it stops after the
-  current record, because its cursor is closed, and notifies the host when it has returned.
+- A ``SystemExit`` that a handler raises (``sys.exit()``) ends the run, and is raised again in the caller's task. If the
+  exception left the handler's own task, asyncio would stop its loop at once, and the leases would not be released.
+- L2: losing a lease cancels the handler of its shard and no other handler. A thread cannot be cancelled: it stops after
+  the current record, because its cursor is closed, and notifies the host when it ends.
 """
 
 import inspect
@@ -52,7 +52,7 @@ async def run_handlers(
     policy: FailurePolicy | None,
     dead_letter: DeadLetterTarget | None,
 ) -> None:
-    """Implement ``Consumer.run`` for both facades. ``caller`` is the task or thread that called it."""
+    """Implement ``Consumer.run`` for both facades. ``caller`` is the task or thread that called ``run``."""
     wait = check_batch(batch, max_wait)
     chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
     dead_letters = None if dead_letter is None else dead_letter_writer(dead_letter, session.client)
@@ -145,11 +145,11 @@ class ShardHandler:
                     await session.ask(task)
         finally:
             driver.leave(task)
-            self._task_has_ended = True  # before the post: a thread that returns after this notifies the host itself
+            self._task_has_ended = True  # set before the post: a thread that returns later notifies the host itself
             session.post(self._leave)
 
     def _leave(self, now: Instant) -> None:
-        """Called by the host. Records that are not done are delivered again, once an abandoned thread has returned."""
+        """Leave, in the host. Records that are not done are delivered again once an abandoned thread has returned."""
         self._session.hand_out.leave(self._task, now, is_at_work=self._is_in_thread)
 
     # ---- steps
@@ -201,7 +201,7 @@ class ShardHandler:
         return _DONE
 
     async def _handle_in_thread(self, cursor: Cursor) -> Outcome:
-        """Handle many records per thread: a thread continues until the cursor is closed or a call fails."""
+        """Handle many records per thread: the thread continues until the cursor is closed or a call fails."""
         while cursor.is_open:
             result = await self._run_in_thread(self._handle_page, cursor)
             outcome = await self._finish(result, [cursor.records[cursor.place - 1]])
@@ -210,7 +210,7 @@ class ShardHandler:
         return _DONE
 
     def _handle_page(self, cursor: Cursor) -> object:
-        """Call the handler with one record after another, in a thread. If it returns an awaitable, return that."""
+        """Call the handler with one record after another, in a thread. Return the first awaitable that it returns."""
         handler, traced = self._run.handler, self._run.traced
         while cursor.is_open:
             now = boot_time()

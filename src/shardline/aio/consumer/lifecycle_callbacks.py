@@ -33,8 +33,8 @@ class LifecycleCallbacks:
 
     Args:
         on_assigned: the user's callback, or ``None``.
-        on_revoked: the same.
-        on_shard_end: the same.
+        on_revoked: the user's callback, or ``None``.
+        on_shard_end: the user's callback, or ``None``.
         enter: called in the task of each callback before the callback.
     """
 
@@ -60,11 +60,11 @@ class LifecycleCallbacks:
         return [*self._callbacks]
 
     def can_cancel(self, kind: CallbackKind) -> bool:
-        """Whether a call can be cancelled: a thread cannot."""
+        """Whether a call can be cancelled. A call in a thread cannot."""
         return is_async_callable(self._callbacks[kind])
 
     async def call(self, kind: CallbackKind, argument: AssignedShard | RevokedShard) -> None:
-        """Call the callback, and await its result if that is awaitable."""
+        """Call the callback, and await its result if the result is awaitable."""
         self._enter()
         callback = self._callbacks[kind]
         if is_async_callable(callback):

@@ -1,12 +1,12 @@
-"""Reads one shard: carries out the requests of its reader, and brings the pages to the hand-out.
+"""Reads one shard: carries out the requests of its reader, and passes the pages to the hand-out.
 
 Invariants:
 
 - The reader gets exactly one response or failure per request, unless the task is cancelled, which stops the reader.
 - A slow, idle or failing shard waits in its own task, so it delays no other shard.
 - A subscription is closed before the next request, and when the task is cancelled, even under a second cancellation.
-- While there is no room for an event, the task does not read from its subscription, so flow control holds the service
-  back.
+- While there is no room for an event, the task does not read from its subscription, so flow control makes the service
+  wait.
 """
 
 import logging
@@ -41,7 +41,7 @@ class ReadingEvents(Protocol):
     def handle_read(self, events: list[ReaderEvent]) -> None: ...
     def handle_reader_over(self, shard: HeldShard) -> None: ...
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer with the re-created stream, and return its new ARN. ``None``: it is not to be."""
+        """Register the consumer with the re-created stream, and return its new ARN. ``None``: do not register it."""
         ...
 
 
@@ -83,7 +83,7 @@ class ShardReading:
             host.handle_reader_over(self.shard)
 
     async def _carry_out_next(self, api: KinesisApi, host: ReadingEvents) -> bool:
-        """Carry out the request that is due. Return whether there was one."""
+        """Carry out the request that is due. Return whether a request was due."""
         raise NotImplementedError
 
     async def _pause(self) -> None:
@@ -91,7 +91,7 @@ class ShardReading:
         await self._room_freed.wait(max(0.0, self._pages.next_deadline() - self._clock()))
 
     async def _pass_pages(self, host: ReadingEvents) -> None:
-        """Bring the pages to the hand-out, as far as there is room."""
+        """Pass the pages to the hand-out, as far as there is room."""
         while pages := self._pages.take_pages():
             for page in pages:
                 if page.records:  # all records of a page share one origin
@@ -99,7 +99,7 @@ class ShardReading:
             host.handle_pages(self.shard, pages)
             if self._pages.has_unopened:
                 await anyio.lowlevel.checkpoint()  # unpacking aggregates takes CPU time: let other tasks run
-        if events := self._pages.take_events():  # about a page that was opened in several slices
+        if events := self._pages.take_events():  # events about a page that was opened in several slices
             host.handle_read(events)
 
 
@@ -184,7 +184,7 @@ class FanOutReading(ShardReading):
             self._reader.handle_failure(failure, self._clock())
 
     async def _read_events(self, events: ShardEvents, host: ReadingEvents) -> None:
-        """Pass on the events of a subscription until it is over."""
+        """Pass on the events of a subscription until the subscription is over."""
         reader = self._reader
         reader.handle_subscribed(self._clock())
         while reader.is_subscribed:
@@ -221,7 +221,7 @@ async def _send(
 
 
 class _Missing(Enum):
-    """The part that a subscription needs and the service does not know."""
+    """The resource that a subscription needs but that the service does not find."""
 
     SHARD_OR_STREAM = auto()
     CONSUMER = auto()
@@ -236,13 +236,14 @@ async def _find_missing(api: KinesisApi, consumer_arn: str) -> _Missing:
     summary = await api.describe_stream_summary(DescribeStreamSummary(parse_consumer_arn(consumer_arn)))
     if isinstance(summary, Failure):
         return _Missing.SHARD_OR_STREAM
-    # A consumer is younger than its stream, so this one belonged to an earlier stream. Its time has whole seconds.
+    # A consumer is younger than its stream, so an older consumer belonged to an earlier stream. Its ARN contains whole
+    # seconds.
     is_newer = summary.created_at is not None and summary.created_at > consumer_created_at(consumer_arn) + 1
     return _Missing.CONSUMER_OF_OLD_STREAM if is_newer else _Missing.CONSUMER
 
 
 async def _contained(answer: Awaitable[_T]) -> _T | Failure:
-    """Return the answer of an adapter, or a failure if it raises."""
+    """Return the answer of an adapter, or a failure if the adapter raises."""
     try:
         return await answer
     except Exception as error:  # noqa: BLE001 - a bug in an adapter: expected failures are values

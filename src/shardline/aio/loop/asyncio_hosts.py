@@ -1,14 +1,14 @@
 """Runs host tasks on asyncio so that an exception raised by a signal handler cannot leave them hanging.
 
 A handler that was set with ``signal.signal`` runs in the main thread, between any two bytecodes, and its exception is
-raised there. If it is raised in the code of a task, it ends the task. If it is raised in the event loop's own code, it
-may destroy something that asyncio never repeats: the next step of a task (its handle was taken from the queue, but not
-run), or a callback (a timer, the end of a task, a wake-up). That task would wait forever, and ``asyncio.run``, which
-waits for every task, would never return.
+raised at that point. If it is raised in the code of a task, it ends the task. If it is raised in the event loop's own
+code, it may destroy something that asyncio never repeats: the next step of a task (its handle was taken from the queue,
+but not run), or a callback (a timer, the end of a task, a wake-up). That task would wait forever, and ``asyncio.run``,
+which waits for every task, would never return.
 
-So a supervisor checks everything that is waited for, about once a second, and repeats what was lost. The check is a
-timer of the same event loop. The exception can hit either the check or a checked task, and each schedules the other
-again.
+So about once a second, a supervisor checks everything that tasks wait for, and repeats lost steps and callbacks. The
+check is a timer of the same event loop. The exception can hit either the check or a checked task, and the one that is
+not hit schedules the other again.
 
 Invariants:
 
@@ -16,8 +16,8 @@ Invariants:
   open in it, the call that opened the scope fails, because anyio refuses to leave a scope in another task.)
 - A wait ends when its condition holds, or when its time is up.
 - ``on_end`` of a host is called after the host has ended, and is repeated until it has returned once.
-- A loop in which only idle hosts sleep is not woken by checks. Nor are there checks outside the main thread, where no
-  signal handler runs.
+- A loop in which only idle hosts sleep is not woken by checks. There are also no checks outside the main thread,
+  because signal handlers run only in the main thread.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, Final, cast, final
 
 CHECK_INTERVAL: Final = 1.0  # seconds
-_ABANDON_AFTER: Final = 10  # checks that find a cancelled task still running
+_ABANDON_AFTER: Final = 10  # how many checks may find a cancelled task still running
 _FOREVER: Final = float("inf")
 
 
@@ -78,7 +78,7 @@ class _HostedTask(Coroutine[Any, Any, None]):
         return self._step(self._work.send, value)
 
     def throw(self, *error: Any) -> Any:
-        if self._state == inspect.CORO_CREATED:  # cancelled before its first step: take that, so that its finally runs
+        if self._state == inspect.CORO_CREATED:  # cancelled before its first step: take it, so that finally blocks run
             self._step(self._work.send, None)
         return self._step(self._work.throw, *error)
 
@@ -89,7 +89,7 @@ class _HostedTask(Coroutine[Any, Any, None]):
     def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
         self.steps += 1
         with self:
-            self.task = asyncio.current_task()  # start_task may have been interrupted before it wrote this
+            self.task = asyncio.current_task()  # start_task may have been interrupted before it set this
             self._waits_for = None
             self._waits_for = step(*arguments)
         return self._waits_for
@@ -102,7 +102,7 @@ class _HostedTask(Coroutine[Any, Any, None]):
     ) -> bool:
         if error is None:
             return False
-        if self._state == inspect.CORO_SUSPENDED:  # raised in this class: pass it on to the coroutine
+        if self._state == inspect.CORO_SUSPENDED:  # the exception was raised in this class: pass it on to the coroutine
             self._waits_for = self._work.throw(error)
             return True
         # start_task may have been interrupted before it added the callback.
@@ -116,14 +116,14 @@ class _HostedTask(Coroutine[Any, Any, None]):
         return self._work.__await__()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)  # cr_frame and others, which code that prints a task's stack needs
+        return getattr(self._work, name)  # cr_frame and other attributes, which code that prints a task's stack needs
 
     # ---- checks
 
     def check(self) -> bool:
         """Repeat the next step if it was lost. Cancel a cancelled task again if it is still running, then abandon it.
 
-        Return whether the task needs further checks. A sleeping host needs none, because others wake it.
+        Return whether the task needs further checks. A sleeping host needs no checks, because other tasks wake it.
         """
         if self.is_done:
             return False
@@ -147,8 +147,8 @@ class _HostedTask(Coroutine[Any, Any, None]):
 
 
 def _mark_done(task: "asyncio.Task[Any] | None") -> None:
-    """Mark a task as done. A task that gets no further steps would never end, and ``asyncio.run`` waits for every
-    task.
+    """Mark a task as done. Otherwise a task that gets no further steps would never end, and ``asyncio.run`` would wait
+    for it.
     """
     if task is not None and not task.done():
         asyncio.Future[Any].set_result(task, None)
@@ -165,13 +165,13 @@ class Supervisor:
         self.flags: set[Flag] = set()
         """The flags that tasks wait for. Each ``Flag`` adds and removes itself."""
         self._next_check: asyncio.TimerHandle | None = None
-        self._steps = 0  # the sum over all tasks, at the last check
+        self._steps = 0  # the sum of the steps of all tasks at the last check
         self._is_interruptible = threading.current_thread() is threading.main_thread()
 
     def run(self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] | None = None) -> _HostedTask:
         """Run ``work`` in a task. ``on_end`` is called when it has ended, in whatever way."""
         hosted = _HostedTask(work, name, self._collect_ended, on_end)
-        self._hosted.add(hosted)  # first: if the rest is interrupted, a check starts the task
+        self._hosted.add(hosted)  # added first: if the rest is interrupted, a check starts the task
         self.ensure_check()
         hosted.start_task()
         return hosted
@@ -205,7 +205,7 @@ class Supervisor:
             now = self._loop.time()
             if (
                 self._next_check is None or not now - CHECK_INTERVAL < self._next_check.when() <= now + CHECK_INTERVAL
-            ):  # lost, or later
+            ):  # the check was lost, or is due later
                 self._schedule_check(now + CHECK_INTERVAL)
 
     def _schedule_check(self, at: float) -> None:
@@ -215,7 +215,7 @@ class Supervisor:
 
     def _check(self) -> None:
         now = self._loop.time()
-        self._schedule_check(now + CHECK_INTERVAL)  # first: the rest may be interrupted
+        self._schedule_check(now + CHECK_INTERVAL)  # scheduled first, because the rest may be interrupted
         is_busy = sum([hosted.check() for hosted in self._hosted]) > 0
         self._collect_ended()
         for flag in [*self.flags]:
@@ -226,7 +226,7 @@ class Supervisor:
         self._steps = steps
 
     def _check_less_often(self) -> None:
-        """Check again when the first sleeping host is overdue, because all hosts sleep and no other task runs."""
+        """Check again only when the first sleeping host is overdue, because all hosts sleep and no other task runs."""
         assert self._next_check is not None
         until = min([flag.until for flag in self.flags], default=_FOREVER)
         if until < _FOREVER:
@@ -260,7 +260,7 @@ class Flag:
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_set = False
         self.until = _FOREVER
-        """A time at or before the end of the first time limit of all waits."""
+        """A time before which no time limit of a wait ends."""
 
     def is_set(self) -> bool:
         return self._is_set
@@ -285,7 +285,7 @@ class Flag:
             self._wake()
 
     async def wait(self, limit: float = _FOREVER) -> None:
-        """Wait until the flag is set, for at most ``limit`` seconds. Several waits all end at the first limit."""
+        """Wait until the flag is set, for at most ``limit`` seconds. All waits end at the first of their limits."""
         if self._is_set:
             return
         loop = asyncio.get_running_loop()
@@ -373,7 +373,7 @@ class Group:
         try:
             if error is not None:
                 self.cancel()
-            if isinstance(error, GeneratorExit):  # the coroutine is being closed: it must not wait
+            if isinstance(error, GeneratorExit):  # the coroutine is being closed, so it must not wait
                 return False
             error = await self._wait_for_tasks(error)
         finally:
@@ -384,7 +384,7 @@ class Group:
                 raise error
             self.cancelled_caught = is_ours
         elif isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise error  # from a task, asyncio lets these through to the program
+            raise error  # asyncio passes these exceptions of a task on to the program
         elif error is not None:
             self._errors.append(error)
         if self._errors:
@@ -396,7 +396,7 @@ class Group:
         while self._running or (self._cancels_of_owner and error is None):
             try:
                 if not self._running:
-                    await asyncio.sleep(0)  # let the cancellation arrive: the block ended before it
+                    await asyncio.sleep(0)  # let the cancellation arrive, because the block ended first
                     break
                 limit = _FOREVER if self._is_cancelled else self.deadline - asyncio.get_running_loop().time()
                 await self._emptied.wait(max(0.0, limit))

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- Where the system supports it (CLOCK_BOOTTIME), the clock counts the time that the machine was suspended, unlike
+- Where the system supports CLOCK_BOOTTIME, the clock includes the time during which the machine was suspended, unlike
   Python's monotonic clock. So a lease lapses even while a laptop sleeps (L2 of docs/guarantees.md).
-- It never goes back.
+- The clock never goes back.
 """
 
 import sys
@@ -13,7 +13,7 @@ import time
 if sys.platform == "linux":
 
     def boot_time() -> float:
-        """Return the seconds since the machine was started, including suspension."""
+        """Return the number of seconds since the machine was started, including the time of suspension."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:

@@ -1,12 +1,12 @@
-"""Contains exceptions of the user's callbacks, hooks and sinks.
+"""Contains the exceptions that the user's callbacks, hooks and sinks raise.
 
-Hosts call them in tasks and threads of their own, where the user cannot catch an exception. It would end the host: on
-asyncio the producer, on trio the whole run.
+Hosts call user code in tasks and threads of their own, where the user cannot catch an exception. An exception that left
+the host would end the producer on asyncio, and the whole run on trio.
 
 Invariants:
 
 - Any exception, ``SystemExit`` included, is reported, and does not end the host.
-- Ctrl-C is the exception: the program gets it from its event loop, as if it had been pressed a moment later.
+- Ctrl-C is not contained: the program gets it from its event loop, as if it had been pressed a moment later.
 - A user's coroutine that raises ``CancelledError`` although its task was not cancelled has failed.
 """
 
@@ -20,11 +20,11 @@ from typing import Final, cast, final
 from shardline.adapters.event_loop import is_trio
 
 MAY_FAIL: Final = (Exception, asyncio.CancelledError)
-"""The exceptions with which user code may fail. In an awaited call, ``is_cancelled`` tells a cancellation apart."""
+"""The exceptions with which user code may fail. In an awaited call, ``is_cancelled`` detects a cancellation."""
 
 
 def is_cancelled(error: object) -> bool:
-    """Whether the error is the cancellation of the running task, and not a ``CancelledError`` of another origin."""
+    """Whether the error is the cancellation of the running task, and not a ``CancelledError`` with another origin."""
     if not isinstance(error, asyncio.CancelledError) or is_trio():
         return False
     task = asyncio.current_task()
@@ -37,7 +37,7 @@ class Contained:
 
     Args:
         report: called with the exception.
-        awaits: whether the block awaits. Then cancellations are not suppressed.
+        awaits: whether the block awaits. If so, cancellations are not suppressed.
     """
 
     __slots__ = ("_awaits", "_report")
@@ -83,6 +83,6 @@ def _interrupt_program(error: BaseException) -> None:
         raise error
 
     if is_trio():
-        signal.raise_signal(signal.SIGINT)  # in a protected task: trio delivers it to the main task
+        signal.raise_signal(signal.SIGINT)  # this task is protected, so trio delivers the signal to the main task
     else:
         asyncio.get_running_loop().call_soon(interrupt)  # outside of any task, so that it ends the loop and no task

@@ -5,11 +5,12 @@ Invariants:
 - A producer that has undelivered records when the program exits is logged at CRITICAL.
 - After a fork, the child's copy of a started producer or consumer refuses to work. Its event loop, threads, connections
   and leases belong to the parent, and stay intact whatever the child does with its copy.
-- Outstanding records belong to the parent, too. In the child, their deliveries fail, so that no caller there waits.
+- Outstanding records belong to the parent, too. In the child, their deliveries fail, so that no caller in the child
+  waits.
 - A consumer that was not started before the fork works in the child, under a new name. If it kept its name, each of the
-  two workers would take the other's leases for its own.
-- The code that runs after a fork acquires no lock, because another thread may have held it during the fork. The child's
-  copy creates new locks, and finds the records of its intake whatever the host was doing
+  two workers would regard the other's leases as its own.
+- The code that runs after a fork acquires no lock, because another thread may have held the lock during the fork. The
+  child's copy creates new locks, and finds the records of its intake whatever the host was doing
   (``shardline.core.producer.intake``).
 """
 
@@ -80,7 +81,7 @@ def watch_forks(consumer: Forkable) -> None:
 
 def _watched() -> list[Watched]:
     while True:
-        with suppress(RuntimeError):  # another thread added a producer meanwhile: try again
+        with suppress(RuntimeError):  # another thread added a producer in the meantime: try again
             return list(_alive)
 
 

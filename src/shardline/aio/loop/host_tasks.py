@@ -4,8 +4,8 @@ A host task does not belong to the caller that starts it: it is a separate async
 
 Invariants:
 
-- A host enters no cancel scope of a caller, so a producer may be closed by another task than the one that started it.
-- Calls from another event loop are refused, with the reason, because their wait would never end.
+- A host enters no cancel scope of a caller, so a task other than the one that started a producer may close it.
+- Calls from another event loop are refused with the reason, because they would wait forever.
 - A producer or consumer whose event loop has ended can be closed from anywhere.
 - Ctrl-C interrupts the program's main task, never a host or a task of its ``HostTasks``. On trio, a
   ``KeyboardInterrupt`` in a system task would end the whole run with an internal error. On asyncio, nothing is needed:
@@ -108,7 +108,8 @@ class _Group(Protocol):
 class HostTasks:
     """``async with HostTasks() as tasks:`` opens a task group whose tasks Ctrl-C does not interrupt.
 
-    On trio it uses a nursery directly: trio protects a single function, and anyio's task groups wrap tasks in another.
+    On trio it uses a nursery directly: trio protects a single function, and anyio's task groups wrap each task in
+    another function.
     """
 
     def __init__(self) -> None:
@@ -137,14 +138,14 @@ class HostTasks:
     def start_soon(self, call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         if is_trio():
             self._group.start_soon(_run_protected, call, *arguments)
-        else:  # an interrupt may leave the task's data inconsistent, so on asyncio it ends the group
+        else:  # an interrupt may leave the task's data inconsistent, so it ends the group on asyncio
             self._group.start_soon(call, *arguments)
 
 
 async def _run_protected(call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
     try:
         await call(*arguments)
-    except* KeyboardInterrupt:  # from a task that the call started: protection is not inherited
+    except* KeyboardInterrupt:  # a task that the call started raised it: protection is not inherited
         signal.raise_signal(signal.SIGINT)  # trio delivers it to the main task
 
 
@@ -200,7 +201,7 @@ def native_checkpoint() -> Callable[[], Awaitable[None]]:
 
 
 def running_task() -> object:
-    """Return the current task: the object, because its id may be reused once the task has ended."""
+    """Return the current task itself, because its id may be reused once the task has ended."""
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
@@ -212,15 +213,15 @@ def has_ended(task: object) -> bool:
     """Whether the object is a task that has ended."""
     if isinstance(task, asyncio.Task):
         return cast("asyncio.Task[object]", task).done()
-    coroutine: object = getattr(task, "coro", None)  # a trio task has it
+    coroutine: object = getattr(task, "coro", None)  # a trio task has this attribute
     return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def has_ended_well(task: object) -> bool:
-    """Whether the task has returned. On trio, a task that failed counts too: its exception ends the block around it."""
+    """Whether the task has returned. On trio, a failed task counts, too: its exception ends the block around it."""
     if isinstance(task, asyncio.Task):
         ended = cast("asyncio.Task[object]", task)
-        # Not exception(): it marks the exception as retrieved, and asyncio would no longer log it.
+        # Do not call exception(), which marks the exception as retrieved: asyncio would no longer log it.
         return ended.done() and not ended.cancelled() and not ended.get_stack(limit=1)
     return has_ended(task)
 

@@ -1,7 +1,8 @@
 """Lets one thread wait for another, even if signal handlers interrupt it.
 
 The standard library's events, conditions and futures contain a lock. A thread that is interrupted by a signal may hold
-that lock: a signal handler that waits for the other thread then waits forever, and one that raises may leave it locked.
+that lock: a signal handler that waits for the other thread then waits forever, and a handler that raises may leave the
+lock locked.
 
 Invariants:
 
@@ -26,7 +27,7 @@ class Latch:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """End the wait. If it has not begun, it will end at once."""
+        """End the wait. If the wait has not begun yet, it will end at once."""
         with suppress(RuntimeError):  # already woken
             self._lock.release()
 

@@ -18,7 +18,7 @@ _LONGEST_WAIT: Final = 3600.0
 
 @final
 class Notifier:
-    """Notified when something has changed. It does not say what."""
+    """Notifies tasks that something has changed, without saying what."""
 
     __slots__ = ("_waiting",)
 

@@ -1,12 +1,13 @@
-"""Runs coroutines for plain functions: in one event loop of the process, or without any.
+"""Runs coroutines for plain functions, in one event loop of the process or without an event loop.
 
 ``shardline.awslambda`` uses this. Lambda calls a plain function again and again in the same process. The event loop
-stands still between two calls, and continues with the next: connections, and the tasks of an async producer, survive.
+stands still between two calls, and continues in the next call, so connections and the tasks of an async producer
+survive.
 
 Invariants:
 
 - All calls share one event loop. It is closed when the process ends.
-- Importing this module does not import asyncio: a plain function that never awaits starts without it.
+- Importing this module does not import asyncio: a plain function that never awaits starts without asyncio.
 - ``bounded`` distinguishes its own time limit from a ``TimeoutError`` that the awaitable raises.
 """
 
@@ -31,7 +32,7 @@ class TimeLimitError(Exception):
 
 @final
 class SystemClock:
-    """The time of the machine. ``sleep`` returns an awaitable if ``is_async``."""
+    """The clock of the machine. ``sleep`` returns an awaitable if ``is_async``."""
 
     def __init__(self, *, is_async: bool) -> None:
         self._is_async = is_async
@@ -61,7 +62,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the event loop of this process.
 
     Raises:
-        UsageError: another event loop runs here.
+        UsageError: another event loop is running in this thread.
     """
     import asyncio  # noqa: PLC0415 - see the invariants
 
@@ -72,7 +73,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
             "this Lambda function was called inside of a running event loop, and it has its own: call it in a thread, "
             "as in await asyncio.to_thread(handler, event, context)"
         )
-    return _runner().run(work, context=copy_context())  # of the caller: tracers keep their data there
+    return _runner().run(work, context=copy_context())  # the caller's context, in which tracers keep their data
 
 
 @cache
@@ -86,10 +87,10 @@ def _runner() -> "asyncio.Runner":
 
 
 async def bounded(awaitable: Awaitable[T], seconds: float | None) -> T:
-    """Await, and cancel the awaitable when the seconds are over. ``None``: never.
+    """Await the awaitable, and cancel it after this many seconds. ``None``: never cancel it.
 
     Raises:
-        TimeLimitError: it was cancelled.
+        TimeLimitError: the awaitable was cancelled.
     """
     import asyncio  # noqa: PLC0415 - see the invariants
 
@@ -111,7 +112,7 @@ async def yield_to_loop() -> None:
 
 
 def user_errors() -> tuple[type[BaseException], ...]:
-    """The exceptions that code of the user's may fail with. Python evaluates this only after something was raised."""
+    """Return the exceptions with which user code may fail. Python evaluates this only after an exception was raised."""
     from shardline.aio.loop.callbacks import MAY_FAIL  # noqa: PLC0415 - it imports asyncio
 
     return MAY_FAIL

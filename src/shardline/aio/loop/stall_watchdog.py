@@ -1,12 +1,12 @@
 """Logs a warning while user code blocks the event loop.
 
-A blocked event loop renews no leases, and cannot report it in time. So a thread checks whether the host task has woken
-up when it was expected to.
+A blocked event loop renews no leases, and cannot report in time that it is blocked. So a thread checks whether the host
+task has woken up when it was expected to.
 
 Invariants:
 
 - A loop that is late by a quarter of the lease duration is reported while it is still blocked, once per stall, with
-  the line of code that blocks it. No values are logged, because they may be the user's data.
+  the line of code that blocks it. No values are logged, because values may be the user's data.
 - The thread ends with the consumer, and does not keep the program from exiting.
 """
 
@@ -40,7 +40,7 @@ class StallWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. Does not wait for its end."""
+        """Stop the thread, without waiting for its end."""
         self._stopped.set()
 
     def expect(self, at: float) -> None:

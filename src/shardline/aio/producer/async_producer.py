@@ -1,16 +1,17 @@
 """The async ``Producer``.
 
-It batches, aggregates, predicts shards, respects their limits and retries, as the KPL does. ``put`` blocks only while
-the buffer is full, and returns a ``Delivery``, which resolves to a receipt or to an error.
+It batches and aggregates records, predicts their shards, respects the limits of the shards, and retries, as the KPL
+does. ``put`` blocks only while the buffer is full, and returns a ``Delivery``, which resolves to a receipt or to an
+error.
 
 Invariants:
 
 - A put validates a record, reserves room, appends the record to the machine's intake, and wakes the host if it sleeps.
   Everything else happens in the host.
-- P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts a record. A cancelled put has
-  put nothing.
+- P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts a record. A cancelled call has
+  put no record.
 - P10: ``close`` stops intake, drains within its timeout, and returns the undelivered records. It is shielded from
-  cancellation; a second cancellation ends it, and the host task, at once.
+  cancellation, but a second cancellation ends both ``close`` and the host task at once.
 - ``start`` enters no cancel scope of the caller, so another task may call ``close``.
 """
 
@@ -70,12 +71,12 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         client: a started ``Client`` to share. By default, the producer creates one from the connection arguments.
         serializer: turns the data of a record into bytes.
         packing: packs the records of a key into shared Kinesis records, as ``"json-lines"``, ``"json-list"``,
-            ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which is the KPL's
-            aggregates by default.
+            ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which by default is
+            aggregation in the KPL's format.
         on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
-        close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means without
-            limit.
+        close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means that
+            there is no limit.
         drain_on_cancel: whether the end of the block also waits for deliveries if it is cancelled. If not, undelivered
             records fail at once.
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
@@ -157,7 +158,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 return
             if self._owns_client:
                 await self._client.start()
-            if self._closed:  # closed while the client started
+            if self._closed:  # the producer was closed while the client started
                 if self._owns_client:
                     await self._client.close()
                 self._check_open()
@@ -231,16 +232,16 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             data: the payload: bytes, or any value that the serializer accepts.
             key: the partition key. ``None`` lets the producer choose the shard.
             explicit_hash_key: a decimal number that replaces the key's hash.
-            headers: texts that travel with the record, by name: ``{"content-type": "application/json"}``. Bytes are
-                allowed under names that end in ``-bin``. Readers get them as ``record.headers``. They need
-                aggregation, and a stream without AUTO record distribution and without channels.
+            headers: texts that travel with the record, by name, such as ``{"content-type": "application/json"}``. Bytes
+                are allowed under names that end in ``-bin``. Readers get the headers as ``record.headers``. Headers
+                need aggregation, and a stream without AUTO record distribution and without channels.
             ttl: a record that is not stored within this many seconds fails. ``None`` means ``record_ttl``.
             on_delivery: called once with the resolved ``Delivery``. May be async. Its exceptions are logged.
-            timeout: how many seconds to wait for room. ``None`` means without limit.
+            timeout: how many seconds to wait for room. ``None`` means that there is no limit.
 
         Raises:
-            UsageError: the record is invalid or too large for the stream, or its headers cannot be sent. It was not
-                accepted.
+            UsageError: the record is invalid or too large for the stream, or its headers cannot be sent. The record was
+                not accepted.
             BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
             Closed: the producer is closed, or not started.
         """
@@ -251,13 +252,13 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             await self._checkpoint()
         try:
             is_here = self._running_loop() is self._loop
-        except RuntimeError:  # an event loop of the other library
+        except RuntimeError:  # the caller is in an event loop of the other library
             is_here = False
         intake, trace = self._intake, self._trace
         tags = NO_TAGS
         if trace is not None and trace.variable.get(None) is not trace.untraced:
             tags = trace.tags()
-        payload: Any = data  # a type checker cannot tell that a value of any type is bytes
+        payload: Any = data  # typed as Any, because a type checker cannot know whether the value is bytes
         if (
             is_here
             and type(payload) is bytes
@@ -275,7 +276,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             if tags:
                 delivery.tags = tags
                 size += len(tags)
-            # No calls from here to the append, so that no signal handler or finalizer can run in between (P1, P7).
+            # There are no calls from here to the append, so that no signal handler or finalizer can run in between (P1,
+            # P7).
             if intake.reserved_records < intake.gate_records and intake.reserved_bytes + size <= intake.quiet_bytes:
                 intake.reserved_records += 1
                 intake.reserved_bytes += size
@@ -322,23 +324,24 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         """Put many records: tuples of (key or None, data), (key, data, headers), (key, data, explicit hash key) or
         (key, data, explicit hash key or None, headers or None).
 
-        All records of a list or another collection are validated before the first is accepted. Of a generator, an async
-        generator or another iterable, each record is validated when it is taken, and accepted before the next one is
-        taken.
+        All records of a list or another collection are validated before the first is accepted. From a generator, an
+        async generator or another iterable, records are taken one by one: each is validated, and accepted before the
+        next one is taken.
 
         If the call raises or is cancelled, the records that were already accepted stay accepted, and a generator is
-        closed. A ``ShardlineError`` has the deliveries of the records before the one that was not accepted:
-        ``error.deliveries``.
+        closed. The attribute ``deliveries`` of a ``ShardlineError`` contains the deliveries of the records before the
+        one that was not accepted.
 
         Args:
             records: the records.
-            ttl: see ``put``; for all records.
-            timeout: how many seconds to wait for room, for each record.
-            on_invalid: ``"fail"`` accepts the valid records, and returns a failed delivery for each invalid one, with
-                the code ``InvalidRecord``.
+            ttl: see ``put``. It applies to all records.
+            timeout: how many seconds to wait for room for each record.
+            on_invalid: with ``"fail"``, the call accepts the valid records, and returns a failed delivery with the code
+                ``InvalidRecord`` for each invalid one.
 
         Raises:
-            UsageError: a record is invalid: ``error.index`` says which. No record of a collection was accepted.
+            UsageError: a record is invalid: ``error.index`` says which. If ``records`` is a collection, no record was
+                accepted.
             BufferFull, Closed: see ``put``.
         """
         limit = check_timeout("timeout", timeout)
@@ -386,7 +389,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 await self._accept_in_turn(delivery, limit)
             bulk.deliveries.append(delivery)
         self._until_yield -= 1
-        if self._until_yield <= 0:  # after the put: a cancellation loses no record that was taken
+        if self._until_yield <= 0:  # yield after the put, so that a cancellation loses no record that was taken
             self._until_yield = YIELD_EVERY
             await self._checkpoint()
 
@@ -408,7 +411,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         return self._put(self._intake.put, delivery, payload_bytes(delivery), in_turn)
 
     async def _accept_in_turn(self, delivery: Delivery, timeout: float | None) -> None:  # noqa: ASYNC109
-        """Put the record into the intake when there is room, after the records that wait already.
+        """Put the record into the intake when there is room, after the records that are already waiting.
 
         Raises:
             BufferFull: there was no room for ``timeout`` seconds.
@@ -419,16 +422,17 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             return
         with anyio.move_on_after(limit) as scope:
             await self._room.wait_in_turn(partial(self._accept, delivery))
-        # Nothing is awaited after the record was accepted, so the scope catches a cancellation only if it was not.
+        # Nothing is awaited after a record was accepted, so the scope catches a cancellation only if the record was not
+        # accepted.
         if scope.cancelled_caught:
             raise self._full()
 
     def _wake(self) -> None:
         """Wake the host from any thread, or from a signal handler that runs while the event loop waits for events."""
         assert self._schedule_in_loop is not None
-        with suppress(RuntimeError):  # the loop has ended, and with it the host
+        with suppress(RuntimeError):  # the loop has ended, and so has the host
             self._schedule_in_loop(self._driver.wake)
-            self._schedule_in_loop(self._driver.wake)  # twice: a signal handler that raises can make asyncio lose one
+            self._schedule_in_loop(self._driver.wake)  # twice: asyncio can lose one call if a signal handler raises
 
     def _check_open(self) -> None:
         super()._check_open()
@@ -440,8 +444,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
     async def flush(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Send the records that were put before the call, without lingering, and wait until they have resolved.
 
-        The rate limits apply. Return the records that are not delivered after ``timeout`` seconds (``None`` means
-        without limit), because they are outstanding or failed during the call. Records that failed earlier are not
+        The rate limits apply. Return the records that are not delivered after ``timeout`` seconds (``None`` means that
+        there is no limit), because they are outstanding or failed during the call. Records that failed earlier are not
         returned: see ``on_failure``.
         """
         self._check_open()

@@ -3,9 +3,9 @@
 Invariants:
 
 - P7: only the first waiter in the queue tries to put, and it stays first until it succeeds or leaves. No other waiter
-  overtakes it. A waiter that leaves, even by cancellation, wakes the next one.
-- There is no separate count of waiters that could become wrong: the queue itself is the only state. The host wakes the
-  first waiter whenever it has polled the machine and there is room, so an interrupt that ends a waiter at any point
+  overtakes it. A waiter that leaves, even because of a cancellation, wakes the next one.
+- The queue itself is the only state: there is no separate count of waiters, which could become wrong. The host wakes
+  the first waiter whenever it has polled the machine and there is room, so an interrupt that ends a waiter at any point
   does not block the others.
 """
 
@@ -24,7 +24,7 @@ class _Place:
     __slots__ = ("wake",)
 
     def __init__(self) -> None:
-        self.wake: Callable[[], None] = lambda: None  # wait replaces it
+        self.wake: Callable[[], None] = lambda: None  # ``wait`` replaces this function
 
     async def wait(self) -> None:
         self.wake, waiting = native_waiter()
@@ -51,7 +51,7 @@ class WaitQueue:
     def notify(self) -> None:
         """Wake the first waiter in the queue if there is room, or if puts are refused."""
         if self._queue and (self._intake.has_room or self._intake.refusal is not None):
-            with suppress(IndexError):  # the last waiter left, in another thread
+            with suppress(IndexError):  # the last waiter has left, in another thread
                 self._queue[0].wake()
 
     def wake_all(self) -> None:
@@ -65,7 +65,7 @@ class TaskWaitQueue(WaitQueue):
     """The queue of tasks that wait for room in the buffer."""
 
     async def wait_in_turn(self, attempt: Callable[[bool], bool]) -> None:
-        """Wait until ``attempt(is_first)`` returns true. It raises to end the wait."""
+        """Wait until ``attempt(is_first)`` returns true. ``attempt`` raises to end the wait."""
         place = _Place()
         try:
             self.enter(place)
@@ -73,5 +73,5 @@ class TaskWaitQueue(WaitQueue):
                 await place.wait()
         finally:
             if place in self._queue:
-                self._queue.remove(place)  # inline: an interrupt could prevent the call of a method
+                self._queue.remove(place)  # inline, because an interrupt could prevent the call of a method
             self.move_up()

@@ -4,10 +4,10 @@ Invariants:
 
 - P6, P7: a collection is validated as a whole before its first record is accepted. Any other iterable is taken record
   by record: each record is validated when it is taken, and accepted before the next one is taken.
-- The deliveries are in the order of the records. With ``on_invalid="fail"``, an invalid record has a delivery, too. It
-  has failed with the code ``InvalidRecord``.
+- The deliveries are in the order of the records. With ``on_invalid="fail"``, an invalid record has a delivery, too,
+  which has failed with the code ``InvalidRecord``.
 - If ``put_many`` raises a ``ShardlineError``, its ``deliveries`` are those of the records before the one that was not
-  accepted. So the caller knows which records were accepted, and where to go on.
+  accepted. So the caller knows which records were accepted, and where to continue.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
@@ -33,7 +33,7 @@ Item: TypeAlias = (
     | tuple[str | None, _T, HeadersToPut]
     | tuple[str | None, _T, str | None, HeadersToPut | None]
 )
-"""A record for ``put_many``: (key or None, data), with an explicit hash key, headers or both behind them."""
+"""A record for ``put_many``: (key or None, data), optionally followed by an explicit hash key, headers or both."""
 
 OnInvalid: TypeAlias = Literal["raise", "fail"]
 """The action for an invalid record: ``put_many`` raises, or the delivery of the record fails."""
@@ -47,10 +47,10 @@ class BulkPut(Generic[_D]):
 
     Args:
         make: the class of the deliveries.
-        intake: takes the invalid records, for the host to report.
+        intake: takes the invalid records, which the host reports.
         serializer: turns the data of a record into bytes.
         packing: the format that the records must fit, if the producer packs.
-        tags_of: validates the headers of a record, and returns them as they are sent.
+        tags_of: validates the headers of a record, and returns them in the encoded form.
         on_invalid: see ``put_many``.
         extra_ttl: how much longer than ``record_ttl`` the records live.
         wake: wakes the host.
@@ -84,11 +84,11 @@ class BulkPut(Generic[_D]):
 
     @contextmanager
     def reporting(self) -> Generator[None, None, None]:
-        """Let an error of the block carry the deliveries."""
+        """Add the deliveries to an error that the block raises."""
         try:
             yield
         except ShardlineError as error:
-            if not error.deliveries:  # an error of the user's generator may already have some
+            if not error.deliveries:  # an error of the user's generator may already carry deliveries
                 places = [place for place, known in enumerate(self.deliveries) if known is self.pending]
                 error.deliveries = tuple(self.deliveries[: places[0]] if places else self.deliveries)
             raise
@@ -100,7 +100,7 @@ class BulkPut(Generic[_D]):
             UsageError: a record is invalid, and ``on_invalid`` is ``"raise"``.
         """
         make, max_bytes = self._make, self._intake.record_max_bytes
-        tags = self._tags_of(None)  # of a trace: the same for all records
+        tags = self._tags_of(None)  # the headers of a trace, which are the same for all records
         if tags:
             make, max_bytes = partial(make, tags=tags), min(max_bytes, TRACED_MAX_BYTES)
         checked: list[_D] = []
@@ -119,7 +119,7 @@ class BulkPut(Generic[_D]):
         return [delivery for delivery in checked if delivery.ending is None]
 
     def check(self, record: Any) -> _D | None:
-        """Validate the next record. Return its delivery, which is to be put. ``None`` if it is invalid and has failed.
+        """Validate the next record. Return its delivery, which is to be put. ``None`` if the record is invalid.
 
         Raises:
             UsageError: the record is invalid, and ``on_invalid`` is ``"raise"``.
@@ -140,17 +140,17 @@ class BulkPut(Generic[_D]):
             if self._fails_invalid:
                 return self._failed(record, str(error))
             raise UsageError(f"record {place}: {error}", index=place) from None
-        except Exception as error:  # of the user's serializer
-            if self._fails_invalid:  # without the error's text, which may quote the data
+        except Exception as error:  # raised by the user's serializer
+            if self._fails_invalid:  # do not include the error's text, which may quote the data
                 return self._failed(record, f"the serializer raised {type(error).__name__}")
             raise
         key, data, explicit_hash_key, tags = checked
         return self._make(data, key, explicit_hash_key, 0.0, extra_ttl=self._extra_ttl, tags=tags)
 
     def _failed(self, record: Any, reason: str) -> _D:
-        """Return the failed delivery of an invalid record. Its fields are the given values, whatever their types.
+        """Return the failed delivery of an invalid record. Its fields have the given values, whatever their types.
 
-        Invalid headers are left out: a delivery has its headers in the form in which they are sent.
+        Invalid headers are left out, because a delivery stores its headers in the encoded form.
         """
         try:
             key, data, explicit_hash_key, headers = fields_of(record)
@@ -170,7 +170,7 @@ class BulkPut(Generic[_D]):
 
 
 def iterate(records: object) -> Iterator[Any]:
-    """Return an iterator over the records of a ``put_many``.
+    """Return an iterator over the records of a ``put_many`` call.
 
     Raises:
         UsageError: the records are not iterable.

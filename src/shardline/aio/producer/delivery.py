@@ -4,10 +4,10 @@ Invariants:
 
 - P1: a delivery resolves exactly once, and wakes every waiter, however many there are.
 - P11: a delivery is the record itself, not a second object. Each wait creates its own waiter, native to the event loop,
-  because one caller that cancels a shared waiter would cancel it for all.
+  because a caller that cancels a shared waiter would cancel it for all callers.
 - A cancelled waiter is removed, and affects no other waiter. A delivery may be dropped without waiting for it.
-- Exceptions of a callback are logged, and stop nothing else. If the delivery has already resolved, the callback is
-  called at once, in the caller's own code: an exit or an interrupt that it raises is then not suppressed.
+- Exceptions in a callback are logged, and have no other effect. If the delivery has already resolved, the callback is
+  called at once, in the caller's own code: an exit or an interrupt that the callback raises is then not suppressed.
 """
 
 import asyncio
@@ -27,9 +27,10 @@ _log: Final = logging.getLogger("shardline.producer")
 
 @final
 class DeliveryHook:
-    """Calls the ``on_delivery`` of a put, once. It is a waiter of the record.
+    """Calls the ``on_delivery`` of a put once. The hook is a waiter of the record.
 
-    It has no reference to the record: the garbage collector would not find the cycle of a record that was not accepted.
+    It has no reference to the record, because the garbage collector would not find the cycle of a record that was not
+    accepted.
     """
 
     __slots__ = ("_call", "_pending")
@@ -61,7 +62,7 @@ class SettledRecord(BufferedRecord):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the record, as readers get them. Empty without headers."""
+        """The headers of the record, as readers get them. Empty if the record has no headers."""
         return decode_tags(self.tags) if self.tags else NO_HEADERS
 
     def receipt(self) -> Receipt:
@@ -77,8 +78,8 @@ class SettledRecord(BufferedRecord):
         raise DeliveryFailed(self, outcome)
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call ``call`` once, when the delivery has resolved; at once if it already has."""
-        pending = [call]  # popped by the code that calls it: list.pop is atomic, so it is called once
+        """Call ``call`` once, when the delivery has resolved, or at once if it already has."""
+        pending = [call]  # the caller pops the call first: list.pop is atomic, so it is called only once
 
         def once() -> None:
             try:
@@ -87,7 +88,7 @@ class SettledRecord(BufferedRecord):
                 return
             try:
                 taken()
-            except MAY_FAIL as error:  # CancelledError too: a callback may read the result of a cancelled future
+            except MAY_FAIL as error:  # includes CancelledError: a callback may read the result of a cancelled future
                 _log_failure(error)
 
         def once_contained() -> None:
@@ -99,7 +100,7 @@ class SettledRecord(BufferedRecord):
             once()
 
     def add_waiter(self, wake: Callable[[], None]) -> None:
-        record: BufferedRecord = self  # which declares the type of its waiters
+        record: BufferedRecord = self  # BufferedRecord declares the type of the waiters
         if record.waiters is None:
             record.waiters = []
         record.waiters.append(wake)
@@ -116,13 +117,13 @@ class SettledRecord(BufferedRecord):
 
 @final
 class Delivery(SettledRecord):
-    """A record that was put. ``await`` it for the receipt, or drop it if you do not need that."""
+    """A record that was put. ``await`` it to get the receipt, or drop it if you do not need the receipt."""
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         """Wait for the delivery, and return the receipt.
 
         Raises:
-            DeliveryFailed: the record was not delivered. The exception has the record and every attempt.
+            DeliveryFailed: the record was not delivered. The exception carries the record and every attempt.
         """
         if self.ending is None:
             yield from self._wait().__await__()
@@ -143,7 +144,7 @@ class Delivery(SettledRecord):
         return conclusion
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when the delivery has resolved; at once if it already has."""
+        """Call ``callback(delivery)`` when the delivery has resolved, or at once if it already has."""
         self.when_done(lambda: callback(self))
 
     async def _wait(self) -> None:
@@ -167,11 +168,11 @@ def wake_waiters(record: BufferedRecord) -> None:
             wake.notify(record)
         else:
             wake()
-    record.waiters = None  # last: if this is interrupted, all waiters are woken again
+    record.waiters = None  # set last: if this is interrupted, all waiters are woken again
 
 
 def native_waiter() -> tuple[Callable[[], None], Any]:
-    """Return a function that wakes one task of the running event loop, and an awaitable that waits for it."""
+    """Return a function that wakes one task of the running event loop, and an awaitable that waits for that call."""
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: imported only where it is used
 

@@ -6,16 +6,17 @@ thread of its own.
 
 Invariants:
 
-- P1: the machine gets exactly one response or failure for every request that was polled, even if the task that sends it
-  is cancelled or raises. When the host ends, in whatever way, every delivery resolves.
-- Only the host calls the machine, so the machine needs no lock. Other code puts into the intake, and schedules all
-  other calls in the host's event loop.
+- P1: the machine gets exactly one response or failure for every request that was polled, even if the task that sends
+  the request is cancelled or raises. When the host ends, in whatever way, every delivery resolves.
+- Only the host calls the machine, so the machine needs no lock. Other code puts records into the intake, and schedules
+  all other calls in the host's event loop.
 - No exception leaves the host. An exception that ends the host is logged, and the undelivered records fail.
-- The host yields between two requests, and between two slices of records that it sorts, because each takes
-  milliseconds.
+- The host yields between two requests, and between two slices of records that it sorts, because each request and each
+  slice takes milliseconds.
 - When the host ends, in whatever way, it calls ``on_end`` first, after which no more records are accepted.
-- Every record that failed is passed to ``on_failure``, and every record that was put with ``on_delivery`` to that hook,
-  even if earlier calls raised. Async hooks have ``HOOK_TIMEOUT`` seconds to finish after everything else has ended.
+- Every record that failed is passed to ``on_failure``, and every record that was put with ``on_delivery`` is passed to
+  that hook, even if earlier calls raised. Async hooks have ``HOOK_TIMEOUT`` seconds to finish after everything else has
+  ended.
 """
 
 import logging
@@ -73,23 +74,23 @@ class Driver:
         self._reporter = reporter
         self.log_user_error = reporter.log_user_error
         self.sinks = reporter.sinks
-        """The threads that call the sinks. Whoever starts the host starts them first."""
+        """The threads that call the sinks. They must be started before the host."""
         self._on_failure = on_failure
         self._on_room = on_room
         self._on_end = on_end
-        self._wake: Flag | None = None  # created by the host: __init__ may run in another thread
+        self._wake: Flag | None = None  # created by the host, because __init__ may run in another thread
         self._tasks: HostTasks | None = None
         self._hooks: HostTasks | None = None
         self._stopping = False
         self._has_ended = False
         self._readiness_changed = Notifier()  # notified after each response about the stream, and at the end
         self.loop_affinity: LoopAffinity | None = None
-        """The event loop in which the host runs. ``None`` until it is started."""
+        """The event loop in which the host runs. ``None`` until the host is started."""
         self.orphaned = False
         """Whether the producer was garbage-collected. The host then ends when all records have resolved."""
 
     def wake(self) -> None:
-        """Wake the host: there may be something to send. Must be called in the event loop."""
+        """Wake the host, because there may be something to send. Must be called in the event loop."""
         if self._wake is not None:
             self._wake.set()
 
@@ -118,7 +119,7 @@ class Driver:
                 call_soon(self.wake)
 
     def abandon_if_loop_gone(self) -> bool:
-        """Fail all deliveries if the host's event loop has ended. Return whether that is so.
+        """Fail all deliveries if the host's event loop has ended. Return whether it has ended.
 
         Raises:
             UsageError: the host's event loop is running, in another thread.
@@ -161,7 +162,7 @@ class Driver:
 
     @property
     def is_hook_running_here(self) -> bool:
-        """Whether the caller is an async hook of this producer. The host waits for its end."""
+        """Whether the caller is an async hook of this producer. The host waits for the end of such hooks."""
         return _current_driver.get() is self
 
     async def run(self, api: KinesisApi) -> None:
@@ -191,7 +192,7 @@ class Driver:
     async def _drive(self, api: KinesisApi, tasks: HostTasks) -> None:
         self._wake = make_flag()
         while not self._stopping:
-            self._wake.clear()  # before polling, so that a wake-up during the poll is not lost
+            self._wake.clear()  # clear before polling, so that a wake-up during the poll is not lost
             delay = await self._pump(api, tasks)
             if self.machine.refuses_order:
                 raise UsageError(_NO_ORDER)
@@ -209,7 +210,7 @@ class Driver:
             summary = machine.poll_summary(now)
             put = machine.poll_put(now)
             deadline = machine.next_deadline()
-            self._report_outcomes()  # of records that have expired
+            self._report_outcomes()  # the outcomes of records that have expired
             self._on_room()
             if listing is not None:
                 tasks.start_soon(self._query, api.list_shards, listing, machine.handle_list_shards)
@@ -271,7 +272,7 @@ class Driver:
             self._reporter.report(events)
 
     def call_hook(self, name: str, hook: Callable[[Any], object], record: BufferedRecord) -> None:
-        """Call a hook of the user with a record. If it returns an awaitable, a task awaits it. Must run in the host."""
+        """Call a user's hook with a record. If it returns an awaitable, a task awaits that. Must run in the host."""
         report = partial(self._reporter.log_user_error, name)
         with Contained(report):
             result = hook(record)
@@ -301,7 +302,7 @@ class Driver:
         self._readiness_changed.notify()
 
     def finish(self) -> None:
-        """Do what ``_end`` left undone if it was interrupted. Called when the host's task has ended."""
+        """Complete the work of ``_end`` if that was interrupted. Called when the host's task has ended."""
         if not self._has_ended:
             self._end()
 
@@ -322,7 +323,7 @@ async def host_producer(driver: Driver, api: Any, client: Client, ended: Flag, *
 
 
 def end_host(driver: Driver, ended: Flag) -> None:
-    """Do what the end of the host task left undone if it was interrupted."""
+    """Complete the work at the end of the host task if that was interrupted."""
     driver.finish()
     ended.set()
 

@@ -1,11 +1,11 @@
-"""The base class of the async and the blocking ``Producer``: arguments, machine, driver and end.
+"""The base class of the async and the blocking ``Producer``: the arguments, the machine, the driver and the end.
 
 Invariants:
 
 - P1: a put that is interrupted by a signal handler's exception wakes the host, because its record may already be in the
   intake.
 - A producer that is garbage-collected without ``close()`` is logged. Its host still delivers the outstanding records,
-  while its event loop runs.
+  as long as its event loop runs.
 - After a fork, the child's copy refuses puts, and so does a producer whose host has ended: see ``fork_and_exit``.
 """
 
@@ -70,7 +70,7 @@ class ProducerFacade(ABC, Generic[_Q]):
     _trace: TraceHeaders | None = None
     _schedule_in_loop: Callable[[Callable[[], None]], object] | None = None  # schedules a call in the host's event loop
     _with_statement: ClassVar[str]  # the statement that starts and closes the producer: "with" or "async with"
-    _host_lifetime: ClassVar[str]  # the host runs as long as this runs: the "loop" or the "process"
+    _host_lifetime: ClassVar[str]  # names what must keep running for the host to run: the "loop" or the "process"
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         )
 
     def _admit(self) -> None:
-        """Accept puts from now on, because the host runs."""
+        """Accept puts from now on, because the host is running."""
         for sentence in self._config.untranslated:
             _log.warning("KPL property %s", sentence)
         self._begin_tracing()
@@ -140,7 +140,7 @@ class ProducerFacade(ABC, Generic[_Q]):
     # ---- putting
 
     def _tags_of(self, headers: Any) -> bytes:
-        """Validate the headers of a put, add those of its trace, and return them as they are sent.
+        """Validate the headers of a put, add the headers of its trace, and return them in the encoded form.
 
         Without headers, the result is empty. Every put with headers, or in a trace, passes through this function.
 
@@ -158,7 +158,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         """Return how much longer than ``record_ttl`` a record with this TTL lives."""
         extra_ttl = self._config.extra_ttl(ttl)
         if extra_ttl:
-            self._intake.ttls_differ = True  # before the put
+            self._intake.ttls_differ = True  # set before the put
         return extra_ttl
 
     def _set_options(
@@ -196,7 +196,7 @@ class ProducerFacade(ABC, Generic[_Q]):
             result = put(*arguments)
             if result is Put.WAKE:
                 self._wake()
-        except BaseException:  # a signal handler raised: the record may be in the intake, and the host asleep (P1)
+        except BaseException:  # a signal handler raised: the record may be in the intake while the host sleeps (P1)
             self._wake()
             raise
         if result is Put.REFUSED:
@@ -218,7 +218,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why this producer cannot send headers: its settings, or the stream. ``None`` if it can, as far as known."""
+        """Why its settings or the stream prevent this producer from sending headers. ``None`` if no reason is known."""
         return self._intake.headers_refusal
 
     @property

@@ -2,9 +2,9 @@
 
 Invariants:
 
-- A trace costs no record: a record is put without the headers of its trace if they are invalid, if they do not fit, or
-  if the producer or the stream cannot send headers. The last is logged once.
-- Headers that the caller passes win over those of the trace.
+- No record is lost because of a trace: a record is put without the headers of its trace if they are invalid, if they do
+  not fit, or if the producer or the stream cannot send headers. The last case is logged once.
+- Headers that the caller passes override those of the trace.
 - The headers of a trace are validated and encoded once, as long as the tracing returns the same mapping.
 - Outside of a trace, a put reads one context variable, if the tracing has one (``put_context``).
 """
@@ -33,7 +33,7 @@ class TraceHeaders:
     Args:
         tracings: the tracings.
         intake: says whether headers can be sent.
-        log: logs why they cannot. Called once.
+        log: logs why headers cannot be sent. Called once.
     """
 
     __slots__ = ("_intake", "_is_refusal_logged", "_last", "_log", "_tracings", "untraced", "variable")
@@ -46,10 +46,10 @@ class TraceHeaders:
         self._last: tuple[Mapping[str, str] | None, OptionalTags] = None, NO_TAGS
         self.variable: ContextVar[Any] = tracings.put_context or _NEVER_SET
         self.untraced: object = None if tracings.put_context is not None else object()
-        """While ``variable.get(None)`` is this value, a put is in no trace. Putters of all threads write it."""
+        """While ``variable.get(None)`` is this value, a put is not in a trace. The putting threads write it."""
 
     def tags(self) -> OptionalTags:
-        """Return the headers for a put of the running code, as they are sent. Empty without headers."""
+        """Return the headers for a put of the running code, in the encoded form. Empty if there are no headers."""
         headers = self._headers()
         if headers is None:
             return NO_TAGS
@@ -64,7 +64,7 @@ class TraceHeaders:
         return last[1]
 
     def merge(self, headers: dict[str, str]) -> dict[str, str]:
-        """Return the headers of the caller, with those of the trace if there is room for both."""
+        """Return the headers of the caller, and the headers of the trace if there is room for both."""
         of_trace = self._headers()
         if of_trace is None:
             return headers

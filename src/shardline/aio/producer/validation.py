@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     DataT_contra = TypeVar("DataT_contra", contravariant=True, default=bytes)
     SerializedT = TypeVar("SerializedT", default=Any)
-else:  # type checkers know the defaults; at run time, only Python 3.13 does
+else:  # type checkers know the defaults of type variables; at run time, only Python 3.13 and later do
     from typing import TypeVar
 
     DataT_contra = TypeVar("DataT_contra", contravariant=True)
@@ -84,11 +84,12 @@ def check_record(
 def check_tagged_record(
     data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None, *, tags: bytes
 ) -> tuple[bytes, str | None, str | None, bytes]:
-    """Like ``check_record``. Return the tags as well, or none if they are those of a trace and may not fit."""
+    """Like ``check_record``. Also return the tags, or no tags if they come from a trace and may not fit."""
     if tags and type(tags) is OptionalTags:
         checked = check_record(data, key, explicit_hash_key, max_bytes, packing)
         size = len(checked[0]) + (KEYLESS_KEY_LENGTH if checked[1] is None else len(checked[1].encode()))
-        # Before the stream's limit is known, ``max_bytes`` is the highest that any stream has. Most have the default.
+        # Before the stream's limit is known, ``max_bytes`` is the highest limit that a stream can have. Most streams
+        # have the default.
         limit = min(max_bytes, RECORD_DEFAULT_MAX_BYTES) if size <= RECORD_DEFAULT_MAX_BYTES else max_bytes
         return (*checked, tags if size + len(tags) + WRAP_MAX_BYTES <= limit else b"")
     return (*check_record(data, key, explicit_hash_key, max_bytes, packing, tags=tags), tags)
@@ -108,7 +109,7 @@ def serialized(serializer: Serializer, data: object) -> bytes:
 
 
 def packing_serializer(serializer: Serializer | None, packing: Packing | None) -> Serializer | None:
-    """Return a serializer that also checks whether its result is valid for the packing format, if that is necessary."""
+    """Return a serializer that also checks whether its result is valid for the packing format, if needed."""
     check = None if packing is None else packing.check
     if check is None:
         return serializer
@@ -142,7 +143,7 @@ def check_item(
 
 
 def is_plain(record: Any, max_bytes: int) -> bool:
-    """Whether the record is surely valid. Decides the common case in a fifth of the time of ``check_record``."""
+    """Whether the record is surely valid. This decides the common case in a fifth of the time of ``check_record``."""
     if not issubclass(type(record), tuple) or len(record) != 2:  # noqa: PLR2004
         return False
     key, data = record
@@ -195,7 +196,7 @@ def check_timeout(name: str, seconds: object) -> float | None:
 
 
 def check_client(facade: str, client: object, connection: Mapping[str, Any]) -> tuple[Client, bool]:
-    """Return the client of a ``Producer`` or ``Consumer``, and whether it was created for it."""
+    """Return the client of a ``Producer`` or ``Consumer``, and whether this function created the client."""
     if "sink" in connection:
         raise UsageError(f"{facade} takes no sink=, but a list: pass sinks=[...]")
     if client is None:
