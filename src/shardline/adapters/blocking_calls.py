@@ -78,7 +78,7 @@ class _ThreadedCall(Generic[_T]):
             if is_trio():
                 self._waiters.append(event := anyio.Event())
                 await event.wait()
-            else:  # this is not an event: an interrupt inside Event.set() would leave some waiters asleep
+            else:  # a future instead of an event: an interrupt inside Event.set() would leave some waiters asleep
                 self._waiters.append(future := asyncio.get_running_loop().create_future())
                 await future
         if self._error is not None:
