@@ -2,17 +2,17 @@
 
 Invariants:
 
-- The n-th delay in a row is at least half of ``min(longest, first * 2**(n - 1))``, and at most all of it. The jitter
-  keeps many callers from retrying together, and the lower bound keeps each from retrying at once.
+- The n-th delay in a row is between half of ``min(longest, first * 2**(n - 1))`` and all of it. The jitter keeps many
+  callers from retrying together, and the lower bound keeps each caller from retrying at once.
 - After a success, the delays start over.
-- A longer delay that the service requests is respected up to ``longest``, so that no answer can stop us for an hour.
+- A longer delay that the service requests is respected up to ``longest``, so that no answer makes us wait for an hour.
 """
 
 from typing import Protocol, final
 
 
 class Chance(Protocol):
-    """The methods of ``random.Random`` that the machines use. The shell passes the object in."""
+    """The methods of ``random.Random`` that the machines use. The shell passes in an object with these methods."""
 
     def random(self) -> float: ...
     def getrandbits(self, k: int, /) -> int: ...
@@ -36,7 +36,7 @@ class Backoff:
         """Count one more failure, and return the delay before the next attempt.
 
         Args:
-            asked: the delay that the service requested, if it did.
+            asked: the delay that the service requested, if it requested one.
         """
         # The exponent is bounded, because a float overflows at 2**1024.
         ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))

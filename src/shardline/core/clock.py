@@ -8,7 +8,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 Instant: TypeAlias = float
-"""Seconds on a clock that never goes back. The shell chooses where its zero is."""
+"""Seconds on a clock that never goes back. The shell chooses the clock's zero."""
 
 NEVER: Final[Instant] = inf
-"""The deadline of a machine that does not wait for a time."""
+"""The deadline of a machine that does not wait for any point in time."""

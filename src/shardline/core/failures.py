@@ -5,11 +5,11 @@ Every expected failure is a ``Failure`` value. Its ``kind`` alone decides how th
 Invariants:
 
 - Every error code and HTTP status has exactly one kind. An unknown code is classified by the status. A response that
-  names no error type was not written by the service, but by a proxy, a firewall or a captive portal. It says nothing
-  about the request, which is sent again.
-- ``retryable`` says whether the *same* request may succeed later, without a change by the caller.
+  names no error type was not written by the service, but by a proxy, a firewall or a captive portal. Such a response
+  says nothing about the request, so the request is sent again.
+- ``retryable`` says whether the *same* request may succeed later, even if the caller changes nothing.
 - ``maybe_received`` is false only if the request cannot have reached the service.
-- No failure contains a secret: it is built from the answer and our own words, never from the request.
+- No failure contains a secret: a failure is built from the answer and our own words, never from the request.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 from shardline.errors import CredentialsError, RequestError, ServiceError, TransportError
 
 COUNT_MISMATCH: Final = (
-    "RecordCountMismatch"  # a PutRecords response has more or fewer results than the request had entries
+    "RecordCountMismatch"  # a PutRecords response contains more or fewer results than the request had entries
 )
 
 
@@ -55,7 +55,7 @@ _RETRYABLE: Final = frozenset(
 )
 
 # Sources: the errors and the "Common Errors" of the Kinesis API reference, botocore's retry tables, and codes that
-# AWS's front end sends although the service model does not name them.
+# AWS's front end sends although the service model does not list them.
 KIND_BY_CODE: Final[dict[str, FailureKind]] = {
     "ProvisionedThroughputExceededException": FailureKind.THROTTLED,
     "KMSThrottlingException": FailureKind.THROTTLED,
@@ -128,14 +128,15 @@ _KIND_BY_STATUS: Final[dict[int, FailureKind]] = {
 }
 _TOO_MANY: Final = frozenset({429, 509})
 
-# The service reports a skewed clock as a bad signature. Only the message shows the difference.
+# The service reports a skewed clock as a bad signature. Only the message tells the two apart.
 _SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
 _SKEW_WORDS: Final = ("signature expired", "signature not yet current", "is now earlier than", "is now later than")
 
 
-# The keys themselves are wrong or have expired: the same request, signed with other keys, may succeed. This does not
-# include an incomplete or missing signature (IncompleteSignature, MissingAuthenticationToken), which other keys do not
-# change, nor codes that mean that the caller is known but not permitted (AccessDenied).
+# These codes mean that the keys themselves are wrong or have expired: the same request, signed with other keys, may
+# succeed. The codes for an incomplete or missing signature (IncompleteSignature, MissingAuthenticationToken) are left
+# out, because other keys do not repair the signature. So are codes that mean that the caller is known but not permitted
+# (AccessDenied).
 _REFUSED_CREDENTIALS: Final = _SIGNATURE_CODES | {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -157,7 +158,7 @@ class Failure(NamedTuple):
     """The HTTP status. ``None`` if there was no answer."""
     request_id: str | None = None
     retry_after: float | None = None
-    """The delay in seconds that the service requested, if it did."""
+    """The delay in seconds that the service requested, if it requested one."""
     maybe_received: bool = True
     """Whether the service may have received the request."""
 
@@ -171,20 +172,21 @@ class Failure(NamedTuple):
         return self.code in _REFUSED_CREDENTIALS and self.kind in {FailureKind.DENIED, FailureKind.EXPIRED_CREDENTIALS}
 
     def after_look_up(self, *, changed: bool) -> "Failure":
-        """Return this refusal of the keys as it counts after the keys were looked up again.
+        """Return this refusal of the keys, reclassified after the keys were looked up again.
 
-        If the keys changed, another attempt is worthwhile, whatever the code was. If they did not, the failure is
-        unchanged: wrong keys stay wrong, and expired ones may still be renewed by their source.
+        If the keys changed, another attempt is worthwhile, whatever the code was. If the keys did not change, neither
+        does the failure: wrong keys stay wrong, and the source of expired keys may still renew them.
         """
         return self._replace(kind=FailureKind.EXPIRED_CREDENTIALS) if changed else self
 
 
 def classify(code: str, status: int, message: str = "", *, is_typed: bool = True) -> FailureKind:
     """Return the kind of an error response. ``is_typed``: whether the response names the type of an AWS error."""
-    if not is_typed:  # even if the code looks like one of AWS's: a proxy may report a ValidationError, too
+    if not is_typed:  # ignore the code, even if AWS uses it: a proxy may report a ValidationError, too
         return FailureKind.THROTTLED if status in _TOO_MANY else FailureKind.TRANSIENT
     kind = KIND_BY_CODE.get(code)
-    # Before the table: a skewed clock is corrected and the request retried, while a bad signature is final.
+    # Check for a skewed clock before the table applies: the clock is corrected and the request retried, while a bad
+    # signature is final.
     if code in _SIGNATURE_CODES and any(words in message.lower() for words in _SKEW_WORDS):
         return FailureKind.CLOCK_SKEW
     if kind is not None:
@@ -195,10 +197,11 @@ def classify(code: str, status: int, message: str = "", *, is_typed: bool = True
 
 
 def to_error(failure: Failure, operation: str) -> RequestError | CredentialsError:
-    """Return the exception with the same facts, for the public API."""
+    """Return the exception of the public API that states the same facts as the failure."""
     if failure.kind is FailureKind.NO_CREDENTIALS:
         return CredentialsError(failure.message)
-    # Without a status, our own message already says what failed; a code such as ``ConnectTimeout`` would repeat it.
+    # Without a status, the message is our own and already says what failed. A code such as ``ConnectTimeout`` would
+    # repeat it.
     answered = failure.status is not None
     sentence = (
         f"{operation} failed: {failure.code}: {failure.message}" if answered else f"{operation}: {failure.message}"

@@ -1,11 +1,11 @@
 """Which operations change a lease, and when is each allowed?
 
-The lease operations are values. ``apply`` says what each operation does to a row, and is the only place that says when
-it is allowed. It is the reference for every store (``adapters/leases``) and for the simulation. A store that cannot run
+The lease operations are values. Only ``apply`` decides when an operation is allowed and what it does to a row. So
+``apply`` is the reference for every store (``adapters/leases``) and for the simulation. A store that cannot run
 ``apply`` in a transaction (DynamoDB) expresses the same conditions in its own language.
 
-The *holder* of a lease is the worker that may write it. This is the owner, or, during a hand-over, the old owner
-(``checkpoint_owner``), which still drains while ``owner`` already names the next owner.
+The *holder* of a lease is the worker that may write to the lease. This is the owner, or, during a hand-over, the old
+owner (``checkpoint_owner``), which still drains while ``owner`` already names the next owner.
 
 Invariants (docs/guarantees.md defines L1 to L6):
 
@@ -13,18 +13,18 @@ Invariants (docs/guarantees.md defines L1 to L6):
   to it (L4). So of two writers that read the same row, one is refused, and the commit of a worker that lost the lease
   is always refused. A take may add more than 1.
 - Only the holder may renew, commit, release, or finish a hand-over. A commit is also a renewal.
-- Requesting or cancelling a hand-over does not change the holder, and so leaves the counter alone. The holder's next
-  write still succeeds, and the row that it returns informs the holder of the request.
+- Requesting or cancelling a hand-over does not change the holder, and so leaves the counter unchanged. The holder's
+  next write still succeeds, and the row that this write returns informs the holder of the request.
 - A finished lease cannot be committed to, taken or requested (C3: SHARD_END comes last).
-- A refusal contains the row that caused it. Facts about the shard's topology (its children) need no fence, because all
-  writers write the same facts.
-- No operation is retried automatically. If an answer was lost, the caller sends the same operation again. If it is
-  refused, ``landed`` says whether the first attempt itself was the cause.
+- A refusal contains the row that caused the refusal. Facts about the shard's topology (its children) need no fence,
+  because all writers write the same facts.
+- No operation is retried automatically. If an answer was lost, the caller sends the same operation again. If the second
+  attempt is refused, ``landed`` says whether the first attempt caused the refusal.
 - Only an operator resets a lease, never a worker. A reset may move a checkpoint back, even from SHARD_END. It is
   conditional on the whole fence that the operator saw, and removes the holder: the old holder's later writes are
   refused.
 - The counter that a take writes is the fencing token. It is at least the take's ``floor``, which is above all earlier
-  tokens even if the store has lost them (``core.consumer.token_floor``).
+  tokens even if the store has lost these tokens (``core.consumer.token_floor``).
 - A take stores which process took the lease and how long this process may be silent. Releasing or handing over the
   lease removes this information.
 """
@@ -35,8 +35,8 @@ from typing import Final, NamedTuple, TypeAlias, final
 from shardline.errors import UsageError
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
-THROUGHPUT_DECIMALS: Final = 6  # the KCL writes as many
-_THROUGHPUT_END: Final = 1e15  # KiB per second: larger numbers are not plausible, and a float would lose the decimals
+THROUGHPUT_DECIMALS: Final = 6  # the number of decimals that the KCL writes, too
+_THROUGHPUT_END: Final = 1e15  # KiB per second: larger numbers are implausible, and as floats would lose the decimals
 
 
 @final
@@ -50,7 +50,7 @@ class Refused(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class CreateLease:
-    """Write a new row. Refused if the row exists; the caller can then use the existing row."""
+    """Write a new row. The operation is refused if the row exists. The caller can then use the existing row."""
 
     lease: Lease
 
@@ -68,7 +68,7 @@ class RenewLease:
     by: str
     counter: int
     throughput: float | None = None
-    """KiB per second that were read recently. ``None`` keeps the row's value."""
+    """The KiB per second that the holder read recently. ``None`` keeps the row's value."""
 
     def __post_init__(self) -> None:
         if self.throughput is not None and not 0 <= self.throughput < _THROUGHPUT_END:
@@ -88,7 +88,7 @@ class RenewLease:
 @final
 @dataclass(frozen=True, slots=True)
 class TakeLease:
-    """Take a lease that has no holder or a dead one. This ends any hand-over."""
+    """Take a lease that has no holder or whose holder is dead. This ends any hand-over."""
 
     shard_id: str
     by: str
@@ -108,7 +108,7 @@ class TakeLease:
         return max(self.seen.counter + 1, self.floor)
 
     def allowed(self, row: Lease) -> bool:
-        # The whole fence, not only the counter: requesting a hand-over changes the owners without the counter.
+        # Compare the whole fence, not only the counter: requesting a hand-over changes the owners but not the counter.
         return row.fence == self.seen and not row.checkpoint.is_finished
 
     def written(self, row: Lease) -> Lease:
@@ -198,7 +198,7 @@ class FinishHandOver:
 class ReleaseLease:
     """Release a lease at once, so that other workers need not wait for it to expire (L5).
 
-    Refused during a hand-over: the holder must finish the hand-over instead.
+    The release is refused during a hand-over: the holder must finish the hand-over instead.
     """
 
     shard_id: str
@@ -206,7 +206,7 @@ class ReleaseLease:
     counter: int
 
     def allowed(self, row: Lease) -> bool:
-        # The fence is without a ``checkpoint_owner``: a requested lease must go to the worker that requested it.
+        # The fence contains no ``checkpoint_owner``: a requested lease must go to the worker that requested it.
         return row.fence == Fence(self.counter, self.by, None)
 
     def written(self, row: Lease) -> Lease:
@@ -234,7 +234,7 @@ class CommitCheckpoint:
             row,
             counter=row.counter + 1,
             checkpoint=self.checkpoint,
-            owner_switches=0,  # the KCL counts the switches since the last checkpoint
+            owner_switches=0,  # the KCL counts the switches from the last checkpoint on
             pending_checkpoint=None,
             latest_at=None,  # the checkpoint is no longer LATEST
         )
@@ -268,7 +268,7 @@ class WriteChildren:
 @final
 @dataclass(frozen=True, slots=True)
 class ResetLease:
-    """Move the checkpoint, whoever holds the lease and wherever the checkpoint is."""
+    """Move the checkpoint, regardless of who holds the lease and where the checkpoint is."""
 
     shard_id: str
     seen: Fence
@@ -303,7 +303,7 @@ class ResetLease:
 @final
 @dataclass(frozen=True, slots=True)
 class DeleteLease:
-    """Remove a row that has not changed. If there is no row, this succeeds as well: the answer is ``None``."""
+    """Remove a row that has not changed. If there is no row, the operation succeeds as well: the answer is ``None``."""
 
     shard_id: str
     counter: int
@@ -328,7 +328,7 @@ def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | Non
     """Apply an operation to a row. Returns the new row, ``None`` after a deletion, or a refusal.
 
     Args:
-        row: the row of ``operation.shard_id``. ``None`` if there is no such row.
+        row: the row for ``operation.shard_id``. ``None`` if there is no such row.
         operation: the operation.
     """
     assert row is None or row.shard_id == operation.shard_id, f"{operation} met the row {row}"
@@ -342,7 +342,7 @@ def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | Non
 
 
 def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refused | None:
-    """Apply an operation to the rows of a group, by shard. Returns the answer of ``apply``."""
+    """Apply an operation to the rows of a group, keyed by shard id. Returns the result of ``apply``."""
     answer = apply(rows.get(operation.shard_id), operation)
     if answer is None:
         rows.pop(operation.shard_id, None)
@@ -352,14 +352,15 @@ def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refus
 
 
 def landed(operation: LeaseOperation, current: Lease | None) -> bool:
-    """Whether a refused operation was refused by its own effect: an earlier attempt, whose answer was lost, succeeded.
+    """Whether an operation was refused only because an earlier attempt, whose answer was lost, had succeeded.
 
-    Call this only if there was an earlier attempt. Otherwise the row may be the work of another writer. If the result
-    is true, the operation counts as accepted at the time of the *first* attempt (L2), and ``current`` is the row.
+    Call this only if there was an earlier attempt. Otherwise another writer may have written the row. If the result
+    is true, the operation counts as accepted at the time of the *first* attempt (L2), and ``current`` is the new row.
     """
     if isinstance(operation, CreateLease):
         return current == operation.lease
-    # A missing row refuses everything else, and a deletion is refused only by a row that another writer has changed.
+    # All other operations are refused if the row is missing, except a deletion, which is refused only if another writer
+    # has changed the row. In both cases, no earlier attempt caused the refusal.
     if current is None or isinstance(operation, DeleteLease):
         return False
     return operation.landed(current)

@@ -12,7 +12,8 @@ from typing import Final, final
 from shardline.core.failures import Failure, FailureKind
 
 BAD_SHARD_LIST: Final = "BadShardList"
-PAGES_MAX: Final = 1_000  # a page has up to 1,000 shards; no account has this many pages of streams, consumers or tags
+# A page contains up to 1,000 shards. No account has this many pages of shards, streams, consumers or tags.
+PAGES_MAX: Final = 1_000
 
 
 @final

@@ -20,9 +20,9 @@ class LaneStats:
     queued_bytes: int
     in_flight: int
     rate_share: float
-    """The share of the configured rates that is left after throttling. 1 is all."""
+    """The share of the configured rates that is left after throttling. 1 means the full rates."""
     tripped: bool
-    """Whether the circuit is open: after several failures in a row, one entry at a time is sent."""
+    """Whether the circuit is open: after several failures in a row, the lane sends one entry at a time."""
 
 
 @final
@@ -34,9 +34,9 @@ class RequestAnswered(NamedTuple):
     size_bytes: int
     duration: float
     refused_entries: int
-    """The number of entries that the service refused. If the request failed, this is the number of all entries."""
+    """The number of entries that the service refused. If the whole request failed, all entries count as refused."""
     code: str | None
-    """Why the request failed as a whole. ``None`` if it did not."""
+    """The error code if the whole request failed, otherwise ``None``."""
     started_at: float = 0.0
     """When the request was sent, in seconds since 1970."""
 
@@ -48,7 +48,7 @@ class RecordsDelivered(NamedTuple):
     records: int
     payload_bytes: int
     shard_id: str
-    """The shard that stores them."""
+    """The shard that stores these records."""
     latency: float
     """The time from the put of the oldest of these records to the answer, in seconds."""
 
@@ -97,7 +97,7 @@ class StreamUnknown(NamedTuple):
 
 @final
 class DistributionChanged(NamedTuple):
-    """The stream's record distribution changed. Under AUTO, the service chooses the shards: nothing is aggregated."""
+    """The stream's record distribution changed. Under AUTO, the service chooses shards, and nothing is aggregated."""
 
     auto: bool
 
@@ -111,7 +111,7 @@ class AggregationStopped(NamedTuple):
 
 @final
 class ChannelsFound(NamedTuple):
-    """The stream has channels, which cannot read aggregates. While it has them, the producer does not aggregate."""
+    """The stream has channels, which cannot read aggregates. The producer does not aggregate while channels exist."""
 
     channels: int
 
@@ -121,7 +121,7 @@ class ProducerMeasured(NamedTuple):
     """The state of the producer. Emitted every 5 seconds."""
 
     outstanding: int
-    """Records that were put and are neither delivered nor failed."""
+    """The number of records that were put and have neither been delivered nor failed."""
     buffered_bytes: int
     buffer_max_bytes: int
     oldest_waiting: float

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- A rate is a moving average: an increase counts less the longer ago it was noted, with a time constant of ``SPAN``. So
-  a rate shows roughly the last 10 seconds.
-- From the first second on, the average is over the time that was observed, so a rate does not begin too low.
-- A total is noted when it changes, per request or page. This costs nothing per record.
+- A rate is a moving average: the longer ago an increase was noted, the less the increase counts. The time constant is
+  ``SPAN``, so a rate shows roughly the last 10 seconds.
+- From the first second on, the average covers only the time that was observed, so a rate does not begin too low.
+- A total is noted once per request or page, so a rate costs nothing per record.
 """
 
 from math import exp
@@ -17,12 +17,12 @@ SPAN: Final = 10.0
 """The time constant of the average, in seconds."""
 MEASURE_INTERVAL: Final = 5.0
 """How often the state of a producer or consumer is emitted to sinks, in seconds."""
-_FIRST_SPAN: Final = 1.0  # seconds: the shortest time to average over
+_FIRST_SPAN: Final = 1.0  # the shortest time to average over, in seconds
 
 
 @final
 class Rate:
-    """The rate at which one total grows. ``now`` is when the total is 0."""
+    """The rate at which one total grows. The total is 0 at the ``now`` that is passed in."""
 
     __slots__ = ("_began_at", "_noted_at", "_total", "_weighted")
 

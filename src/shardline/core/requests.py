@@ -1,6 +1,7 @@
 """The requests that a machine may send to the service.
 
-They have the names of the AWS operations. Control-plane calls, which no machine makes, go through ``KinesisApi.call``.
+The classes have the names of the AWS operations. Control-plane calls, which no machine makes, go through
+``KinesisApi.call``.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class GetRecords:
     iterator: str
     limit: int | None = None
     stream: StreamRef | None = None
-    """Only the ARN is used: with it, the call goes to the stream's account endpoint."""
+    """Only the ARN is used. If it is known, the call goes to the endpoint of the stream's account."""
 
 
 @final
@@ -52,7 +53,7 @@ class ShardFilter:
 @final
 @dataclass(frozen=True, slots=True)
 class ListShards:
-    """A request for one page of shards. The service demands that later pages are requested by the token alone."""
+    """A request for one page of shards. The service demands that later pages be requested by the token alone."""
 
     stream: StreamRef
     shard_filter: ShardFilter | None = None

@@ -24,6 +24,6 @@ def check_number(
 
 
 def check_choice(name: str, value: object, *allowed: str | None) -> None:
-    """Check that a value is one of the allowed words, or ``None`` if that is allowed."""
+    """Check that a value is one of the allowed words, or ``None`` if ``None`` is allowed."""
     if value not in allowed:
         raise UsageError(f"{name} must be {' or '.join(map(repr, allowed))}, not {value!r}")

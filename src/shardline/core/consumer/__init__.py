@@ -28,8 +28,8 @@ Each module's docstring says what the module decides. A shell drives the machine
 
     after each call of the hand-out: take_actions, take_answered, take_events, take_pump_due
 
-- A store request takes less than a lease duration. The shell cancels a longer one and reports a failure with
-  ``maybe_received``.
+- A store request takes less than a lease duration. The shell cancels a request that takes longer, and reports a failure
+  with ``maybe_received``.
 - On ``HandOverAsked``, call ``handle_hand_over_asked``. On ``LeaseLost``, ``HandOverOverdue`` and ``LeaseReleased``,
   call ``handle_gone``.
 - On ``StreamReplaced`` and ``ConsumerFailed``, call ``hand_out.fail``. When a reader has ended, call
@@ -39,5 +39,6 @@ Each module's docstring says what the module decides. A shell drives the machine
 - After each new ``topology.discovery.summary``, set ``by_auto`` of each ``Deaggregator``.
 - To exit: call ``hand_out.close``, ``settle`` the records that users have in hand, call ``worker.close()``, and pump
   until ``is_closed`` is true or the time is up.
-- The clock counts suspension (CLOCK_BOOTTIME where available). ``latest_at`` is the service's time less 1 s.
+- The clock also counts the time during which the machine is suspended (CLOCK_BOOTTIME where available). ``latest_at``
+  is the service's time less 1 s.
 """

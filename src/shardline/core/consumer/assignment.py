@@ -1,20 +1,22 @@
 """Which leases should a worker take, and which workers should it ask for a lease?
 
-``assign`` is a pure function of the rows that a worker sees. There is no leader: all workers call it with nearly the
-same rows and arrive at the same plan, and each worker carries out its own part of the plan.
+``assign`` is a pure function of the rows that a worker sees. There is no leader: all workers call ``assign`` with
+nearly the same rows and arrive at the same plan, and each worker carries out its own part of the plan.
 
 Invariants:
 
 - The members are the owners of live leases, and the calling worker. In the end, the lease counts of any two members
   differ by at most one. Each lease goes to the member with the fewest leases, and no lease moves without need.
 - The plan deals out the available leases one by one, so two workers with the same view take different leases. If the
-  planned taker does not take a lease in time (it may be full, or gone), any worker may take it, a few at a time.
+  planned taker does not take a lease in time (it may be full, or gone), any worker may take the lease, but only a few
+  such leases at a time.
 - A worker asks for no lease while leases are available. Only surplus moves: from the member with the most leases to the
   member with the fewest, while they differ by at least two. All workers compute the same moves, and each worker asks
   for the moves that bring it leases.
-- A worker asks for at most as many leases at a time as it has, and for one if it has none. A worker without a lease is
-  invisible to the others, so two workers that join together would each ask for the share of both. Doubling reaches
-  the fair share after a few scans. At most ``HAND_OVERS_MAX`` leases are on their way to one worker.
+- A worker that has no lease asks for one lease at a time. Any other worker asks for at most as many leases as it has,
+  so that its leases at most double. A worker without a lease is invisible to the others, so two workers that join
+  together would otherwise each ask for the share of both. Doubling reaches the fair share after a few scans. At most
+  ``HAND_OVERS_MAX`` leases are being handed over to one worker.
 - A worker never has more than ``max_leases``.
 """
 
@@ -26,13 +28,13 @@ from typing import Final, NamedTuple, final
 from shardline.core.backoff import Chance
 
 HAND_OVERS_MAX: Final = 32
-"""The maximum number of hand-overs to one worker at a time. Each costs the old owner a commit and the new one an
-iterator."""
+"""The maximum number of hand-overs to one worker at a time. For each hand-over, the old owner has to write a commit,
+and the new owner has to request an iterator."""
 
 
 @final
 class ReadableLease(NamedTuple):
-    """A lease whose shard can be read now: the shard is not finished, and its parents are."""
+    """A lease whose shard can be read now: the shard is not finished, and all its parents are finished."""
 
     shard_id: str
     owner: str | None
@@ -68,29 +70,30 @@ def assign(
         max_leases: the maximum number of leases for this worker.
         rng: shuffles leases that are otherwise equal.
         spill_after: how long, in seconds, an available lease is reserved for its planned taker.
-        impatient: whether the fleet has been uneven for a long time. The worker then reserves no surplus for other
-            workers that have as few leases: they may be full, and no row shows that.
+        impatient: whether the fleet has been uneven for a long time. The worker then leaves no surplus to other workers
+            that have as few leases. These workers may be full, which no row shows.
     """
     loads = Counter(lease.owner for lease in leases if lease.owner is not None)
-    # A worker without a lease is a member, too. Reading a missing key of a Counter does not add it, but this does.
+    # A worker without a lease is a member, too. Only this assignment adds it: reading a missing key of a Counter does
+    # not.
     loads[me] += 0
     room = len(leases) if max_leases is None else max_leases - loads[me]
-    # All workers must deal out the leases in the same order, or two of them would plan to take the same lease.
+    # All workers must deal out the leases in the same order. Otherwise two workers would plan to take the same lease.
     available = sorted((lease for lease in leases if lease.owner is None), key=lambda lease: lease.shard_id)
     if available:
         mine = _share(available, loads, me, spill_after)
-        # Workers that start together do not see each other, and each plans to take every lease. The random order lets
-        # each of them win a part.
+        # Workers that start together do not see each other, so each worker plans to take every lease. Because of the
+        # random order, each worker gets a part of the leases.
         return Assignment(sorted(mine, key=lambda _: rng.random())[: max(0, room)], [])
     coming = sum(lease.in_hand_over and lease.owner == me for lease in leases)
-    # The hand-overs that are on their way count as this worker's leases already (see ``ReadableLease.owner``), so each
-    # request round at most doubles its load.
+    # Leases that are being handed over to this worker already count as its leases (see ``ReadableLease.owner``), so
+    # each round of requests at most doubles its load.
     most = min(room, max(1, loads[me]), HAND_OVERS_MAX - coming)
     if most < 1:
         return Assignment([], [])
     if impatient:
-        # Without the other workers that have few leases, the plan gives all surplus to this worker. Those workers had
-        # their chance.
+        # Leave out the other workers that have few leases, so that the plan gives all surplus to this worker. The other
+        # workers had enough time to ask.
         loads = Counter({worker: load for worker, load in loads.items() if load > loads[me] or worker == me})
     wanted = _surplus(loads, me)
     asks: list[ReadableLease] = []
@@ -108,7 +111,7 @@ def is_uneven(leases: Sequence[ReadableLease], me: str) -> bool:
 
 
 def _share(available: list[ReadableLease], loads: Counter[str], me: str, spill_after: float) -> list[str]:
-    """Return the available leases that the plan gives to ``me``, then some of those that their planned takers left."""
+    """Return the available leases that the plan gives to ``me``, and some that their planned takers did not take."""
     by_fewest = [(load, worker) for worker, load in loads.items()]
     heapify(by_fewest)
     mine: list[str] = []
@@ -120,8 +123,8 @@ def _share(available: list[ReadableLease], loads: Counter[str], me: str, spill_a
             mine.append(lease.shard_id)
         elif lease.available_for > spill_after:
             left.append(lease.shard_id)
-    # Each member takes its part of the leases that were left, rounded up. If all took all of them, the next plan would
-    # have to move most of them again.
+    # Each member takes an equal part, rounded up, of the leases that were not taken. If each member took all of these
+    # leases, the next plan would have to move most of them again.
     return mine + left[: -(-len(left) // len(loads))]
 
 
@@ -132,7 +135,7 @@ def _surplus(loads: Counter[str], me: str) -> Counter[str]:
     heapify(by_fewest)
     heapify(by_most)
     wanted: Counter[str] = Counter()
-    # The giver keeps at least as many leases as the taker gets, so neither heap has to see the other heap's changes.
+    # The giver keeps at least as many leases as the taker then has, so neither heap needs the changes of the other.
     while -by_most[0][0] >= by_fewest[0][0] + 2:
         (less, giver), (load, taker) = by_most[0], by_fewest[0]
         heapreplace(by_most, (less + 1, giver))

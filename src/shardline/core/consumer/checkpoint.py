@@ -1,7 +1,8 @@
 """How far may a shard be committed, and when?
 
-Each held lease has a tracker. The shell reports to it which records the user was handed and which are done, and the
-tracker decides when to write which checkpoint. The coordinator writes it, and checks that the lease still allows it.
+Each held lease has a tracker. The shell reports to the tracker which records were handed to the user and which records
+are done, and the tracker decides when to write which checkpoint. The coordinator writes the checkpoint, if the lease is
+still held.
 
 Records become done in one of two ways. With ``manual`` acknowledgements, the user acknowledges each record separately
 and in any order, and the watermark moves when all records below it are done. Otherwise the user finishes records in
@@ -11,14 +12,15 @@ Invariants (docs/guarantees.md defines C1 to C5):
 
 - C1: the checkpoints that ``poll_commit`` returns never go back.
 - C2: all records at or before a checkpoint were acknowledged.
-- C3: SHARD_END comes last: after ``end``, once every delivered record is done. Nothing is committed after it.
-- C4: one commit at a time. Acknowledgements that arrive meanwhile wait. They are compared with the written checkpoint,
-  so they are neither lost nor written twice. Two commits are at least the interval apart, unless ``flush`` was called.
+- C3: SHARD_END comes last: after ``end``, once every delivered record is done. Nothing is committed after SHARD_END.
+- C4: there is one commit at a time. Acknowledgements that arrive during a commit wait. They are compared with the
+  written checkpoint, so they are neither lost nor written twice. Two commits are at least the interval apart, unless
+  ``flush`` was called.
 - C5: a delivered record is not done. No record is committed before it is acknowledged, however long ago it was
   delivered.
-- A call that an interrupt ended between two steps can be repeated: no record counts twice, and none is lost.
-- An acknowledgement takes amortized constant time. The tracker stores the number and the arrival time of a record, but
-  not its data.
+- A call that an interrupt ended between two steps can be repeated: no record counts twice, and no record is lost.
+- An acknowledgement takes amortized constant time. The tracker stores the sequence number and the arrival time of a
+  record, but not its data.
 """
 
 from collections import deque
@@ -32,7 +34,8 @@ from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 
 _Place: TypeAlias = tuple[int, str, int]
-"""Length and digits of the sequence number, and the sub-sequence. These compare like the numbers, without parsing."""
+"""The length and the digits of a sequence number, and the sub-sequence. Such tuples compare like the numbers, without
+parsing."""
 
 _FINISHED = Checkpoint(SHARD_END)
 
@@ -45,11 +48,11 @@ class CheckpointTracker:
         at = checkpoint.sequence_number
         self._committed: _Place | None = None if at is None else _place(str(at), at.sub_sequence)
         self._watermark: _Place | None = self._committed
-        self._delivered: _Place | None = self._committed  # the last record that the user was handed
+        self._delivered: _Place | None = self._committed  # the last record that was handed to the user
         self._manual: bool = manual
         self._order: deque[_Place] = deque()  # delivered records above the watermark
         self._open: dict[_Place, float | None] = {}  # unacknowledged records, with their arrival times
-        self._returned: set[_Place] = set()  # those of them that the user gave back, and that will be handed out again
+        self._returned: set[_Place] = set()  # records of ``_open`` that the user gave back; they are handed out again
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
@@ -65,7 +68,7 @@ class CheckpointTracker:
 
     @property
     def watermark(self) -> SequenceNumber | None:
-        """The last record such that it and all records before it are acknowledged."""
+        """The sequence number up to which all records are acknowledged."""
         return None if self._watermark is None else _number(self._watermark)
 
     @property
@@ -80,7 +83,7 @@ class CheckpointTracker:
 
     @property
     def remembered(self) -> int:
-        """The number of records that take memory: those that are unacknowledged, and those acknowledged behind them."""
+        """The number of records that take memory: all delivered records from the first unacknowledged record on."""
         return len(self._order)
 
     @property
@@ -101,53 +104,53 @@ class CheckpointTracker:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the next commit is SHARD_END: the moment to write the children's rows."""
+        """Whether the next commit is SHARD_END, so that the children's rows have to be written now."""
         return self.has_ended and self.is_settled and not self.is_finished
 
     # ---- commands
 
     def deliver(self, records: Sequence[Record]) -> None:
-        """Note that the user was handed ``records``. Records that were delivered before do not count again."""
+        """Note that ``records`` were handed to the user. Records that were delivered before do not count again."""
         assert not self.has_ended, "C3: nothing is delivered after the end"
         if not records or self._sealed:
             return
         if self._manual:
             # A record may be delivered twice: if the user gave it back and took it again, or if an interrupted report
-            # is repeated. Records arrive in order, so those at or before the last known one are repetitions.
+            # is repeated. Records arrive in order, so records at or before the last known record are repetitions.
             known = (self._order[-1] if self._order else self._watermark) or _BEFORE_ALL
             arrivals = {place: record.arrived_at for record in records if (place := _place_of(record)) > known}
             self._open.update(arrivals)
             self._order.extend(arrivals)
             self._returned.difference_update(map(_place_of, records))
-        # After records were given back, the next delivery may be smaller, and end before the last one.
+        # After records were given back, the next delivery may be smaller and end before the last delivered record.
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def take_back(self, records: Sequence[Record]) -> None:
-        """Note that the user gave back ``records``. Those that it had not acknowledged will be delivered again."""
+        """Note that the user gave back ``records``. The unacknowledged ones of them will be delivered again."""
         self._returned.update(place for record in records if (place := _place_of(record)) in self._open)
 
     def ack(self, record: Record) -> bool:
-        """Note that the user is done with this record. Return False if it was acknowledged before or is not tracked."""
+        """Note that the user is done with this record. Returns False if it was acknowledged before or is untracked."""
         if self._sealed:
             return False
         place = _place_of(record)
         is_new = place in self._open
         self._open.pop(place, None)
         self._returned.discard(place)
-        self._advance()  # for every record: an interrupt may have ended an earlier call before this step
+        self._advance()  # even if the record is not new: an interrupt may have ended an earlier call
         return is_new
 
     def ack_through(self, record: Record) -> bool:
-        """Note that the user is done with this record and all before it.
+        """Note that the user is done with this record and all records before it.
 
-        Return False if all of them were acknowledged before, or if the lease is gone.
+        Returns False if all these records were acknowledged before, or if the lease is gone.
         """
         place = _place_of(record)
         if self._sealed or self._delivered is None or not (self._watermark or _BEFORE_ALL) < place <= self._delivered:
             return False
         if self._manual:
-            # Forget the records one by one: an interrupt between two steps leaves a consistent prefix, and the call can
-            # be repeated.
+            # Forget the records one by one. If an interrupt comes between two steps, the state is consistent, and the
+            # call can be repeated.
             while self._order and self._order[0] <= place:
                 self._open.pop(self._order[0], None)
                 self._returned.discard(self._order[0])
@@ -179,7 +182,12 @@ class CheckpointTracker:
     # ---- outputs, time
 
     def poll_commit(self, now: Instant, *, may_end: bool = True) -> Checkpoint | None:
-        """Return the checkpoint to write now. It is SHARD_END only with ``may_end``: once the children have rows."""
+        """Return the checkpoint to write now, if any.
+
+        Args:
+            now: the current time.
+            may_end: whether SHARD_END may be written, because the children have rows.
+        """
         target = self._target(may_end=may_end)
         if target is None or self._in_flight is not None or now < self._commit_at(target):
             return None
@@ -201,25 +209,25 @@ class CheckpointTracker:
         else:
             self._committed = self._in_flight
         self._in_flight = None
-        # A flush covers all acknowledgements up to now. Some may have come while this commit was in flight: they are
-        # still due at once.
+        # A flush covers all acknowledgements up to now. Those that came while this commit was in flight are still due
+        # at once.
         self._flushing = self._flushing and self._target() is not None
 
     def handle_commit_failed(self) -> None:
-        """Note that the commit in flight failed or may have failed. It, or a newer one, is written later."""
+        """Note that the commit in flight failed or may have failed. The same or a newer commit is written later."""
         assert self._in_flight is not None, "C4: a commit is in flight"
         self._in_flight = None
         self._due_at -= self._interval  # as if the commit had not been sent
 
     def handle_set_back(self, checkpoint: Checkpoint) -> None:
-        """Note that the store lost commits and is back at ``checkpoint``. The watermark is written again."""
+        """Note that the store lost commits and now contains ``checkpoint``. The watermark is written again."""
         at = checkpoint.sequence_number
         self._committed = None if at is None else _place(str(at), at.sub_sequence)
 
     # ---- internal
 
     def _target(self, *, may_end: bool = True) -> _Place | Checkpoint | None:
-        """Return the next checkpoint to write, or ``None`` if the store has the newest."""
+        """Return the next checkpoint to write, or ``None`` if the store contains the newest checkpoint."""
         if self._closed or self.is_finished:
             return None
         if may_end and self.is_at_end:
@@ -227,7 +235,7 @@ class CheckpointTracker:
         return self._watermark if self._watermark != self._committed else None
 
     def _commit_at(self, target: _Place | Checkpoint) -> Instant:
-        # SHARD_END does not wait for the interval, because the children of the shard cannot be read before it is
+        # SHARD_END does not wait for the interval, because the children of the shard cannot be read until SHARD_END is
         # written.
         return -NEVER if self._flushing or isinstance(target, Checkpoint) else self._due_at
 
@@ -236,7 +244,7 @@ class CheckpointTracker:
         order, unacknowledged = self._order, self._open
         while order and order[0] not in unacknowledged:
             self._watermark = order[0]
-            order.popleft()  # last: if an interrupt comes before, the next call repeats both steps
+            order.popleft()  # comes last: if an interrupt comes before it, the next call repeats both steps
 
 
 _BEFORE_ALL: _Place = (0, "", 0)

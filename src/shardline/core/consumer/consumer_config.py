@@ -32,7 +32,7 @@ _WORKER_ID_MAX_LENGTH: Final = 255
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Every setting of a consumer. Durations are in seconds; rates are per shard."""
+    """Every setting of a consumer. Durations are in seconds, and rates are per shard."""
 
     lease_duration: float = 10.0
     """A worker that does not renew a lease for this long loses it. A dead worker is replaced after this time."""
@@ -84,7 +84,7 @@ def _worker_id(name: str, value: object) -> None:
         raise UsageError(f"{name} must be 1 to {_WORKER_ID_MAX_LENGTH} printable characters, or None, not {value!r}")
 
 
-# ``_number(lowest=..., ...)`` returns ``check_number`` with these bounds filled in. The name and the value follow
+# ``_number(lowest=..., ...)`` returns ``check_number`` with these bounds filled in. The name and the value are passed
 # later.
 _number: Final = partial(partial, check_number)
 _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {

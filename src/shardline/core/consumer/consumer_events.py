@@ -1,4 +1,4 @@
-"""The events of a consumer: everything to report that is neither a request nor a record.
+"""The events of a consumer. An event reports anything that is neither a request nor a record.
 
 The set is closed. The machines return events as values (``take_events``), and the shell turns them into log lines,
 metrics and exceptions. The events in the first section are commands to the shell, which must act on each of them.
@@ -23,28 +23,28 @@ class LeaseGained(NamedTuple):
     shard_id: str
     grant: Grant
     start: Position
-    """Where to ask for the first iterator."""
+    """The position for which to request the first iterator."""
     checkpoint: Checkpoint
-    """The records at or before the checkpoint are done. Skip them."""
+    """The position up to which all records are done. The reader skips these records."""
     hash_range: HashRange | None
 
 
 @final
 class HandOverAsked(NamedTuple):
-    """Another worker asked for the lease: stop the reader, drop the records that the user has not seen, and call
-    ``leave`` once the user is done with the records in hand.
+    """Another worker asked for the lease. The shell must stop the reader, drop the records that the user has not seen,
+    and call ``leave`` once the user is done with the records in hand.
     """
 
     shard_id: str
     by: str
     until: Instant
-    """The worker gives the lease away at this time, even if the user is not done."""
+    """When the worker hands the lease over, even if the user is not done."""
 
 
 @final
 class HandOverOverdue(NamedTuple):
-    """The user did not finish in time: cancel its code for this shard. The worker commits the acknowledged records and
-    gives the lease away.
+    """The user did not finish in time. The shell must cancel the user's code for this shard. The worker commits the
+    acknowledged records and hands the lease over.
     """
 
     shard_id: str
@@ -52,7 +52,9 @@ class HandOverOverdue(NamedTuple):
 
 @final
 class LeaseLost(NamedTuple):
-    """The lease was lost: stop the reader and cancel the user's code. Another worker may read the shard (L2)."""
+    """The lease was lost, and another worker may read the shard (L2). The shell must stop the reader and cancel the
+    user's code.
+    """
 
     shard_id: str
     why: str
@@ -68,7 +70,7 @@ class LeaseReleased(NamedTuple):
 
 @final
 class StreamReplaced(NamedTuple):
-    """The stream was deleted and re-created under its name. The consumer reads no more of the old stream."""
+    """The stream was deleted and re-created under the same name. The consumer stops reading the old stream."""
 
     why: str
 
@@ -86,7 +88,7 @@ class ConsumerFailed(NamedTuple):
 
 @final
 class StreamMissing(NamedTuple):
-    """The stream was deleted. With ``if_recreated="restart"``, the consumer waits until it is re-created."""
+    """The stream was deleted. With ``if_recreated="restart"``, the consumer waits until the stream is re-created."""
 
     failure: Failure
 
@@ -102,7 +104,7 @@ class PositionLost(NamedTuple):
 
 @final
 class RecordsTrimmed(NamedTuple):
-    """The reader's position went out of retention. Records may have been removed before they were read."""
+    """The reader's position is older than the retention period. Records may have been removed before they were read."""
 
     shard_id: str
     why: str
@@ -110,14 +112,14 @@ class RecordsTrimmed(NamedTuple):
 
 @final
 class ShardTrimmed(NamedTuple):
-    """A whole shard went out of retention before it was finished. Its unread records are lost."""
+    """A whole shard was removed after the retention period, before it was finished. Its unread records are lost."""
 
     shard_id: str
 
 
 @final
 class TooManyUnacknowledged(NamedTuple):
-    """The shard reached ``max_unacknowledged``. It hands out no more records until some are acknowledged."""
+    """The shard reached ``max_unacknowledged``. No more of its records are handed out until some are acknowledged."""
 
     shard_id: str
     unacknowledged: int
@@ -125,7 +127,7 @@ class TooManyUnacknowledged(NamedTuple):
 
 @final
 class ReadFailed(NamedTuple):
-    """A call to a shard failed. The reader retries it at ``retry_at`` (NEVER: no retry)."""
+    """A call to a shard failed. The reader retries the call at ``retry_at`` (NEVER: no retry)."""
 
     shard_id: str
     operation: str
@@ -151,7 +153,7 @@ class SubscriptionEnded(NamedTuple):
 
     shard_id: str
     failure: Failure | None
-    """Why it ended. ``None``: the service ended it in good order."""
+    """Why the subscription ended. ``None`` if the service ended it normally."""
     retry_at: Instant
 
 
@@ -162,7 +164,7 @@ class StoreFailed(NamedTuple):
     failure: Failure
     failures: int
     gives_up_at: Instant = NEVER
-    """When the consumer fails if the store does not recover (NEVER: it keeps retrying)."""
+    """When the consumer fails if the store does not recover. NEVER if the consumer keeps retrying."""
 
 
 @final
@@ -174,7 +176,7 @@ class StoreRecovered(NamedTuple):
 
 @final
 class ProgressLost(NamedTuple):
-    """The lease store came back empty. The group's checkpoints are lost, and it starts again at ``start``."""
+    """The lease store lost all rows. The group's checkpoints are lost, and the group starts again at ``start``."""
 
     shards: int
     """How many unfinished shards the group had."""
@@ -182,7 +184,7 @@ class ProgressLost(NamedTuple):
 
 @final
 class ListingFailed(NamedTuple):
-    """Listing the shards or describing the stream failed. The worker retries it at ``retry_at`` (NEVER: no retry)."""
+    """Listing the shards or describing the stream failed. The worker tries again at ``retry_at`` (NEVER: no retry)."""
 
     operation: str
     failure: Failure
@@ -191,7 +193,7 @@ class ListingFailed(NamedTuple):
 
 @final
 class WorkerIdShared(NamedTuple):
-    """Another live process uses this worker's worker_id and holds this shard. Neither takes leases from the other."""
+    """Another live process with the same worker_id holds this shard. Neither process takes leases from the other."""
 
     shard_id: str
     worker_id: str
@@ -199,18 +201,20 @@ class WorkerIdShared(NamedTuple):
 
 @final
 class Stalled(NamedTuple):
-    """The coordinator was called so late that leases may expire. The event loop was blocked, or the machine slept."""
+    """The coordinator was called so late that leases may expire. The event loop was blocked, or the machine was
+    suspended.
+    """
 
     seconds: float
 
 
 @final
 class HandlerRetried(NamedTuple):
-    """Your handler failed. The consumer passes the records, or a part of the batch, to it again at ``retry_at``."""
+    """Your handler failed. At ``retry_at``, the consumer passes the records, or a part of the batch, to it again."""
 
     shard_id: str
     sequence_number: str
-    """The sequence number of the first record; ``sub_sequence`` is its place in an aggregate."""
+    """The sequence number of the first record. ``sub_sequence`` is the index of this record in its aggregate."""
     sub_sequence: int
     records: int
     attempts: int
@@ -239,8 +243,8 @@ class RecordsDeadLettered(NamedTuple):
 
 @final
 class DeadLetterFailed(NamedTuple):
-    """A dead letter could not be written. The consumer retries at ``retry_at``. If that is NEVER, ``run`` ends with
-    ``HandlerFailed``, and the records are delivered again later.
+    """A dead letter could not be written. The consumer retries at ``retry_at``. If this time is NEVER, ``run`` ends
+    with ``HandlerFailed``, and the records are delivered again later.
     """
 
     shard_id: str
@@ -273,11 +277,11 @@ class HandlingStopped(NamedTuple):
 
 @final
 class HandlerStuck(NamedTuple):
-    """Your code has had these records for longer than ``stuck_after``: it hangs, or is very slow."""
+    """Your code has had these records for longer than ``stuck_after``: the code hangs or is very slow."""
 
     shard_id: str
     sequence_number: str
-    """The sequence number of the oldest record; ``sub_sequence`` is its place in an aggregate."""
+    """The sequence number of the oldest record. ``sub_sequence`` is the index of this record in its aggregate."""
     sub_sequence: int
     records: int
     seconds: float
@@ -301,19 +305,19 @@ class PageRead(NamedTuple):
 
     shard_id: str
     records: int
-    """User records. An aggregate counts as the records in it."""
+    """The number of user records. Each record in an aggregate counts."""
     payload_bytes: int
-    """The bytes of data, as they are stored in the stream."""
+    """The size in bytes of the data, as it is stored in the stream."""
     duration: float
     """How long the request took, in seconds. With fan-out, how long the reader waited for the page."""
     reading_lag: float | None
-    """How far this page is behind the end of the shard, in seconds. ``None`` if the service did not say."""
+    """How far this page is behind the end of the shard, in seconds. ``None`` if the service did not report it."""
     read_by: Literal["polling", "fan-out"]
 
 
 @final
 class RecordsHandedOut(NamedTuple):
-    """A page, or a part of it, was handed to your code."""
+    """A page or a part of a page was handed to your code."""
 
     shard_id: str
     records: int
@@ -321,10 +325,10 @@ class RecordsHandedOut(NamedTuple):
 
 @final
 class RecordsHandled(NamedTuple):
-    """Your code is done with a page, a part of it, or a batch.
+    """Your code is done with a page, a part of a page, or a batch.
 
-    An iterator is done with a record when your code asks for the next one, a handler when it has returned. A page that
-    takes long is reported in parts, about every second.
+    Code that iterates is done with a record when it requests the next record. A handler is done when it has returned. A
+    page that takes long is reported in parts, about every second.
     """
 
     shard_id: str
@@ -350,7 +354,7 @@ class LeaseHandedOver(NamedTuple):
     shard_id: str
     to: str
     duration: float
-    """The time from the request of the other worker to the release, in seconds."""
+    """The time from the other worker's request to the release, in seconds."""
 
 
 @final
@@ -363,9 +367,9 @@ class ShardLag(NamedTuple):
     handling_lag: float | None
     """How far handling is behind the end of the shard, in seconds. ``None`` while it is unknown."""
     prefetched: int
-    """Records that were read and not handed out yet."""
+    """The number of records that were read and not handed out yet."""
     in_hand: int
-    """Records that your code has and is not done with."""
+    """The number of records that your code has and is not done with."""
 
 
 @final
@@ -376,7 +380,7 @@ class LagMeasured(NamedTuple):
 
 
 HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFailed | HandlingStopped
-"""An event about records that a handler failed on."""
+"""An event about records on which a handler failed."""
 
 Event: TypeAlias = (
     LeaseGained

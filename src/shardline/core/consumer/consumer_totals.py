@@ -1,4 +1,4 @@
-"""Counts the work of a consumer since it was started, and how fast it goes.
+"""Counts the work of a consumer since its start, and measures how fast the consumer works.
 
 Invariants:
 
@@ -27,49 +27,54 @@ from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import HandlingCounts
 from shardline.core.rates import MEASURE_INTERVAL, Rate
 
-_COUNT_INTERVAL: Final = 1.0  # seconds after which the handled part of a page is counted before the rest
+_COUNT_INTERVAL: Final = 1.0  # after this many seconds, the handled part of a page is counted before the rest
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerTotals:
-    """The work of a consumer since it was started."""
+    """The work of a consumer since its start."""
 
     pages: int = 0
-    """Pages that were read, including empty ones."""
+    """The number of pages that were read, including empty pages."""
     records_read: int = 0
     bytes_read: int = 0
-    """The bytes of data that were read, as they are stored in the stream."""
+    """The size in bytes of the data that was read, as it is stored in the stream."""
     records_handed_out: int = 0
-    """Records that were handed to your code. A record that was given back counts again."""
+    """The number of records that were handed to your code. A record that was given back and handed out again counts
+    twice.
+    """
     records_handled: int = 0
-    """Records that your code was done with."""
+    """The number of records that your code has finished."""
     handling_time: float = 0.0
-    """How long your code had these records, in seconds. Shards count in parallel."""
+    """How long your code had the finished records, in seconds. The times of all shards are added up."""
     handler_retries: int = 0
-    """Failed calls of a handler that were repeated."""
+    """The number of failed calls of a handler that were repeated."""
     dead_letters: int = 0
     failed_records: int = 0
-    """Records that ended a ``run`` with ``HandlerFailed``."""
+    """The number of records because of which a ``run`` ended with ``HandlerFailed``."""
     commits: int = 0
     commit_time: float = 0.0
     """How long the commits took, in seconds."""
     leases_gained: int = 0
     leases_lost: int = 0
     leases_released: int = 0
-    """Leases that were released in good order. It includes those of finished shards and those that were handed over."""
+    """The number of leases that were released in an orderly way, including leases of finished shards and leases that
+    were handed over.
+    """
     hand_overs: int = 0
-    """Leases that were handed to another worker that asked for them."""
+    """The number of leases that were handed over to another worker at its request."""
     read_failures: dict[str, int] = field(default_factory=dict[str, int])
-    """Failed calls to shards by the code of the error. ``ProvisionedThroughputExceededException`` is a throttle."""
+    """The number of failed calls to shards by error code. ``ProvisionedThroughputExceededException`` means throttling.
+    """
     store_failures: int = 0
-    """Failed calls to the lease store."""
+    """The number of failed calls to the lease store."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerRates:
-    """How fast a consumer works: moving averages of about the last 10 seconds, per second."""
+    """How fast a consumer works, per second. The values are moving averages over about the last 10 seconds."""
 
     records_read: float = 0.0
     bytes_read: float = 0.0
@@ -78,19 +83,19 @@ class ConsumerRates:
 
 @final
 class ReadCounts:
-    """Counts the pages that all readers of a consumer have read. The readers write it."""
+    """Counts the pages that all readers of a consumer have read. The readers update the counts."""
 
     def __init__(self) -> None:
         self.pages: int = 0
         self.records: int = 0
         self.size_bytes: int = 0
         self.is_observed: bool = False
-        """Whether the readers also emit an event for each page. ``WorkCounts`` writes it."""
+        """Whether the readers also emit an event for each page. Written by ``WorkCounts``."""
 
 
 @final
 class WorkCounts:
-    """Counts everything else, and emits the events about it if a sink wants them (``observe``)."""
+    """Counts all work other than reading, and emits events about this work if a sink wants them (``observe``)."""
 
     def __init__(self, reads: ReadCounts, handling: HandlingCounts) -> None:
         self._reads: ReadCounts = reads
@@ -112,12 +117,12 @@ class WorkCounts:
         self._rates: tuple[Rate, Rate, Rate] | None = None  # records read, bytes read, records handled
 
     def observe(self, now: Instant) -> None:
-        """Also emit the events that only sinks need: about each page, and about the lag (``take_measure_due``)."""
+        """Also emit the events that only sinks need: those about each page and about the lag (``take_measure_due``)."""
         self._reads.is_observed = True
         self.measure_at = now + MEASURE_INTERVAL
 
     def note_handed_out(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
-        """Count the records of a cursor that user code gets."""
+        """Count the records of a cursor that is handed to user code."""
         cursor.counted_at = now
         self._handed_out += len(cursor.records)
         if self._reads.is_observed:
@@ -174,7 +179,7 @@ class WorkCounts:
                     continue
 
     def handle_time(self, now: Instant) -> None:
-        """Update the rates. They begin with the first call."""
+        """Update the rates, which begin with the first call."""
         self.rates(now)
 
     def totals(self) -> ConsumerTotals:

@@ -5,21 +5,21 @@ The coordinator is the central machine of a worker. It scans the lease store, fo
 and emits the events that start and stop readers.
 
 The shell sends the operations of ``poll_operation`` to the lease store and the requests of ``poll_request`` to Kinesis.
-It answers each by exactly one ``handle_*`` call, acts on ``take_events``, and polls again after every call and at
-``next_deadline``. It reports delivered and acknowledged records to ``held``.
+It answers each operation and request by exactly one ``handle_*`` call, acts on the events of ``take_events``, and polls
+again after every call and at ``next_deadline``. It reports delivered and acknowledged records to ``held``.
 
 Invariants (docs/guarantees.md):
 
 - L1: each lease has at most one operation in flight, and there is at most one scan.
-- L2: a lease that was not renewed in time is lost, whatever the store answers, even after a suspension (the clock
-  counts it).
+- L2: a lease that was not renewed in time is lost, whatever the store answers. Time during which the machine was
+  suspended counts, too.
 - L3: the worker takes only leases whose shards may be read. The rows of the children exist before SHARD_END is written.
 - L4: the worker reports a lost lease and writes nothing more for it. During an outage of the store, reading continues
   until the leases expire, and starts again after the outage.
 - L5: ``close`` commits the acknowledged records, releases every lease, and withdraws requests for leases
   (``ReleaseOnExit``).
-- L6: a row at LATEST is read from the time that it was pinned to. A worker that completes the rows of a group pins new
-  rows to the time at which the group began.
+- L6: a shard whose row is at LATEST is read from the time to which the row was pinned. A worker that completes the rows
+  of a group pins new rows to the time at which the group began.
 """
 
 from collections.abc import Callable, Iterable
@@ -61,7 +61,8 @@ from shardline.model.stream import StreamRef
 _MAX_IN_FLIGHT: Final = 64
 _BACKOFF_FIRST: Final = 0.1
 _BACKOFF_LONGEST: Final = 1.0
-_STALL_SHARE: Final = 0.25  # of a lease duration: a call that is this late is reported before the lease expires
+# A call that is late by more than this share of a lease duration is reported, before the lease expires.
+_STALL_SHARE: Final = 0.25
 _KCL_DISCOVERY: Final = 10.0  # seconds within which a KCL worker discovers that a lease was assigned to it
 
 
@@ -87,14 +88,15 @@ class Coordinator:
     Args:
         stream: the stream to read.
         me: the worker's name, unique in its group.
-        incarnation: an id that no other consumer has, not even an earlier one with the same name.
+        incarnation: an id that no other consumer has, not even an earlier consumer with the same name.
         read_by: how this worker reads, for people who look at the group's rows.
         start: where a new group starts.
         config: the settings.
-        scan_interval: the store's default, used if the config has none.
-        checkpoint_interval: the store's default, used if the config has none.
-        latest_at: the service's current time less 1 s. LATEST is pinned to it (L6), and fencing tokens start from it.
-        kcl_failover: on a KCL table, the KCL's failover time. It decides when owners without a stated lease duration
+        scan_interval: the store's default, used if the config sets no interval.
+        checkpoint_interval: the store's default, used if the config sets no interval.
+        latest_at: the service's current time less 1 s. LATEST is pinned to this time (L6), and fencing tokens start
+            from it.
+        kcl_failover: on a KCL table, the KCL's failover time. It determines when owners without a stated lease duration
             count as dead.
         rng: a ``random.Random``.
         now: the current time.
@@ -121,11 +123,11 @@ class Coordinator:
         self._start: Position = start
         self._config: ConsumerConfig = config
         self._latest_at: float = latest_at
-        # With fewer than two scans in a lease duration, a live owner would seem to be dead between two scans.
+        # With fewer than two scans per lease duration, a live owner would seem dead between two scans.
         self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
         discovery = Discovery(stream, start, config.list_interval, rng, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
-        self.trims: TrimWatch = TrimWatch()  # shared by the readers: finds records that retention removed unread
+        self.trims: TrimWatch = TrimWatch()  # shared by the readers; finds records that expired unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
         self._duplicates = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration, read_by))
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
@@ -150,7 +152,7 @@ class Coordinator:
         self._release_on_exit: ReleaseOnExit = ReleaseOnExit(self._duplicates.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
-        self._emptied: int = 0  # lost rows, to be reported once a listing shows that the stream is the same
+        self._emptied: int = 0  # the number of lost rows, reported once a listing shows that the stream is the same
         self._recreations: int = 0  # how many times the stream had been re-created at the last plan
         self._plan: dict[str, PlannedOperation | ExitOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
@@ -196,7 +198,7 @@ class Coordinator:
         self._make_plan(now)
 
     def mark_missing(self, shard_id: str, now: Instant) -> None:
-        """Note that the service does not know the shard of a held lease. A new listing will show whether it is gone."""
+        """Note that the service does not know the shard of a held lease. A listing will show whether it is gone."""
         self.held.mark_missing(shard_id)
         self.topology.discovery.list_by(now)
 
@@ -228,7 +230,7 @@ class Coordinator:
             self._plan[given_back.shard_id] = given_back
         while self._plan:
             planned = self._plan.pop(next(iter(self._plan)))
-            # An operation of an older plan may have been answered since this plan was made: we may hold the lease.
+            # An operation of an older plan may have been answered after this plan was made, so we may hold the lease.
             if planned.shard_id not in self._in_flight and planned.shard_id not in self.held.holdings:
                 self._in_flight[planned.shard_id] = _Flight(planned, now, None)
                 return planned
@@ -250,7 +252,7 @@ class Coordinator:
         return [*events, *self._duplicates.take_events()]
 
     def next_deadline(self) -> Instant:
-        """When to poll again if nothing happens before."""
+        """Return when to poll again, unless something happens earlier."""
         self._alarm_at = NEVER
         if not self._is_closing:
             scan_at = self._scan_at if self._scan_sent_at is None else NEVER
@@ -269,8 +271,8 @@ class Coordinator:
         assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._handle_store_answer(LIST)
         self.view.handle_rows(rows, self._scan_sent_at, now)
-        # The view may have kept a newer row that we wrote ourselves, so note the rows of the view, not those of the
-        # scan.
+        # The view may have kept a newer row that we wrote ourselves. So note the rows of the view instead of the rows
+        # of the scan.
         for row in self.view.rows.values():
             self._note_row(row)
         if self.view.take_loss():
@@ -302,8 +304,8 @@ class Coordinator:
         self.view.handle_written(operation.shard_id, row, now)
         if row is not None:
             self._note_row(row)
-        # A response without a row shows that another process deleted it. Unfinished rows are deleted only if the stream
-        # was re-created, or if the store lost them.
+        # A response without a row shows that the row is gone. Unfinished rows disappear only if a process deleted them
+        # because the stream was re-created, or if the store lost them.
         if self.view.take_loss() and not isinstance(operation, DeleteLease):
             self.topology.distrust(now)
             self._make_plan(now)
@@ -317,7 +319,7 @@ class Coordinator:
         elif self._is_closing:
             self._release_on_exit.handle_applied(operation, result)
         elif isinstance(operation, CreateLease) and not self._is_creating_rows:
-            self._make_plan(now)  # without a new scan: the leases that were just created can be taken
+            self._make_plan(now)  # no new scan is needed to take the leases that were just created
 
     def handle_operation_failed(self, operation: LeaseOperation, failure: Failure, now: Instant) -> None:
         """Handle a failed operation, which may have been applied."""
@@ -345,7 +347,7 @@ class Coordinator:
                     self._plan.setdefault(operation.shard_id, operation)
 
     def handle_service_time(self, service_time: float, now: Instant) -> None:
-        """Note the service's time, in seconds since 1970, from one of its responses."""
+        """Note the time in a response of the service, in seconds since 1970."""
         self._tokens.handle_service_time(service_time, now)
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
@@ -370,8 +372,8 @@ class Coordinator:
         return any(isinstance(operation, CreateLease) for operation in waiting)
 
     def _make_plan(self, now: Instant) -> None:
-        # Rows of a re-created stream are deleted before anything else is planned. After a new listing and a scan
-        # without them, the group begins again.
+        # If the stream was re-created, the rows of the old stream are deleted before anything else is planned. The
+        # group begins again after a new listing and a scan that returns none of these rows.
         foreign = self.topology.take_foreign()
         for row in foreign:
             self.held.lose(row.shard_id, "the stream was re-created")
@@ -382,7 +384,8 @@ class Coordinator:
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
-            # The rows do not show requests that are still in flight, so the plan would ask for as many leases again.
+            # The rows do not show requests that are still in flight, so the plan asks for the same number of leases
+            # again.
             operations = [operation for operation in operations if not isinstance(operation, AskHandOver)]
         self._plan = {operation.shard_id: operation for operation in self._postpone_rows_at_latest(operations, now)}
         # A row whose shard is unknown was created by a worker with a newer listing. List the shards again.
@@ -399,10 +402,10 @@ class Coordinator:
     def _postpone_rows_at_latest(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
         """Postpone the creation of rows at LATEST while the known rows are older than the listing.
 
-        Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see its row,
-        and would create rows for its open children as for a new group, so that they are read before their parent is
-        finished (L3). Also, before the first commit, the rows show the time from which the group reads (L6), and
-        therefore the shards with which it begins.
+        Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see the row
+        of this shard, and would create rows for its open children as for a new group, so that the children are read
+        before their parent is finished (L3). Also, before the first commit, the rows show the time from which the group
+        reads (L6), and therefore the shards with which the group begins.
 
         While rows at LATEST are to be created, no operation other than the creation of rows is sent.
         """
@@ -423,7 +426,7 @@ class Coordinator:
         return [operation for operation in operations if isinstance(operation, CreateLease)]
 
     def _give_back(self) -> None:
-        """Find the rows that name this worker although it does not hold their leases, because the worker leaves."""
+        """Find the rows that name this worker although it does not hold their leases, to give them back on exit."""
         self._release_on_exit.handle_rows(self.view.rows.values(), {*self.held.holdings, *self._in_flight})
 
     def _note_row(self, row: Lease) -> None:
@@ -431,7 +434,7 @@ class Coordinator:
         self._duplicates.handle_row(row)
 
     def _follow_changes(self, now: Instant) -> None:
-        """Scan at once after a lease was lost or released: its children may be readable now, for example."""
+        """Scan at once after a lease was lost or released, because the shard's children may now be readable."""
         if self.held.has_changed:
             self.held.has_changed = False
             self._scan_at = min(self._scan_at, now)
@@ -448,7 +451,7 @@ class Coordinator:
             self._backoff.reset()
 
     def _handle_store_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """Return when to retry. The store's own delay counts, up to a third of the lease duration."""
+        """Return when to retry. A delay that the store requests is respected up to a third of the lease duration."""
         delay = self._backoff.next_delay()
         gives_up_at = self._health.handle_failure(operation, failure, now)
         self._events.append(StoreFailed(failure, self._backoff.failures, gives_up_at))
@@ -459,8 +462,8 @@ class Coordinator:
         return now + max(delay, min(failure.retry_after or 0.0, self._config.lease_duration / 3))
 
     def _notice_stall(self, now: Instant) -> None:
-        # ``next_deadline`` noted when the shell should have called. A suspended machine or a blocked loop shows as a
-        # late call.
+        # ``next_deadline`` noted when the shell should have called. If the machine was suspended or the event loop was
+        # blocked, the call is late.
         late = now - self._alarm_at
         if _STALL_SHARE * self._config.lease_duration < late < NEVER:
             self._events.append(Stalled(late))
@@ -468,7 +471,7 @@ class Coordinator:
 
 
 def _silence_of(kcl_failover: float) -> float:
-    """How long a live KCL owner may be silent. The KCL assigns leases every two failover times, and the new owner then
-    has to discover the assignment.
+    """Return how long a live KCL owner may be silent. The KCL assigns leases every two failover times, and the new
+    owner then has to discover the assignment.
     """
     return 2 * kcl_failover + _KCL_DISCOVERY

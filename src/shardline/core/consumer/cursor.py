@@ -1,14 +1,14 @@
-"""The page in hand: records of one shard that user code takes one after another, or all at once.
+"""A cursor holds records of one shard that user code takes one after another, or all at once.
 
-Two sides share a cursor. User code (a task, a thread, a handler) takes records from it without calling the host. The
-host sets how far user code may go, and reads ``place`` to find out which records are done.
+Two sides share a cursor. User code (a task, a thread or a handler) takes records from the cursor without calling the
+host. The host sets how far user code may go, and reads ``place`` to find out which records are done.
 
 Invariants (C5 is defined in docs/guarantees.md):
 
-- Each field has one writer: ``place``, ``taken_at`` and ``slice_end`` belong to user code, all others to the host. The
-  host writes ``place`` or ``taken_at`` only while user code waits for it.
+- Each field has one writer: user code writes ``place``, ``taken_at`` and ``slice_end``, and the host writes all other
+  fields. The host writes ``place`` or ``taken_at`` only while user code waits for the host.
 - Taking a record ends with a single assignment, so an interrupt leaves the record either taken or not taken.
-- C5: requesting the next record finishes the one before. All records before the last take are done.
+- C5: requesting the next record finishes the previous record. All records before the last take are done.
 - The host takes back the remaining records by lowering ``end``. A thread that is just taking a record may still get it:
   ``place`` is then above ``end``, and the record counts as taken.
 """
@@ -39,11 +39,11 @@ class Cursor:
         place = cursor.place
         if place < cursor.end and now < cursor.slice_end:
             record = cursor.records[place]
-            cursor.place = place + 1  # last: the record is taken
+            cursor.place = place + 1  # comes last: now the record is taken
             return record
 
     Otherwise, if the cursor ``is_open``, begin a time slice and take the next record, or all of them. If the cursor is
-    not open, ask the host for another.
+    not open, ask the host for another cursor.
     """
 
     __slots__ = (
@@ -76,18 +76,18 @@ class Cursor:
         self.place: int = 0
         """How many records were taken."""
         self.taken_at: Instant | None = None
-        """When user code took the last record, or up to ``SLICE`` before. ``None``: user code is not at work."""
+        """When user code took the last record, or up to ``SLICE`` earlier. ``None`` if user code has no record."""
         self.slice_end: Instant = -NEVER
         """The fast path is open until this time. Any thread may set an earlier time to make user code ask the host."""
         self.finished: int = 0
-        """How many records a failure policy has finished. These are done, whatever ``place`` says."""
+        """How many records a failure policy has finished. These records are done, whatever the value of ``place``."""
         self.reported: int = 0
-        """How many records were reported to the coordinator: as acknowledged, or as delivered (manual
-        acknowledgements)."""
+        """How many records were reported to the coordinator as acknowledged or, with manual acknowledgements, as
+        delivered."""
         self.counted: int = 0
-        """How many records were counted as handled. The hand-out writes it."""
+        """How many records were counted as handled. Written by the hand-out."""
         self.counted_at: Instant = -NEVER
-        """When user code got the records that are not counted yet. The hand-out writes it."""
+        """When user code got the records that are not counted yet. Written by the hand-out."""
         self.given: int = self.step
         """How many records user code has at a time: fewer than ``step`` while a failing batch is bisected."""
 
@@ -108,7 +108,7 @@ class Cursor:
         place = self.place
         record = self.records[place]
         self.begin_slice(now)
-        self.place = place + 1  # last
+        self.place = place + 1  # comes last, so that an interrupt leaves the record either taken or not taken
         return record
 
     def take_all(self) -> Sequence[Record[Any]]:
@@ -120,11 +120,11 @@ class Cursor:
 
     @property
     def done(self) -> int:
-        """How many records are done: all before the last take (C5)."""
+        """How many records are done. All records before the last take are done (C5)."""
         return max(self.finished, self.place - self.step)
 
     def is_current(self, now: Instant) -> bool:
-        """Like ``is_open``, for the host, which passes the current time."""
+        """Whether the next record may be taken. Like ``is_open``, but for the host, which passes the current time."""
         return self.place < self.end and self.lease is not None and self.lease.in_force(now)
 
     def take_back(self) -> None:
@@ -132,14 +132,14 @@ class Cursor:
         self.end = min(self.end, self.place)
 
     def handling_state(self, *, is_manual: bool) -> HandlingState:
-        """Return which records user code has and how many wait. With manual acknowledgements, the coordinator's tracker
-        counts the reported records, so the oldest record here is the first unreported one.
+        """Return which records user code has and how many records wait. With manual acknowledgements, the coordinator's
+        tracker counts the reported records, so the oldest record in the result is the first unreported one.
         """
         place, done = self.place, self.done
-        # A thread may have taken one record after the host lowered ``end``: that record is in hand, too.
+        # A thread may have taken one record after the host lowered ``end``. That record is in hand, too.
         known = max(place, self.end)
         first = self.reported if is_manual else done
-        # While a failing batch is bisected, only the current part is with user code. The rest of the batch waits.
+        # While a failing batch is bisected, user code has only the current part. The rest of the batch waits.
         in_hand = min(self.given, place - done)
         since = self.taken_at if in_hand else None
         return HandlingState(self.records[first] if first < known else None, in_hand, known - done - in_hand, since)

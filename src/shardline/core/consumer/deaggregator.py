@@ -1,16 +1,16 @@
-"""Which user records does a page hold?
+"""Which user records does a page contain?
 
 Invariants:
 
-- Every record of an aggregate is delivered, in order, with its place in the aggregate as its sub-sequence. A record
-  that is not a valid aggregate is delivered unchanged, even if it begins like one.
-- Records at or before the checkpoint are skipped, by (sequence number, sub-sequence): reading resumes AT the
-  checkpoint, which may lie inside an aggregate.
+- Every record of an aggregate is delivered, in order, with its index in the aggregate as its sub-sequence. A record
+  that is not a valid aggregate is delivered unchanged, even if it begins like an aggregate.
+- Records whose (sequence number, sub-sequence) is at or before the checkpoint are skipped. This is necessary because
+  reading resumes AT the checkpoint, which may lie inside an aggregate.
 - Records of an aggregate whose hash key lies outside the shard are counted. With ``drop``, they are dropped one by one,
   never the whole aggregate. Under AUTO distribution keys mean nothing, so no record is counted or dropped.
 - A page without aggregates costs one object per record and one check of the first bytes of each record.
-- Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices of as many
-  entries as are needed to reach a given number of records.
+- Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices: each slice
+  has as many entries as are needed to reach a given number of records.
 """
 
 import sys
@@ -47,9 +47,9 @@ class Deaggregator:
         self._hash_range: HashRange | None = hash_range
         self._done: SequenceNumber | None = done  # None once a record after the checkpoint was read
         self._drop: bool = drop
-        self._inside: dict[str, bool] = {}  # a cache: MD5 costs ten times a look-up, and keys recur
+        self._inside: dict[str, bool] = {}  # a cache, because MD5 takes ten times as long as a look-up, and keys recur
         self.by_auto: bool = False
-        """Whether the stream uses AUTO record distribution. The shell sets it."""
+        """Whether the stream uses AUTO record distribution. Set by the shell."""
         self.out_of_range: int = 0
         """How many records of aggregates lay outside the shard's hash range so far."""
 
@@ -62,10 +62,10 @@ class Deaggregator:
 
         Args:
             raws: the entries that were read.
-            origin: the lease that they were read under.
-            enough: stop opening entries once there are this many records.
+            origin: the lease under which the entries were read.
+            enough: the number of records after which no further entry is opened.
         """
-        # The fast path for pages without aggregates. Once the checkpoint is passed, every such page takes it.
+        # This is the fast path for pages without aggregates. Once the checkpoint is passed, every such page takes it.
         if self._done is None and not any(map(bytes.startswith, [raw.data for raw in raws], _ALWAYS)):
             stream, shard_id = self._stream, self._shard_id
             plain = [
@@ -133,7 +133,7 @@ class Deaggregator:
         return members if self._hash_range is None or self.by_auto else self._in_range(members, columns)
 
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
-        """Count the records outside the shard's hash range, and leave them out with ``drop``."""
+        """Count the records outside the shard's hash range. With ``drop``, leave these records out."""
         inside = self._inside
         # A stream may have unlimited different keys. Starting over is cheaper than tracking which keys are used most.
         if len(inside) > _KNOWN_KEYS_MAX:
@@ -149,8 +149,8 @@ class Deaggregator:
         return list(compress(members, kept)) if outside and self._drop else members
 
     def _holds_explicit(self, text: str, *, by_key: bool) -> bool:
-        """Whether the explicit hash key lies in the shard. Other writers may have put any text there. If it is invalid,
-        the partition key decides (``by_key``).
+        """Whether the explicit hash key lies in the shard. Other writers may have used any text as the explicit hash
+        key. If the text is invalid, the partition key decides (``by_key``).
         """
         try:
             return self._holds(parse_explicit_hash_key(text))

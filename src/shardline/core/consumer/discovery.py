@@ -9,12 +9,14 @@ Invariants:
   failed.
 - A caller that requests a listing gets one that began after the request.
 - If the group starts at a timestamp, discovery asks the service once which shards were open at that time. If a group at
-  LATEST has to be completed, it asks for the time at which the group began (``match_at``).
-- If a listing fails permanently, the consumer fails. The summary is optional: discovery continues without it.
-- When a missing stream is back, discovery begins with the summary, because the shards alone do not show that the stream
-  was re-created.
+  LATEST has to be completed, discovery asks which shards were open when the group began (``match_at``).
+- If a listing fails permanently, the consumer fails. The summary is optional: if the service refuses it, discovery
+  continues.
+- When a missing stream exists again, discovery begins with the summary, because the shards alone do not show that the
+  stream was re-created.
 - A summary can be requested between two listings (``describe_by``), and does not postpone the next listing.
-- Listings are numbered in the order in which they begin, so that callers can tell which began after an observation.
+- Listings are numbered in the order in which they begin, so that callers can tell which listings began after an
+  observation.
 """
 
 from enum import Enum, auto
@@ -47,7 +49,7 @@ class Listing(NamedTuple):
 
 class _Step(Enum):
     SUMMARY = auto()
-    MATCHING = auto()  # the shards that were open at the start time
+    MATCHING = auto()  # lists the shards that were open at the start time
     SHARDS = auto()
 
 
@@ -61,7 +63,7 @@ class Discovery:
         self._interval: float = interval
         self._rng: Chance = rng
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
-        self._steps: list[_Step] = []  # the remaining steps of this round, the next one last
+        self._steps: list[_Step] = []  # the remaining steps of this round, in reverse order
         self._list_at: Instant = now
         self._describe_at: Instant = NEVER
         self._retry_at: Instant = now  # when this round continues
@@ -81,21 +83,21 @@ class Discovery:
         self.has_failed: bool = False
         self.summary: StreamSummary | None = None
         self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
-        """The shards that were open at the start time. ``None``: not known yet."""
+        """The shards that were open at the start time. ``None`` while they are not known."""
 
     # ---- commands
 
     def list_by(self, at: Instant) -> None:
-        """Begin a new listing at ``at`` or before."""
-        # If a listing is planned in this round and has not begun, it will do. If one is in progress, it began before
-        # this call, so the caller needs a further one in the same round.
+        """Begin a new listing at ``at`` or earlier."""
+        # A listing that is planned in this round and has not begun is new enough. A listing in progress began before
+        # this call, so the caller needs a further listing in the same round.
         if _Step.SHARDS not in self._steps:
             self._list_at = min(self._list_at, at)
         elif self._is_listing and _Step.SHARDS not in self._steps[:-1]:
             self._steps.insert(0, _Step.SHARDS)  # the listing in progress may be too old for the caller
 
     def describe_by(self, at: Instant) -> None:
-        """Request a new summary at ``at`` or before."""
+        """Request a new summary at ``at`` or earlier."""
         self._describe_at = min(self._describe_at, at)
 
     def reset(self) -> None:
@@ -104,7 +106,7 @@ class Discovery:
             self._match_again()
 
     def match_at(self, timestamp: float) -> bool:
-        """Ask which shards were open at this time. Return False if it is the time that was asked for before."""
+        """Ask which shards were open at this time. Returns False if the same time was asked for before."""
         if timestamp == self._match_at:
             return False
         self._match_at = timestamp
@@ -167,7 +169,7 @@ class Discovery:
             return
         if self._steps[-1] is not _Step.MATCHING:
             self._listing = Listing(self._found, self._begun_at, self.begun)
-        elif _Step.MATCHING not in self._steps[:-1]:  # otherwise another time was requested meanwhile
+        elif _Step.MATCHING not in self._steps[:-1]:  # otherwise ``match_at`` was called with another time meanwhile
             self.matching = frozenset(shard.shard_id for shard in self._found)
         self._finish_step(now)
 
@@ -207,8 +209,8 @@ class Discovery:
     def _match_again(self) -> None:
         self.matching = None
         if self._steps:
-            # The last step of the list is the one in progress. Insert the new step before it, so that its response is
-            # not misread.
+            # The last step of the list may be in progress. The new step is inserted before that step, so that the
+            # response is not taken for the response to the new step.
             under_way = self._in_flight or self._token is not None
             self._steps.insert(len(self._steps) - under_way, _Step.MATCHING)
 
@@ -223,5 +225,5 @@ class Discovery:
         step = self._steps.pop()
         self._retry_at = now
         if step is _Step.SHARDS and not self._steps:
-            # Jitter keeps the workers of a fleet, which often start together, from listing together.
+            # The workers of a fleet often start together. Jitter keeps them from listing together.
             self._list_at = now + self._interval * (0.9 + 0.1 * self._rng.random())

@@ -3,19 +3,20 @@
 A worker_id alone does not identify the process that holds a lease: two processes may have been given the same id, and a
 process that was killed leaves its id in rows. So every consumer draws a random id of its own, its *incarnation*, and
 writes it into the rows that it takes. Two live processes with the same worker_id are duplicates. Each duplicate keeps
-the leases that it took and leaves the other's leases alone, so that no record is handled by both. Both report the
-mistake.
+the leases that it took and does not take the leases of the other, so that no record is handled by both. Both processes
+report the mistake.
 
 Invariants:
 
-- A row under our worker_id is ours to take at once if it names our incarnation (the response to our take was lost) or
+- We may take a row under our worker_id at once if the row names our incarnation (the response to our take was lost) or
   no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the lease).
 - A row under our worker_id with another incarnation belongs to another worker. We take it only after its owner has been
   silent for its lease duration. This is how a worker that was killed and restarted gets its leases back.
-- The other process is alive, a duplicate, if the counter of such a row moves twice. One move proves nothing: the last
-  write of a process that was killed may arrive late, and no process has two writes to one lease in flight (L1).
-- If another process moved the counter of a lease that we held without naming an incarnation (a KCL, or a version
-  without incarnations), the lease is not ours to take at once, although the row still names us.
+- If the counter of such a row moves twice, the other process is alive and thus a duplicate. One move proves nothing:
+  the last write of a process that was killed may arrive late. A second write cannot be in flight, because no process
+  has two writes to one lease in flight (L1).
+- If we held a lease, and another process that writes no incarnation (a KCL, or a version without incarnations) moved
+  its counter, we may not take the lease at once, although the row still names us.
 """
 
 from typing import Final, NamedTuple, final
@@ -38,9 +39,9 @@ class DuplicateWorkers:
 
     def __init__(self, me: Incarnation) -> None:
         self.me: Incarnation = me
-        self._seen_rows: dict[str, _SeenRow] = {}  # by shard: rows under our worker_id that another process took
+        self._seen_rows: dict[str, _SeenRow] = {}  # rows under our worker_id that another process took, by shard
         self._contested: set[str] = set()  # shards that a process without an incarnation writes to
-        self._reported: set[str] = set()  # the incarnations that were reported: each is reported once
+        self._reported: set[str] = set()  # the incarnations that were reported; each is reported once
         self._events: list[WorkerIdShared] = []
 
     def is_ours(self, row: Lease) -> bool:
@@ -58,8 +59,8 @@ class DuplicateWorkers:
         shard_id, other = row.shard_id, row.incarnation_of(self.me.owner)
         if row.holder != self.me.owner:
             self._contested.discard(shard_id)
-        # The row is no longer held by another process under our worker_id. Forget its moves: a later holder starts from
-        # zero.
+        # The lease is no longer held by another process under our worker_id. Forget its moves: for a later holder, the
+        # count starts from zero.
         if row.holder != self.me.owner or other is None or other.id == self.me.id:
             self._seen_rows.pop(shard_id, None)
             return
@@ -78,5 +79,5 @@ class DuplicateWorkers:
         self._events.append(WorkerIdShared(shard_id, self.me.owner))
 
     def handle_taken(self, shard_id: str) -> None:
-        """Note that we took the lease: its earlier holder was silent for long enough."""
+        """Note that we took the lease after its earlier holder had been silent for long enough."""
         self._contested.discard(shard_id)

@@ -7,12 +7,12 @@ Invariants:
 
 - Records are handled in order, one part of the batch at a time. The later parts wait.
 - A record is done once its handler succeeded or its dead letter was written. If neither is possible, the consumer
-  stops, and this record and all after it are delivered again.
-- The whole batch, and a record that is alone, get all attempts, with growing and jittered pauses. The parts in between
-  get a single attempt each, without a pause: finding one poisonous record among ten thousand takes some thirty calls,
-  not thirty times the attempts.
-- Each failure makes exactly one event (``take_events``). A failed handler makes ``HandlerRetried``,
-  ``RecordsDeadLettered`` or ``HandlingStopped``. A dead letter that cannot be written makes ``DeadLetterFailed``.
+  stops, and this record and all records after it are delivered again.
+- The whole batch and a record that is alone get all attempts, with growing and jittered pauses. A part of any other
+  size gets a single attempt, without a pause. So finding one poisonous record among ten thousand takes some thirty
+  calls, not thirty times the number of attempts.
+- Each failure causes exactly one event (``take_events``). If a handler fails, the event is ``HandlerRetried``,
+  ``RecordsDeadLettered`` or ``HandlingStopped``. If a dead letter cannot be written, the event is ``DeadLetterFailed``.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,8 @@ from shardline.model.record import Record
 Finally: TypeAlias = Literal["stop", "dead-letter"]
 
 _NOT_DESCRIBED: Final = ErrorSummary("", "", "")
-_LAPSED_PAUSE: Final = 0.1  # seconds; by then a lapsed lease is lost, or a late renewal has extended it
+# The pause in seconds after a lease lapsed. After this pause, the lease is lost, or a late renewal has extended it.
+_LAPSED_PAUSE: Final = 0.1
 
 
 @final
@@ -103,8 +104,8 @@ class BatchWork:
         self._policy: FailurePolicy = policy
         self._rng: Chance = rng
         self._size: int = len(records)
-        self._parts: list[Sequence[Record]] = [records]  # the unfinished parts, the next one last
-        self._attempts: int = 0  # attempts on the current part
+        self._parts: list[Sequence[Record]] = [records]  # the unfinished parts, in reverse order
+        self._attempts: int = 0  # the number of attempts on the current part
         self._backoff: Backoff = self._new_backoff()
         self._next_at: Instant = now
         self._phase: _Phase = _Phase.WAITING
@@ -113,7 +114,7 @@ class BatchWork:
         self._handler_error: object = None
         self._summary: ErrorSummary = _NOT_DESCRIBED  # describes the handler's error
         self.error: object = None
-        """The last error, of the handler or of writing the dead letter."""
+        """The last error in the handler or in writing the dead letter."""
 
     @property
     def is_done(self) -> bool:
@@ -142,7 +143,7 @@ class BatchWork:
         return self._parts[-1]
 
     def poll_dead_letter(self, now: Instant) -> DeadLetter | None:
-        """Return the dead letter to write now. The caller answers by ``handle_dead_letter_written`` or
+        """Return the dead letter to write now. The caller answers with ``handle_dead_letter_written`` or
         ``handle_dead_letter_failed``.
         """
         if self._phase is not _Phase.DEAD_LETTER_DUE or now < self._next_at:
@@ -176,7 +177,7 @@ class BatchWork:
         self._phase, self._next_at = _Phase.WAITING, now + _LAPSED_PAUSE
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
-        """Handle an error of the handler. ``summary`` describes it in events."""
+        """Handle an error that the handler raised. ``summary`` describes the error in events."""
         assert self._phase is _Phase.HANDLING
         self.error = self._handler_error = error
         self._summary = summary
@@ -217,7 +218,7 @@ class BatchWork:
     # ---- internal
 
     def _allowed(self, part: Sequence[Record]) -> int:
-        """The number of attempts for this part."""
+        """Return the number of attempts for this part."""
         return self._policy.attempts if len(part) in (1, self._size) else 1
 
     def _finish_part(self, now: Instant) -> None:
@@ -240,6 +241,6 @@ class BatchWork:
 
 
 def _about(part: Sequence[Record]) -> tuple[str, str, int, int]:
-    """Return the first fields of an event: the shard, the first record's numbers, and the number of records."""
+    """Return the first fields of an event: the shard, the first record's position, and the number of records."""
     first = part[0]
     return first.shard_id or "", first.sequence_number or "", first.sub_sequence, len(part)

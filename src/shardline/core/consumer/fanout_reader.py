@@ -1,25 +1,30 @@
-"""Reads one shard by enhanced fan-out: SubscribeToShard, then the events of the subscription until the shard ends.
+"""Reads one shard by enhanced fan-out.
 
-The shell carries out the requests of ``poll_request`` and answers each with exactly one ``handle_*`` call. It keeps the
-subscription open while ``is_subscribed``, closes it before the next request, and passes the pages of ``take_pages`` on.
+The reader calls SubscribeToShard and then takes the events of the subscription, until the shard ends. The shell carries
+out the requests of ``poll_request`` and answers each request with exactly one ``handle_*`` call. It keeps the
+subscription open while ``is_subscribed`` is true, closes it before the next SubscribeToShard, and passes the pages of
+``take_pages`` on.
 
 Invariants:
 
 - There is one request at a time, and one subscription. An older subscription is closed before the next one begins, so
-  its events never arrive.
-- Backpressure is the byte budget: without room, no event is requested, so the transport stops reading. Waiting for room
-  is not silence, and ends no subscription.
-- Pages come out in the order of the shard, without gaps and repeats. A new subscription continues after the last event
-  that the reader took, at its continuation number or its last record, whichever is later: on some endpoints the two are
-  equal, on others the continuation number is greater.
-- An event without records moves the position, too. The exception is a start at a checkpoint whose record did not come
-  yet: its record may be an aggregate that is done in part.
-- An event without a continuation number ends the shard if it names child shards. Otherwise the endpoint is broken, and
-  the reader subscribes again.
-- Calls keep the service's limits: one call per second and shard, and none within 5 s of a successful one, which the
-  service would refuse. A refusal because of another subscription (ResourceInUse) is retried after at least 5 s.
-- A subscription that is silent for ``SILENCE`` is closed and replaced: the service sends an event every 5 s or so.
-- The first failure after an event is quiet (``SubscriptionEnded``). Further failures are reported (``ReadFailed``).
+  the events of the older one never arrive.
+- The byte budget provides backpressure: if there is no room, no event is requested, so the transport stops reading.
+  Time spent waiting for room does not count as silence, and ends no subscription.
+- Pages are returned in the order of the shard, without gaps or repetitions. A new subscription continues after the last
+  event that the reader took: at its continuation number or at its last record, whichever is later. On some endpoints
+  the two are equal, and on others the continuation number is greater.
+- An event without records moves the position, too. There is one exception: if the reader started at a checkpoint, and
+  the checkpoint's record has not arrived yet, the position stays, because that record may be an aggregate that is
+  partly done.
+- If an event without a continuation number names child shards, the shard has ended. Otherwise the endpoint is broken,
+  and the reader subscribes again.
+- Calls respect the service's limits: there is one call per second and shard. There is no call within 5 s of a
+  successful call, because the service would refuse it. A call that was refused because of another subscription
+  (ResourceInUse) is retried after at least 5 s.
+- A subscription that is silent for ``SILENCE`` is closed and replaced, because the service sends an event about every
+  5 s.
+- The first failure after an event is reported quietly (``SubscriptionEnded``), and further failures as ``ReadFailed``.
 """
 
 from collections.abc import Sequence
@@ -42,12 +47,13 @@ from shardline.model.record import LeaseInForce
 from shardline.model.stream import StreamRef
 
 SILENCE: Final = 30.0
-"""Seconds without an event after which a subscription counts as broken: six times the service's interval."""
-_CALL_DISTANCE: Final = 1.0  # seconds between two calls: the service's limit per consumer and shard
-_TAKEOVER_WAIT: Final = 5.0  # seconds after a successful call in which the service refuses the next one
+"""After this many seconds without an event, a subscription counts as broken. It is six times the service's interval."""
+_CALL_DISTANCE: Final = 1.0  # the time between two calls in seconds: the service's limit per consumer and shard
+_TAKEOVER_WAIT: Final = 5.0  # for this many seconds after a successful call, the service refuses the next call
 _TAKEOVER_JITTER: Final = 0.2
 _BACKOFF: Final = (0.25, 10.0)
-_REAL_WAIT: Final = 0.25  # seconds: an event that came later than this was made after it was requested
+# The service sent an event after the reader requested it, if the reader waited for at least this many seconds.
+_REAL_WAIT: Final = 0.25
 _OPERATION: Final = "SubscribeToShard"
 _SILENT: Final = Failure(FailureKind.TRANSIENT, "Silence", f"no event came for {SILENCE:g} s")
 _NO_CONTINUATION: Final = Failure(
@@ -64,7 +70,7 @@ class NextEvent(NamedTuple):
 
 @final
 class FanOutReader(PageReader):
-    """Reads one shard. ``start`` is the first position; ``consumer_arn`` names the registered consumer."""
+    """Reads one shard. ``start`` is the first position, and ``consumer_arn`` names the registered consumer."""
 
     read_by: ClassVar[Literal["polling", "fan-out"]] = "fan-out"
 
@@ -91,7 +97,7 @@ class FanOutReader(PageReader):
         self._backoff: Backoff = Backoff(*_BACKOFF, rng)
         self._next_at: Instant = now  # when the next call may be sent
         self._waiting_since: Instant = now  # when the last event was requested
-        self._last_number: int | None = None  # that of the last record
+        self._last_number: int | None = None  # the sequence number of the last record
 
     @property
     def is_subscribed(self) -> bool:
@@ -120,17 +126,17 @@ class FanOutReader(PageReader):
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """When to poll again. A reader without room is polled when the budget admits it."""
+        """Return when to poll again. A reader without room is polled when the budget admits it."""
         if self.has_unopened or self._blocked:
             return NEVER
         if self.state is ReaderState.READY:
-            return self._asked_at  # at once
+            return self._asked_at  # a past time: poll at once
         return self._next_at if self.state is ReaderState.STARTING else NEVER
 
     # ---- inputs
 
     def handle_subscribed(self, now: Instant) -> None:
-        """Handle the beginning of the subscription that was requested."""
+        """Handle the start of the requested subscription."""
         if self.state is ReaderState.STOPPED:
             return
         self._enter(ReaderState.READY)
@@ -138,7 +144,7 @@ class FanOutReader(PageReader):
         self._events.append(Subscribed(self.shard_id, self.position))
 
     def handle_event(self, event: SubscribeToShardEvent, now: Instant) -> None:
-        """Handle an event, which may have no records, or be the last one. ``take_pages`` returns its records."""
+        """Handle an event. It may contain no records, or be the last event. ``take_pages`` returns its records."""
         if self.state is ReaderState.STOPPED:
             return
         assert self.state is ReaderState.READING
@@ -147,7 +153,7 @@ class FanOutReader(PageReader):
         self._is_failing = False
         self.lag = None if event.millis_behind_latest is None else event.millis_behind_latest / 1000
         if now - self._waiting_since >= _REAL_WAIT:
-            # The event was not waiting in a buffer when it was requested, so the service made it after that.
+            # The event was not waiting in a buffer when it was requested, so the service created it later.
             self._asked_at = self._waiting_since
         self._notice_trimmed(raws, now)
         self._move(raws, continuation)
@@ -164,10 +170,10 @@ class FanOutReader(PageReader):
         else:
             self._backoff.reset()
             self._enter(ReaderState.READY)
-        self._open_slice()  # the budget admitted the request, and this slice with it
+        self._open_slice()  # when the budget admitted the request, it also admitted this slice
 
     def handle_end(self, now: Instant) -> None:
-        """Handle the end of the subscription: the service ends each one after 5 minutes."""
+        """Handle the end of the subscription. The service ends each subscription after 5 minutes."""
         if self.state is ReaderState.STOPPED:
             return
         self._enter(ReaderState.STARTING)
@@ -175,7 +181,7 @@ class FanOutReader(PageReader):
         self._events.append(SubscriptionEnded(self.shard_id, None, self._next_at))
 
     def handle_silence(self, now: Instant) -> None:
-        """Handle that no event came within the timeout of the request."""
+        """Handle a timeout: no event came within the timeout of the request."""
         self.handle_failure(_SILENT, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
@@ -194,14 +200,15 @@ class FanOutReader(PageReader):
             self._give_up(failure, ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED)
 
     def handle_deregistered(self, failure: Failure) -> None:
-        """Handle that the service does not know the registered consumer. The shard itself may exist."""
+        """Handle a failure because the service does not know the registered consumer. The shard itself may exist."""
         if self.state is not ReaderState.STOPPED:
             self._give_up(failure, ReaderState.FAILED)
 
     def handle_registered_again(self, consumer_arn: str, failure: Failure, now: Instant) -> None:
-        """Handle that the stream was re-created without the registered consumer, which now has another ARN.
+        """Handle a new registration of the consumer, under another ARN, after the stream was re-created.
 
-        The shard may belong to either stream. The next subscription shows which: that to an old shard is refused.
+        The shard may belong to the old or to the new stream. The next subscription shows which, because the service
+        refuses a subscription to an old shard.
         """
         if self.state is not ReaderState.STOPPED:
             self._consumer_arn = consumer_arn
@@ -227,14 +234,14 @@ class FanOutReader(PageReader):
             self._events.append(ReadFailed(self.shard_id, _OPERATION, failure, self._next_at))
 
     def _without_repeats(self, raws: list[RawRecord]) -> list[RawRecord]:
-        """Leave out the records that came before: some endpoints repeat the last one in a new subscription."""
+        """Leave out records that came before. Some endpoints repeat the last record in a new subscription."""
         last = self._last_number
         if last is None or not raws or int(raws[0].sequence_number) > last:
             return raws
         return [raw for raw in raws if int(raw.sequence_number) > last]
 
     def _move(self, raws: Sequence[RawRecord], continuation: str | None) -> None:
-        """Continue after this event from now on."""
+        """Move the position behind this event."""
         if raws:
             self._last_number = int(raws[-1].sequence_number)
             self._last_arrived_at = raws[-1].arrived_at

@@ -1,12 +1,12 @@
 """May this worker act as the owner of a lease right now?
 
-A grant stands for one uninterrupted period of holding a lease. Records refer to the grant that they were read under, so
-that user code can check it (``record.lease.held``) and fence its own writes with it (``record.lease.token``).
+A grant represents one uninterrupted period of holding a lease. A record refers to the grant under which it was read, so
+that user code can check the grant (``record.lease.held``) and fence its own writes (``record.lease.token``).
 
 Invariants:
 
-- A grant is in force until one lease duration after the last confirmed renewal was *sent* (L2). Once it has ended, it
-  is never in force again.
+- A grant is in force until one lease duration after the last confirmed renewal was *sent* (L2). A revoked grant is
+  never in force again.
 - The token is the counter that the lease had when it was taken. Every later holder has a greater token.
 """
 
@@ -20,8 +20,8 @@ from shardline.core.clock import Instant
 class Grant:
     """One period of holding a lease.
 
-    ``clock`` is the shell's clock. Machines do not call it. The user's threads need it: they may check a grant after
-    the lease has expired and before the shell gets to run.
+    ``clock`` is the shell's clock. Machines do not call it. The user's threads need the clock, because they may check a
+    grant after the lease has expired and before the shell runs.
     """
 
     __slots__ = ("_clock", "_revoked", "held_until", "shard_id", "token")
@@ -42,12 +42,12 @@ class Grant:
 
     @property
     def held(self) -> bool:
-        """Like ``in_force``, for user code: the time is read from the clock."""
+        """Whether we may act as the owner. Like ``in_force``, but for user code: the time is read from the clock."""
         # Without a clock, as in tests and simulations, only a revocation ends the grant for user code.
         return not self._revoked if self._clock is None else self.in_force(self._clock())
 
     def extend(self, held_until: Instant) -> None:
-        """Extend the grant after a confirmed renewal. Responses may come out of order, so the end never goes back."""
+        """Extend the grant after a confirmed renewal. Responses may arrive out of order: an earlier end is ignored."""
         self.held_until = max(self.held_until, held_until)
 
     def revoke(self) -> None:

@@ -1,27 +1,28 @@
 """Which rows must a group have, which rows can be deleted, and do the rows belong to this stream?
 
-These are functions of the topology and the rows. Every worker calls them. Rows are created and deleted by conditional
-writes, so it does not matter which worker writes, or how many write at the same time.
+The functions of this module depend only on the topology and the rows. Every worker calls them. Rows are created and
+deleted by conditional writes, so it does not matter which worker writes, or how many workers write at the same time.
 
 Invariants (docs/guarantees.md defines L3 and L6):
 
-- A new group gets rows for the shards that match its start: at TRIM_HORIZON the oldest shards, at LATEST the open
-  shards, at a timestamp the shards that were open then according to the service. Older shards count as finished (L3).
-- A shard found later, a descendant of a shard with a row, starts at TRIM_HORIZON whatever the start position is. It
-  gets its row when its parents are finished.
+- A new group gets rows for the shards that match its start. At TRIM_HORIZON, these are the oldest shards, at LATEST the
+  open shards, and at a timestamp the shards that were open at that time according to the service. Older shards count as
+  finished (L3).
+- A shard that is found later and descends from a shard with a row starts at TRIM_HORIZON, whatever the start position
+  is. It gets its row when its parents are finished.
 - Such a shard may have a parent that descends from no row (the other side of a merge). That side gets a row at the
-  start position, because the child would wait for it forever otherwise: at LATEST the parent itself, at a timestamp the
-  shard that was open then, otherwise the oldest shard of the line.
+  start position, because otherwise the child would wait for it forever. At LATEST, the parent itself gets the row, at a
+  timestamp the shard that was open at that time, and otherwise the oldest shard of the line.
 - A row is deleted when its shard is finished, its parents have no rows, and each child has a row that has left its
-  first position (the KCL's rule). Without the row, the shard or its children would look new before that.
-- Rows of a stream that was deleted and re-created are recognised: by a checkpoint before the shard begins or after it
-  ends, by another hash range, or by SHARD_END on an open shard.
-- A group at LATEST that has begun is completed from the time that its rows were pinned to, with the shards that were
+  first position (the KCL's rule). If the row were deleted earlier, the shard or its children would look new.
+- Rows of a stream that was deleted and re-created are recognised by a checkpoint before the beginning or after the end
+  of the shard, by another hash range, or by SHARD_END on an open shard.
+- A group at LATEST that has begun is completed from the time to which its rows were pinned, with the shards that were
   open at that time. The shards that are open now may differ for each worker that completes the group, and records that
-  were written to their parents meanwhile would be skipped.
-- If no row shows that time any more, the group was complete. A shard without relatives among the rows whose parents
-  are gone is then the rest of a line that no worker followed. It is read from its beginning, and its descendants after
-  it, open or not.
+  were written to the parents of these shards meanwhile would be skipped.
+- If no row shows that time any more, the group was complete. Then a shard that has no relatives among the rows, and
+  whose parents are gone, is the rest of a line that no worker followed. This shard is read from its beginning, and its
+  descendants are read after it, whether they are open or not.
 """
 
 import math
@@ -49,10 +50,10 @@ class GroupStart:
         self.is_pinned: bool = begun_at < math.inf
         """Whether the time at which a group at LATEST began is known."""
         self.latest_at: float = min(latest_at, begun_at)
-        """The time that LATEST is pinned to (L6): when the group began, or the service's time less 1 s when this worker
-        started."""
+        """The time to which LATEST is pinned (L6): the time at which the group began, or the service's time less 1 s
+        when this worker started."""
         self.matching: frozenset[str] = matching
-        """The shards that were open at the start time, or when a group at LATEST began. Empty: not known."""
+        """The shards that were open at the start time, or when a group at LATEST began. Empty if they are not known."""
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
         """Whether a shard without a row gets a row at the start position.
@@ -68,43 +69,43 @@ class GroupStart:
             return shard is None or shard.is_open
         if shard_id in self.matching:
             return True
-        # The oldest remaining shards: of a new group, or next to a sibling whose row makes the parents count as
-        # finished.
+        # Whether this is one of the oldest remaining shards: of a new group, or beside a sibling whose row makes the
+        # parents count as finished.
         is_oldest = without.isdisjoint(graph.parents(shard_id))
         if self.position == TRIM_HORIZON:
             return is_oldest
         # Parents that are gone may have been created and trimmed after the service listed the shards of the start time.
-        # A shard that was closed before the start time gets a row, too, and yields no records when read from that time.
+        # A shard that was closed before the start time gets a row, too, and contains no records from that time on.
         parents = graph.parents(shard_id)
         return is_oldest and (any(map(graph.is_present, parents)) or (begun and bool(parents)))
 
 
 def missing_rows(graph: ShardGraph, rows: Rows, start: GroupStart) -> list[Lease]:
-    """Return the rows to create now, oldest shards first, so that another worker can complete them after a crash."""
+    """Return the rows to create now, oldest shards first, so that after a crash another worker can create the rest."""
     assert graph.listings, "without a listing, no row is known to be missing"
     assert graph.covers(rows), "a graph that is older than the rows proves nothing"
     older = {other for shard_id in rows for other in graph.ancestors(shard_id)}
-    # Ancestors of a row count as finished: the KCL deletes finished rows, so a missing row is no reason to create one.
+    # Ancestors of a shard with a row count as finished. The KCL deletes the rows of finished shards, so a missing row
+    # alone is no reason to create a row.
     covered = {shard_id for shard_id in older if not graph.is_left_out(shard_id, rows)}
     missing = {shard_id for shard_id in graph.shard_ids if shard_id not in rows and shard_id not in covered}
-    # Heirs descend from a row and start at TRIM_HORIZON. Outsiders descend from no row. Those of them that are
-    # ancestors of
-    # an heir, the other sides of merges, are ``beside`` the known line.
+    # Heirs descend from a shard with a row and start at TRIM_HORIZON. Outsiders descend from no such shard. Outsiders
+    # that are ancestors of an heir, the other sides of merges, are ``beside`` the known line.
     heirs = {other for shard_id in rows for other in graph.descendants(shard_id)} & missing
     outsiders = missing - heirs
     beside = {other for shard_id in heirs for other in graph.ancestors(shard_id)} & outsiders
     new = [_row(graph, shard_id, None) for shard_id in heirs if _has_finished_parents(graph, shard_id, rows, missing)]
     unfollowed: set[str] = (
         set()
-    )  # lines that the group never followed, although it was complete: see the last invariant
+    )  # lines that the group never followed, although the group was complete: see the last invariant
     if rows and start.position == LATEST and not start.is_pinned:
         orphans = [shard_id for shard_id in outsiders if _is_orphan(graph, shard_id)]
         unfollowed = outsiders & _with_descendants(graph, orphans)
     new += [_row(graph, shard_id, None) for shard_id in unfollowed if outsiders.isdisjoint(graph.parents(shard_id))]
     for shard_id in outsiders - unfollowed:
-        # Three kinds of outsiders: ordinary ones match the start or do not. At LATEST, the direct parent of an heir is
-        # read from LATEST. Otherwise the line that leads to the heir is read from the shard of the start time, or from
-        # its oldest shard.
+        # There are three kinds of outsiders. Ordinary outsiders are read if they match the start. At LATEST, a direct
+        # parent of an heir is read from LATEST. Otherwise the line that leads to the heir is read from the shard of the
+        # start time, or from the oldest shard of the line.
         if shard_id not in beside:
             wanted = start.matches(shard_id, graph, outsiders, begun=bool(rows))
         elif start.position == LATEST and not start.matching:
@@ -140,8 +141,8 @@ def _has_finished_parents(graph: ShardGraph, shard_id: str, rows: Rows, missing:
 def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
     """Return the rows to create before this shard, which was read to its end, is marked as finished (L3).
 
-    The child of a merge waits until the other parent has a row. Otherwise the child's row would make that parent count
-    as finished.
+    The child of a merge gets no row until the other parent has a row. Otherwise the child's row would make that parent
+    count as finished.
     """
     new: list[Lease] = []
     for child in sorted(unrowed_children(graph, shard_id, rows)):
@@ -152,14 +153,14 @@ def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
 
 
 def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
-    """Return the children that need a row. A child with a descendant that has a row was finished, and its row
-    deleted.
+    """Return the children that need a row. If a descendant of a child has a row, the child was finished, and the
+    child's row was deleted.
     """
     return {child for child in graph.children(shard_id) if _is_new(graph, child, rows)}
 
 
 def _is_new(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
-    """Whether the shard is in the stream, and neither it nor a descendant has a row that proves it finished."""
+    """Whether the shard is in the stream, has no row, and has no descendant whose row proves that it is finished."""
     known = {shard_id, *graph.descendants(shard_id)}
     return graph.is_present(shard_id) and (known.isdisjoint(rows) or graph.is_left_out(shard_id, rows))
 
@@ -172,8 +173,8 @@ def deletable_rows(graph: ShardGraph, rows: Rows) -> list[Lease]:
             continue
         children = graph.children(shard_id) | row.child_ids
         parents = {*graph.parents(shard_id), *row.parent_ids}
-        # The parents' rows go first. While a child has not begun, this shard would seem to be left out without its row
-        # (``ShardGraph.is_left_out``), and would be read again.
+        # The parents' rows are deleted first. If this row were deleted before each child has begun, this shard would
+        # seem to be left out (``ShardGraph.is_left_out``), and would be read again.
         if not parents.isdisjoint(rows) or not all(_has_begun(graph, child, rows) for child in children):
             continue
         # A finished shard without known children may have children that no listing has shown so far.
@@ -190,7 +191,7 @@ def _has_begun(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
 
 
 def foreign_rows(graph: ShardGraph, rows: Rows) -> list[tuple[Lease, str]]:
-    """Return the rows that cannot belong to this stream, each with the reason."""
+    """Return the rows that cannot belong to this stream, and the reason for each row."""
     found: list[tuple[Lease, str]] = []
     for shard_id, row in rows.items():
         shard = graph.shard(shard_id)
@@ -205,7 +206,7 @@ def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
     begin, end = shard.starting_sequence_number, shard.ending_sequence_number
     if at is not None and at.number < begin.number:
         yield f"it is at {at}, but the shard begins at {begin}"
-    # An end before the shard's own beginning proves nothing: kinesis-local writes 2^63 - 1 there.
+    # An end before the shard's own beginning proves nothing: kinesis-local reports 2^63 - 1 as the end.
     if at is not None and end is not None and begin.number <= end.number < at.number:
         yield f"it is at {at}, but the shard ends at {end}"
     if row.checkpoint.is_finished and shard.is_open:
@@ -226,6 +227,6 @@ def _row(graph: ShardGraph, shard_id: str, start: GroupStart | None) -> Lease:
 
 
 def _begin(graph: ShardGraph, shard_id: str) -> float:
-    """A sort key, oldest shards first. Announced shards, which no listing has shown so far, are the youngest."""
+    """Return a sort key that puts the oldest shards first, and announced shards, which were never listed, last."""
     shard = graph.shard(shard_id)
     return float("inf") if shard is None else shard.starting_sequence_number.number

@@ -1,6 +1,6 @@
-"""Checks the handler, and the failure policy, that a user passes.
+"""Checks the handler and the failure policy that a user passes.
 
-Each wrong one raises a ``UsageError`` that names it, the value, and what is allowed.
+A wrong argument raises a ``UsageError`` that names the argument, its value and the allowed values.
 """
 
 import inspect
@@ -31,12 +31,12 @@ def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
 
 
 def is_async_callable(handler: object) -> bool:
-    """Whether calling it returns a coroutine."""
+    """Whether a call of the handler returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its existence
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
 def _is_generator_function(handler: object) -> bool:
-    """Whether calling it, plain or async, only creates a generator."""
+    """Whether a call of the handler only creates a generator, plain or async."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(is_kind(each) for is_kind in kinds for each in (handler, getattr(handler, "__call__", None)))  # noqa: B004 - as above

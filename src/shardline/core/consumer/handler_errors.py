@@ -4,8 +4,8 @@ Invariants:
 
 - The description leaves out words of the message that occur in the data or the key of a record, and passwords in URLs
   or after words such as ``password``. If the records are too large to search, it leaves out the whole message.
-- Describing never fails, even if the exception's ``__str__`` raises.
-- The place is a line of the caller's code: the first frame below Shardline's own.
+- Describing an exception never fails, even if the exception's ``__str__`` raises.
+- The place is a line of the caller's code: that of the first frame that does not belong to Shardline.
 """
 
 import re
@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, final
 from shardline.model.record import Record
 
 _MESSAGE_MAX_LENGTH: Final = 200
-_COMPARED_MAX_BYTES: Final = 1_048_576  # searching this much for one word takes about 0.1 ms
+_COMPARED_MAX_BYTES: Final = 1_048_576  # searching this many bytes for one word takes about 0.1 ms
 _LEFT_OUT: Final = "…"
 _WORD: Final = re.compile(r"[\w.@+-]+")
-_SHORT: Final = 3  # shorter words without a digit are shown: they occur in every text
+_SHORT: Final = 3  # shorter words without a digit are shown, because they occur in every text
 _SECRET_NAMES: Final = r"pass|passwd|password|secret|token|authorization|api[_-]?key"  # noqa: S105 - their names
 _SECRETS: Final = (
     (re.compile(r"(?<=://)[^/\s@]+(?=@)"), _LEFT_OUT),
@@ -29,12 +29,12 @@ _SECRETS: Final = (
 
 @final
 class ErrorSummary(NamedTuple):
-    """An exception, fit for logs and events."""
+    """A description of an exception that is safe for logs and events."""
 
     error_type: str
     message: str
     place: str
-    """Where in the caller's code it was raised, such as ``bill (worker.py:12)``. Empty if unknown."""
+    """Where in the caller's code the exception was raised, such as ``bill (worker.py:12)``. Empty if unknown."""
 
 
 def summarize_error(error: object, records: Sequence[Record]) -> ErrorSummary:
@@ -49,8 +49,8 @@ def _message(error: object, records: Sequence[Record]) -> str:
         return "the exception's text cannot be shown"
     if not message or sum(len(record.data) for record in records) > _COMPARED_MAX_BYTES:
         return ""
-    # Cut first, because searching takes time for each word. Four times the length leaves enough after words were left
-    # out.
+    # Shorten the message first, because searching takes time for each word. Four times the maximum length is enough,
+    # even if many words are left out.
     message = " ".join(message[: 4 * _MESSAGE_MAX_LENGTH].split())
     for secret, shown in _SECRETS:
         message = secret.sub(shown, message)
@@ -59,7 +59,7 @@ def _message(error: object, records: Sequence[Record]) -> str:
 
     def show(found: re.Match[str]) -> str:
         word = found[0].strip(".-+")
-        # Short numbers are searched for: they may be ages or amounts from the records.
+        # Even short numbers are searched for, because they may be ages or amounts from the records.
         if len(word) < _SHORT and not any(map(str.isdigit, word)):
             return found[0]
         sought = word.lower().encode(errors="replace")

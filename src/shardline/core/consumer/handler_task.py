@@ -7,12 +7,12 @@ the outcome. The failure policy (``failure_policy.BatchWork``) decides about ret
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
 - Within a shard, records are handled in order, one record or batch at a time.
-- A record is done when its handler has returned or its dead letter was written. If the policy gives up, the run stops,
-  and the record is delivered again later.
+- A record is done when its handler has returned or its dead letter was written. If the policy stops the run, the record
+  is delivered again later.
 - A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. This includes
   threads and sections that are shielded from cancellation, so the next task of the same shard waits for the handler.
 - When the consumer is closed, or another worker asks for the lease, the handler may finish its current records. A batch
-  that waits for a retry is given back.
+  that waits for a retry is given back to the queue.
 """
 
 from typing import Any, Final, NamedTuple, TypeAlias, final
@@ -30,8 +30,8 @@ from shardline.model.record import Record
 
 @final
 class Handle(NamedTuple):
-    """Take the records of the cursor one by one and call the handler with each, until the cursor is closed or a call
-    fails. After a failure, the record that was taken last is the one that failed.
+    """Take the records of the cursor one by one and call the handler with each record, until the cursor is closed or a
+    call fails. After a failure, the record that was taken last is the failed record.
     """
 
     cursor: Cursor
@@ -41,8 +41,8 @@ class Handle(NamedTuple):
 class Attempt(NamedTuple):
     """Call the handler once with these records, or with the single record if the run has no batches.
 
-    First check whether the lease is held. If it is not, do not call the handler, and answer with ``NOT_CALLED``. The
-    process may have been suspended after it got this step.
+    First check whether the lease is still held, because the process may have been suspended after it got this step. If
+    the lease is not held, do not call the handler, and answer with ``NOT_CALLED``.
     """
 
     records: list[Record[Any]]
@@ -50,7 +50,7 @@ class Attempt(NamedTuple):
 
 @final
 class Stop(NamedTuple):
-    """The policy gave up: end the run with ``HandlerFailed``."""
+    """End the run with ``HandlerFailed``, because the last attempt failed."""
 
     shard_id: str
     records: list[Record[Any]]
@@ -62,21 +62,21 @@ Step: TypeAlias = Handle | Attempt | WriteDeadLetter | Stop
 
 @final
 class Outcome(NamedTuple):
-    """The outcome of a step. ``error`` is the exception of the handler or of writing the dead letter, or ``None``."""
+    """The outcome of a step. ``error`` is the exception that the handler or the dead letter raised, or ``None``."""
 
     error: object = None
     summary: ErrorSummary = ErrorSummary("", "", "")
 
 
 NOT_CALLED: Final = Outcome()
-"""The handler was not called, because the lease had lapsed (L2)."""
+"""The outcome of a step whose handler was not called, because the lease had lapsed (L2)."""
 
 
 @final
 class HandlerTask(Taker):
-    """The task that calls the handler for one lease. The answer to its request is ``step``. ``None``: the task ends.
+    """The task that calls the handler for one lease. The answer to its request is ``step``, or ``None`` if it ends.
 
-    The shell writes ``outcome`` before it asks, and sets ``cursor.taken_at`` when it calls the handler.
+    The shell writes ``outcome`` before it requests a step, and sets ``cursor.taken_at`` when it calls the handler.
     """
 
     def __init__(self, run: "Run", shard: HeldShard) -> None:
@@ -87,12 +87,12 @@ class HandlerTask(Taker):
         self._work: BatchWork | None = None
         self.step: Step | None = None
         self.outcome: Outcome = Outcome()
-        """The outcome of the last step. The shell writes it."""
+        """The outcome of the last step. Written by the shell."""
         self._hand_out.bind(self, shard)
 
     @property
     def is_lease_held(self) -> bool:
-        """Whether the handler may be called with the records of the last step, by the clock of the shell (L2)."""
+        """Whether the handler may be called with the records of the last step, according to the shell's clock (L2)."""
         return self.shard is not None and self.shard.grant.held
 
     def serve(self, now: Instant) -> Instant | None:
@@ -126,8 +126,8 @@ class HandlerTask(Taker):
         step, (error, summary) = self.step, self.outcome
         if isinstance(step, Handle):
             if error is not None:
-                # The first call was made on the fast path, without a BatchWork. Create one now, as if it had made that
-                # attempt.
+                # The first call was made on the fast path, without a BatchWork. Create a BatchWork now, as if it had
+                # made that attempt.
                 self._work = BatchWork([self.cursor.records[self.cursor.place - 1]], self._policy, self._rng, now)
                 self._work.poll_attempt(now)
                 self._work.handle_error(error, now, summary)
@@ -147,8 +147,8 @@ class HandlerTask(Taker):
                 work.handle_dead_letter_failed(error, now, summary)
                 return
             if self._hand_out.is_manual:
-                # With manual acknowledgements the handler acknowledges its records, but this handler failed. The dead
-                # letter stands in for it.
+                # With manual acknowledgements, the handler acknowledges its records. This handler failed, so the dead
+                # letter acknowledges them instead.
                 for record in step.letter.records:
                     self._hand_out.ack(record, now)
             work.handle_dead_letter_written(now)
@@ -167,7 +167,7 @@ class HandlerTask(Taker):
             self._work = BatchWork(found.take_all(), self._policy, self._rng, now)
 
     def _next_of(self, work: BatchWork, now: Instant) -> Step | Instant | None:
-        """Return the policy's next step, or when to ask again. ``None``: its records are done or were given back."""
+        """Return the policy's next step, or when to ask again. ``None`` if the records are done or were given back."""
         hand_out, cursor, shard = self._hand_out, self.cursor, self.shard
         assert shard is not None, "a handler works on one shard"
         done = work.take_done()
@@ -177,7 +177,7 @@ class HandlerTask(Taker):
         hand_out.handle_failures(work.take_events())
         if work.is_stopped:
             return Stop(shard.shard_id, list(work.part), work.error)
-        # A batch that waits for its next attempt would hold up the hand-over or the close. Give it back instead.
+        # A batch that waits for its next attempt would delay the hand-over or the close, so it is given back.
         if work.is_done or (shard.is_stopping and work.next_deadline() != NEVER):
             self._work = None
             if not work.is_done:
@@ -193,8 +193,8 @@ class HandlerTask(Taker):
 
 @final
 class Run(Taker):
-    """One ``Consumer.run``. The answer to its request is ``new_tasks``, to be started, or ``is_over``: wait for the
-    running tasks, and end.
+    """One ``Consumer.run``. The answer to its request is ``new_tasks``, the tasks to start. If ``is_over`` is set, the
+    run waits for the running tasks and ends.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Run(Taker):
         if self.hand_out.is_over or self.hand_out.bounds.is_exhausted:
             self.new_tasks, self.is_over = [], True
             return None
-        # A lease may be lost again before the run was served.
+        # Leave out leases that were lost before the run was served.
         shards, self._shards = [shard for shard in self._shards if not shard.is_over], {}
         self.new_tasks = [HandlerTask(self, shard) for shard in shards]
         return None if shards else NEVER

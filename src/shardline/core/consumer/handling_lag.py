@@ -12,30 +12,30 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import DeadLetterFailed, HandlerRetried, HandlingEvent, RecordsDeadLettered
 from shardline.model.record import Record
 
-_DATE_RESOLUTION: Final = 1.5  # seconds: an HTTP Date has whole seconds, and is as old as its response
+_DATE_RESOLUTION: Final = 1.5  # in seconds: an HTTP Date has whole seconds, and is as old as its response
 
 
 @final
 class HandlingState(NamedTuple):
-    """The records of one page that user code has, and those that wait for it."""
+    """The records of one page that user code has, and the records that wait for user code."""
 
     oldest: Record | None = None
     """The first record of the page that is not done."""
     records: int = 0
     """How many records user code has."""
     waiting: int = 0
-    """How many records of the page come after these."""
+    """How many records of the page wait for user code."""
     since: Instant | None = None
-    """When user code was given its records. ``None`` while they wait for a retry."""
+    """When user code got its records. ``None`` while the records wait for a retry."""
 
 
 def service_now(service_time: float, wall_time: float) -> float:
-    """Return the service's current time, in seconds since 1970. Ages are measured by it.
+    """Return the service's current time, in seconds since 1970. The ages of records are measured against this time.
 
     Args:
         service_time: the estimate from the Date header of the last response. Dates have whole seconds, so the estimate
             may be up to a second early.
-        wall_time: the time of our own clock, which is more precise. It is used if it agrees with the estimate.
+        wall_time: the time of our own clock, which is more precise. This time is used if it agrees with the estimate.
     """
     return wall_time if 0.0 <= wall_time - service_time < _DATE_RESOLUTION else service_time
 
@@ -43,11 +43,14 @@ def service_now(service_time: float, wall_time: float) -> float:
 def handling_lag(
     arrivals: Iterable[float | None], unread_age: float | None, reading_lag: float | None, now: float
 ) -> float | None:
-    """Return the age of the shard's oldest record that is not done, or ``None`` if it is unknown.
+    """Return the age of the shard's oldest record that is not done, or ``None`` if the age is unknown.
 
-    Args: arrivals: the arrival time of the oldest record of each stage that has records (in hand, waiting). ``None``
-    for a record whose arrival time the service did not send. unread_age: the age of the oldest unread record. It counts
-    if no stage has records. reading_lag: the result if no arrival time is known. now: the service's time.
+    Args:
+        arrivals: the arrival time of the oldest record of each stage that has records (in hand, waiting). ``None`` for
+            a record whose arrival time the service did not send.
+        unread_age: the age of the oldest unread record. This is the result if no stage has records.
+        reading_lag: the result if records exist but no arrival time is known.
+        now: the service's time.
     """
     found = list(arrivals)
     known = [arrived_at for arrived_at in found if arrived_at is not None]
@@ -58,15 +61,15 @@ def handling_lag(
 
 @final
 class HandlingCounts:
-    """Counts the outcomes of failed handlers since the consumer was started."""
+    """Counts the outcomes of failed handlers since the consumer's start."""
 
     def __init__(self) -> None:
         self.retries: int = 0
-        """Failed calls of a handler after which the records were retried."""
+        """The number of failed calls of a handler after which the records were retried."""
         self.dead_letters: int = 0
-        """Records that were dead-lettered."""
+        """The number of records that were dead-lettered."""
         self.failed_records: int = 0
-        """Records that ended a ``run`` with ``HandlerFailed``."""
+        """The number of records because of which a ``run`` ended with ``HandlerFailed``."""
 
     def handle_events(self, events: Iterable[HandlingEvent]) -> None:
         """Count events of the failure policy."""

@@ -1,26 +1,28 @@
-"""Decides which records go to which caller, which of them are done, and which are delivered again.
+"""Decides which records go to which caller, which records are done, and which records are delivered again.
 
 The hand-out connects the readers, which bring pages, with the takers: iterators and the tasks of handlers. It works for
-all streams of a consumer, each of which has its own coordinator. Only the host of the consumer calls it. User code
-posts ``ask`` to the host and takes records from the ``Cursor`` that it gets as the answer. Every taker uses the same
-three calls: ``take`` the next page or a part of it, ``report`` how far user code has come, and ``give_back`` the rest.
+all streams of a consumer, each of which has its own coordinator. Only the host of the consumer calls the hand-out. User
+code posts ``ask`` to the host and takes records from the ``Cursor`` that it gets as the answer. Every taker uses the
+same three calls: ``take`` the next page or a part of it, ``report`` how far user code has come, and ``give_back`` the
+remaining records.
 
 Invariants (docs/guarantees.md defines the C and L invariants):
 
-- C5, L4: records are acknowledged under the grant that they were read under, while it is in force. Requesting the next
-  record finishes the last one.
-- Shards take turns: after a take, the shard goes to the end of the line.
-- Of each shard, user code has one record or batch at a time, even if the lease is lost and gained again meanwhile.
-  While a handler is still at work, in a thread or in a section that is shielded from cancellation, no other record of
-  its shard is handed out.
+- C5, L4: a record is acknowledged under the grant under which it was read, while this grant is in force. Requesting the
+  next record finishes the last record.
+- Shards take turns: after a take, the shard goes to the end of the queue.
+- User code has one record or batch of each shard at a time, even if the lease is lost and gained again meanwhile. While
+  a handler is still at work, in a thread or in a section that is shielded from cancellation, no other record of its
+  shard is handed out.
 - A lease that another worker asked for is released as soon as the user has no more records of its shard. With manual
-  acknowledgements, it is released once all of them are acknowledged. Prefetched records are dropped, and the next owner
-  reads them again.
+  acknowledgements, the lease is released once all these records are acknowledged. Prefetched records are dropped, and
+  the next owner reads them again.
 - A page counts against the prefetch budget until the user is done with it.
 - The end of a shard is reported once, when the user is done with its last record (C3).
 - The user's callbacks (``lifecycle``) are called before the first record of a lease is handed out, before SHARD_END is
   committed, and before the lease is released.
-- There is one iteration at a time. A new one ends the older one, and the record that the older one had in hand is done.
+- There is one iteration at a time. A new iteration ends the older one, and the record that the older one had in hand is
+  done.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,7 +65,7 @@ class Iteration(Taker):
 
 
 class StopReading(NamedTuple):
-    """End the task that reads this shard. Its reader is stopped."""
+    """End the task that reads this shard, because the shard's reader was stopped."""
 
     shard: HeldShard
 
@@ -75,7 +77,7 @@ class WakeReader(NamedTuple):
 
 
 class CancelHandler(NamedTuple):
-    """Cancel this handler's task, because its lease was lost (L2). A handler in a thread cannot be cancelled; its
+    """Cancel this handler's task, because its lease was lost (L2). A handler in a thread cannot be cancelled. Its
     cursor is closed instead.
     """
 
@@ -95,7 +97,7 @@ OutEvent: TypeAlias = HandlingEvent | WatchEvent | RecordsHandedOut | RecordsHan
 
 @final
 class HandOut:
-    """The records of one consumer that user code has in hand, and those that wait for it.
+    """The records of one consumer that user code has in hand, and the records that wait for user code.
 
     Args:
         coordinators: the coordinator of each stream, by the name of the stream.
@@ -127,14 +129,14 @@ class HandOut:
         self.is_manual: bool = config.ack == "manual"
         self.shards: dict[ShardKey, HeldShard] = {}
         self.current: Taker | None = None
-        """The current iteration or run. Older ones get no more records."""
+        """The current iteration or run. Older iterations and runs get no more records."""
         self.failure: object = None
-        """Why no more records are handed out, if something failed. The shell turns it into an exception."""
+        """Why no more records are handed out, if something failed. The shell turns the reason into an exception."""
         self.is_closing: bool = False
         self.has_ended: bool = False
         self._report_interval: float = max(report_interval, _REPORT_INTERVAL_MIN)
         self._reported_at: Instant = -NEVER
-        self._line: dict[ShardKey, HeldShard] = {}  # the shards with pages and no cursor, next first
+        self._line: dict[ShardKey, HeldShard] = {}  # the queue of the shards with pages and no cursor
         self._in_hand: dict[Taker, HeldShard] = {}
         self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of each shard, until they end
         self._questions: Questions = Questions()
@@ -146,7 +148,7 @@ class HandOut:
 
     @property
     def is_over(self) -> bool:
-        """Whether the hand-out has ended: no more records will be handed out."""
+        """Whether the hand-out is over, so that no more records will be handed out."""
         return self.failure is not None or self.is_closing or self.has_ended
 
     def is_busy(self, key: ShardKey, taker: Taker | None = None) -> bool:
@@ -160,16 +162,16 @@ class HandOut:
     # ---- commands: takers
 
     def begin(self, taker: Taker, now: Instant) -> None:
-        """Begin an iteration or a run. It ends the older one, whose records in hand are done (C5)."""
+        """Begin an iteration or a run. This ends the older iteration or run, whose records in hand are done (C5)."""
         older = self.current
         # The host handles messages in order, but two threads may have created their iterations in another order. The
-        # later one wins.
+        # iteration that was created later wins.
         if taker is older or (older is not None and older.number > taker.number):
             return
         self.current = taker
         self.bounds.restart(now)
         if older is not None:
-            # Starting a new iteration is a request for the next record, so the last record of the older one is done.
+            # Starting an iteration is a request for the next record, so the last record of the older one is done.
             self.settle(older, now, done=True)
             self._questions.withdraw(older)
             older.is_over = True
@@ -178,22 +180,22 @@ class HandOut:
         self._questions.serve(now)
 
     def bind(self, taker: Taker, shard: HeldShard) -> None:
-        """Bind the taker to this shard: it takes from no other."""
+        """Bind the taker to this shard, so that it takes records from no other shard."""
         taker.shard = shard
         self._tasks.setdefault(shard.key, {})[taker] = None
 
     def ask(self, taker: Taker, number: int, now: Instant) -> None:
-        """Request more records for user code. The records that it has taken so far are done (C5).
+        """Request more records for user code. The records that user code has taken so far are done (C5).
 
         ``take_answered`` returns the taker when its answer is ready. ``number`` is the value of ``taker.asked`` when
-        user code asked: if an answer overtook this request, the request is void.
+        user code asked. If the taker was answered before this request arrived, the request is void.
         """
         self._questions.ask(taker, number)
         self._questions.serve(now)
 
     def settle(self, taker: Taker, now: Instant, *, done: bool) -> None:
-        """End the taker's use of its cursor. With ``done``, the record that it took last is done. Otherwise that record
-        is handed out again, like those that were not taken.
+        """End the taker's use of its cursor. With ``done``, the record that was taken last is done. Otherwise that
+        record is handed out again, like the records that were not taken.
         """
         self.give_back(taker, taker.cursor.place if done else taker.cursor.done, now)
         self._questions.serve(now)
@@ -201,7 +203,8 @@ class HandOut:
     def leave(self, taker: Taker, now: Instant, *, is_at_work: bool = False) -> None:
         """Remove a taker whose task has ended. Its unfinished records are handed out again.
 
-        ``is_at_work`` means that the handler is still running in a thread. Call ``handle_work_ended`` when it returns.
+        ``is_at_work`` means that the handler is still running in a thread. In this case, call ``handle_work_ended``
+        when the handler returns.
         """
         self.give_back(taker, taker.cursor.done, now)
         self._questions.withdraw(taker)
@@ -211,16 +214,16 @@ class HandOut:
         self._questions.serve(now)
 
     def ack(self, record: Record, now: Instant, *, through: bool = False) -> None:
-        """Acknowledge the record and, with ``through``, all before it. Without manual acknowledgements, records are
-        done in order, so all before it are always included.
+        """Acknowledge the record and, with ``through``, all records before it. Without manual acknowledgements, records
+        are done in order, so all records before it are always included.
         """
         shard = self.shards.get((record.stream or "", record.shard_id or ""))
         if shard is None or shard.grant is not record.lease:
             return  # L4: the lease that the record was read under is gone
-        if shard.cursor is not None:  # report first: the tracker knows only records that were delivered to it
+        if shard.cursor is not None:  # report first, because the tracker knows only delivered records
             self._want_pump(shard.report(shard.cursor.done, now))
-        # An acknowledgement may make room below ``max_unacknowledged``. The takers of the shard can then get more
-        # records.
+        # After an acknowledgement, fewer than ``max_unacknowledged`` records may be unacknowledged. Then the takers of
+        # the shard can get more records.
         was_full = shard.is_full
         self._want_pump(shard.acknowledge(record, now, through=through or not self.is_manual))
         self._leave_if_done(shard)
@@ -239,7 +242,7 @@ class HandOut:
                 self._leave_if_done(shard)
 
     def fail(self, reason: object, now: Instant) -> None:
-        """Stop handing out records for this reason. If called again, the first reason stays."""
+        """Stop handing out records for this reason. If this is called again, the first reason stays."""
         if self.failure is None:
             self.failure = reason
         self._stop_all(now)
@@ -247,14 +250,14 @@ class HandOut:
     def end(self, now: Instant) -> None:
         """Drop every lease and answer every taker, because the host ends."""
         self.has_ended = True
-        # A copy: ``_drop`` removes the shard from the dictionary.
+        # Loop over a copy, because ``_drop`` removes the shard from the dictionary.
         for shard in [*self.shards.values()]:
             self._drop(shard)
         self._questions.mark_due()
         self._questions.serve(now)
 
     def disown(self, reason: object) -> None:
-        """Stop handing out and acknowledging records in a forked child process: the leases belong to the parent."""
+        """Stop handing out and acknowledging records in a forked child process, because the parent owns the leases."""
         self.failure = reason
         for shard in self.shards.values():
             shard.grant.revoke()
@@ -264,20 +267,21 @@ class HandOut:
     # ---- the three calls of a taker
 
     def take(self, taker: Taker, now: Instant) -> Cursor | Instant | None:
-        """Return the next page for the taker, or a part of it. The records that it has taken before are done (C5).
+        """Return the next page, or a part of a page, for the taker. The records that it took before are done (C5).
 
-        Returns: The cursor, or the time to try again if nothing happens before, or ``None`` if there will be no more
-        records.
+        Returns:
+            The cursor, the time to try again unless something happens earlier, or ``None`` if no more records will
+            come.
         """
         if taker.cursor.is_current(now):
-            return taker.cursor  # the caller that asked for it was interrupted before it took a record
+            return taker.cursor  # the caller that asked for this cursor was interrupted before it took a record
         self.give_back(taker, taker.cursor.place, now)
         while not self.is_over:
             shard, until = self._choose(taker, now)
             if shard is None:
                 return until
-            # The shard leaves the line while its cursor is in hand. ``give_back`` puts it at the end, so shards take
-            # turns.
+            # The shard leaves the queue while its cursor is in hand. ``give_back`` puts the shard at the end of the
+            # queue, so that shards take turns.
             self._line.pop(shard.key, None)
             self._in_hand[taker] = shard
             self.bounds.handle_activity(now)
@@ -295,18 +299,18 @@ class HandOut:
             self._want_pump(shard.report(taker.cursor.done, now))
 
     def give_back(self, taker: Taker, done: int, now: Instant) -> None:
-        """Take the cursor from the taker. The first ``done`` records are done, and the others wait for the next
+        """Take the cursor from the taker. The first ``done`` records are done, and the other records wait for the next
         taker.
         """
         shard = self._in_hand.pop(taker, None)
         if shard is None:
             return
-        taker.cursor.end = 0  # first: user code must not take a record that goes back to the line
+        taker.cursor.end = 0  # comes first, because user code must not take a record that waits for the next taker
         self._want_pump(shard.report(done, now))
         self.work.count_handled(shard.shard_id, taker.cursor, done, now)
         for page in shard.close(done):
             self.budget.release(shard.key, page.held_bytes)
-        if shard.has_ended and self.lifecycle.end(shard):  # once: nothing is handed out after the end
+        if shard.has_ended and self.lifecycle.end(shard):  # happens once, as nothing is handed out after the end
             shard.report_end(now)
         self.bounds.handle_activity(now)
         if shard.pages:
@@ -345,7 +349,10 @@ class HandOut:
         self._questions.serve(now)
 
     def handle_gone(self, stream: str, shard_id: str, now: Instant, *, finished: bool = False) -> None:
-        """Drop a lease that was lost or released, or whose hand-over is overdue. ``finished``: SHARD_END is written."""
+        """Drop a lease that was lost or released, or whose hand-over is overdue.
+
+        ``finished`` means that SHARD_END was written.
+        """
         shard = self.shards.get((stream, shard_id))
         if shard is not None:
             self._drop(shard, finished=finished)
@@ -354,13 +361,13 @@ class HandOut:
     def handle_called_back(
         self, call: CallBack, now: Instant, *, has_returned: bool = True, error: object = None
     ) -> None:
-        """Handle the end of a callback. If it raised ``error``, the consumer fails with it."""
+        """Handle the end of a callback. If the callback raised ``error``, the consumer fails with this error."""
         shard = call.shard
-        self._is_pump_due = True  # something may be written now: SHARD_END, or the release of the lease
+        self._is_pump_due = True  # the coordinator may now write SHARD_END or release the lease
         self.lifecycle.handle_called(call, has_returned=has_returned)
         if has_returned and call.kind is CallbackKind.SHARD_END:
             shard.report_end(now)
-        self._leave_if_done(shard)  # before the failure: an exception of on_revoked does not keep the lease
+        self._leave_if_done(shard)  # called before ``fail``, so that the lease is released even if on_revoked raised
         self.lifecycle.revoke_lost(self._has_user_code)
         self._mark_due(shard.key)
         if error is not None:
@@ -377,7 +384,7 @@ class HandOut:
         self._questions.serve(now)
 
     def handle_read(self) -> None:
-        """Note that a reader was answered: the consumer may now be ready, or have reached the newest record."""
+        """Note that a reader was answered. The consumer may now be ready, or have reached the newest record."""
         self._want_pump(self.bounds.is_awaited)
 
     def handle_reader_over(self, shard: HeldShard, now: Instant) -> None:
@@ -402,7 +409,7 @@ class HandOut:
         self._events += events
 
     def handle_time(self, now: Instant) -> None:
-        """Check the progress of user code and the bounds of the run. Call it before polling the coordinators."""
+        """Check the progress of user code and the bounds of the run. Call this before polling the coordinators."""
         for taker, shard in [*self._in_hand.items()]:
             self.report(taker, now)
             self.work.count_progress(shard.shard_id, taker.cursor, now)
@@ -444,7 +451,7 @@ class HandOut:
         return is_due
 
     def next_deadline(self) -> Instant:
-        """When to call ``handle_time``, if nothing happens before."""
+        """Return when to call ``handle_time``, unless something happens earlier."""
         report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
         return min(report_at, self.work.measure_at, *waits)
@@ -452,7 +459,7 @@ class HandOut:
     # ---- internal: handing out
 
     def _mark_due(self, key: ShardKey) -> None:
-        """Serve the takers of this shard again, because something has changed for them."""
+        """Serve the takers of this shard again, because their answers may have changed."""
         self._questions.mark_due(self._tasks.get(key, ()))
         if self.current is not None:
             self._questions.mark_due((self.current,))
@@ -464,8 +471,8 @@ class HandOut:
         line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False
         for shard in line.values():
-            # Only a bound taker gets here with a stopping shard, because ``_stop`` removes the shard from the line. Its
-            # task has to end.
+            # Only a bound taker can find a stopping shard, because ``_stop`` removes the shard from the queue. The task
+            # of this taker has to end.
             if shard.is_stopping:
                 return None, None
             if not shard.pages:
@@ -478,8 +485,8 @@ class HandOut:
         return None, None if self.bounds.is_exhausted and not has_pages else until
 
     def _due_at(self, shard: HeldShard, taker: Taker) -> Instant:
-        """When to hand out the next records of the shard. NEVER: not before an acknowledgement, or a handler's
-        return.
+        """Return when to hand out the next records of the shard. NEVER if an acknowledgement, the return of a handler
+        or the end of a callback has to come first.
         """
         if shard.is_full or self.is_busy(shard.key, taker) or not self.lifecycle.may_hand_out(shard):
             return NEVER
@@ -502,26 +509,26 @@ class HandOut:
         if self.lifecycle.is_wanted and shard.is_stopping and not shard.is_over:
             is_free = shard.is_held and not self._has_user_code(shard)
             is_called = is_free and self.lifecycle.release(shard, self._reason(shard))
-            # The coordinator releases all leases after the last callback. If it got free leases before, it would take
-            # them again.
+            # If the consumer is closing, the coordinator releases all leases after the last callback. A lease that was
+            # released earlier would be taken again.
             if not is_called or not shard.is_asked:
                 return
         if self.failure is None:
             self._want_pump(shard.leave_if_done())
 
     def _reason(self, shard: HeldShard) -> Reason:
-        """Why this worker releases the lease, or does not have it any more."""
+        """Return why this worker releases the lease or no longer has it."""
         if shard.is_asked:
             return "hand-over"
         return "close" if self.is_closing else "lost"
 
     def _has_user_code(self, shard: HeldShard) -> bool:
-        """Whether user code has records of the shard, or a handler is still at work on one."""
+        """Whether user code has records of the shard, or a handler is still at work on a record of the shard."""
         tasks = self._tasks.get(shard.key, ())
         return shard.cursor is not None or any(task.is_at_work and task.shard is shard for task in tasks)
 
     def _note_user_code_ended(self, taker: Taker) -> None:
-        """Make the calls that wait until the taker's handler is done."""
+        """Make the callbacks that had to wait until the taker's handler was done."""
         if taker.shard is not None and self.lifecycle.is_wanted:
             self._leave_if_done(taker.shard)
             self.lifecycle.revoke_lost(self._has_user_code)
@@ -553,11 +560,11 @@ class HandOut:
         if shard.cursor is not None:
             shard.cursor.take_back()
         self._actions.append(StopReading(shard))
-        self._admit()  # the other shards have a larger share of the budget now
+        self._admit()  # the other shards now have a larger share of the budget
         self._mark_due(shard.key)
 
     def _drop(self, shard: HeldShard, *, finished: bool = False) -> None:
-        """Stop reading the shard and cancel its handlers, because the lease was lost."""
+        """Stop reading the shard and cancel its handlers, because the lease is gone."""
         del self.shards[shard.key]
         shard.is_over = True
         self._stop(shard)
@@ -576,8 +583,8 @@ class HandOut:
         if self.is_manual:
             for key, shard in self.shards.items():
                 holding = shard.holding
-                # With manual acknowledgements, user code may keep many records. The oldest unacknowledged one blocks
-                # the checkpoint, so it is the one to watch.
+                # With manual acknowledgements, user code may keep many records. The oldest unacknowledged record blocks
+                # the checkpoint, so that record is watched.
                 oldest = None if holding is None else holding.tracker.oldest_unacknowledged
                 if holding is not None and oldest is not None:
                     number = oldest[0]
@@ -588,8 +595,8 @@ class HandOut:
                     _note_work(found, shard.key, self.handling_state(shard))
         for key, takers in self._tasks.items():
             for taker in takers:  # a handler may outlive its lease or its run
-                # With manual acknowledgements, the tracker has covered the held shards above. A handler of a lost lease
-                # has no tracker any more, so its cursor is watched.
+                # With manual acknowledgements, the loop above has covered the held shards. A lost lease has no tracker
+                # any more, so the cursor of its handler is watched.
                 is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
                 if taker.is_at_work and is_watched and key not in found:
                     _note_work(found, key, taker.cursor.handling_state(is_manual=False))

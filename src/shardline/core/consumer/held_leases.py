@@ -1,16 +1,19 @@
 """Which leases does this worker hold, and which of them needs attention now?
 
-The held leases of a worker (``Holding``), by shard. User code's acknowledgements come in here, and the events about
-each lease go out from here. Thousands of leases cost nothing while none of them is due (``DeadlineHeap``).
+``HeldLeases`` contains the held leases of a worker (``Holding``), by shard. It receives the acknowledgements of user
+code, and emits the events about each lease. Thousands of leases cost nothing while none of them is due
+(``DeadlineHeap``).
 
 Invariants (docs/guarantees.md):
 
 - L2, L4: a lease that expired, or that another worker took, is reported as lost once, and its acknowledgements are
   refused.
-- C3: a shard that was read to its end may be finished once each of its children has a row. That it has no children is
-  believed only after two listings without any, the second of them begun at least a second after the first came.
-- A shard with too many unacknowledged records is full until the user acknowledges some. One event reports it.
-- Each gained lease makes one ``LeaseGained``, and later exactly one ``LeaseLost`` or ``LeaseReleased``.
+- C3: a shard that was read to its end may be finished once each of its children has a row. The shard counts as
+  childless only after two listings without children, the second of which began at least a second after the first
+  arrived.
+- A shard with too many unacknowledged records is full until the user acknowledges some. One event reports that the
+  shard is full.
+- Each gained lease causes one ``LeaseGained``, and later exactly one ``LeaseLost`` or ``LeaseReleased``.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -55,8 +58,8 @@ HeldEvent: TypeAlias = (
 
 @final
 class HeldOperation(NamedTuple):
-    """An operation and its holding. The shard alone is not enough: it may be lost and gained again before the
-    response.
+    """An operation and its holding. The shard id alone is not enough, because the lease may be lost and gained again
+    before the response arrives.
     """
 
     operation: HoldingOperation
@@ -65,7 +68,7 @@ class HeldOperation(NamedTuple):
 
 @final
 class DeadlineHeap:
-    """One deadline per shard: the last that was set. Setting a deadline and finding a due shard take logarithmic
+    """Holds one deadline per shard, the last that was set. Setting a deadline and finding a due shard take logarithmic
     time.
     """
 
@@ -74,11 +77,11 @@ class DeadlineHeap:
         self._heap: list[tuple[Instant, str]] = []
 
     def schedule(self, shard_id: str, at: Instant) -> None:
-        """Set or move the shard's deadline. NEVER cancels it."""
+        """Set or move the shard's deadline. NEVER cancels the deadline."""
         if at == NEVER:
             self._at.pop(shard_id, None)
         elif self._at.get(shard_id) != at:
-            heappush(self._heap, (at, shard_id))  # first: an entry that is only in the heap is skipped
+            heappush(self._heap, (at, shard_id))  # pushed first, because an entry that is only in the heap is skipped
             self._at[shard_id] = at
 
     def pop_due(self, now: Instant) -> str | None:
@@ -90,7 +93,7 @@ class DeadlineHeap:
         return shard_id
 
     def next_at(self) -> Instant:
-        """The earliest deadline."""
+        """Return the earliest deadline."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:  # moved or cancelled
             heappop(heap)
@@ -124,16 +127,16 @@ class HeldLeases:
         self._full: set[str] = set()  # shards with too many unacknowledged records
         self._missing: set[str] = set()  # shards that the service does not know
         self.holdings: dict[str, Holding] = {}
-        self._childless_since: dict[str, Instant] = {}  # ended shards: when a listing without children came
+        self._childless_since: dict[str, Instant] = {}  # when the first listing without children of an ended shard came
         self.ending: dict[str, int] = {}
-        """The shards that were read to their end, and how many listings there had been by then (C3)."""
+        """The shards that were read to their end, and the number of listings up to that time (C3)."""
         self.has_changed: bool = False
-        """Whether a lease was lost or released, so that other leases may be readable now. The coordinator resets it."""
+        """Whether a lease was lost or released, so that other leases may be readable now. Reset by the coordinator."""
 
     # ---- commands
 
     def deliver(self, shard_id: str, records: Sequence[Record]) -> None:
-        """Note that the user was handed these records."""
+        """Note that these records were handed to the user."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.deliver(records)
@@ -143,9 +146,10 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def is_full(self, shard_id: str) -> bool:
-        """Whether the shard has too many unacknowledged records to hand out more.
+        """Whether no more records of the shard are handed out, because too many are unacknowledged.
 
-        Records that the user gave back are handed out again in any case, because only then can it acknowledge them.
+        Records that the user gave back are handed out again in any case, because otherwise the user could not
+        acknowledge them.
         """
         if shard_id not in self._full:
             return False
@@ -156,17 +160,17 @@ class HeldLeases:
         return not holding.tracker.returned
 
     def ack(self, shard_id: str, record: Record) -> bool:
-        """Acknowledge this record (manual). Return False if it was acknowledged before, or the lease is not held."""
+        """Acknowledge this record (manual). Returns False if it was acknowledged before or the lease is not held."""
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack(record) and self._touch(holding)
 
     def ack_through(self, shard_id: str, record: Record) -> bool:
-        """Acknowledge this record and all before it. Return False as ``ack`` does."""
+        """Acknowledge this record and all records before it. Returns False in the same cases as ``ack``."""
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack_through(record) and self._touch(holding)
 
     def end(self, shard_id: str, listings: int) -> None:
-        """Note that all records of the shard were delivered. ``listings``: how many listings there had been by then."""
+        """Note that all records of the shard were delivered. ``listings`` is the number of listings up to this time."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.end()
@@ -181,7 +185,9 @@ class HeldLeases:
             self._arrange(holding)
 
     def mark_missing(self, shard_id: str) -> None:
-        """Note that the service does not know the shard. After the next listing, its lease is ended or released."""
+        """Note that the service does not know the shard. After the next listing, the shard is ended or its lease
+        released.
+        """
         self._missing.add(shard_id)
 
     def lose(self, shard_id: str, why: str) -> None:
@@ -194,7 +200,7 @@ class HeldLeases:
     # ---- outputs, time
 
     def poll_operation(self, busy: Collection[str], now: Instant) -> HeldOperation | None:
-        """Return the next operation for a lease that is not ``busy``. A busy lease is due again when it is answered."""
+        """Return the next operation for a lease that is not ``busy``. A busy lease is due again after the response."""
         while (shard_id := self._work.pop_due(now)) is not None:
             if shard_id not in busy:
                 holding = self.holdings[shard_id]
@@ -209,17 +215,17 @@ class HeldLeases:
         return events
 
     def next_lapse(self) -> Instant:
-        """When ``handle_time`` has something to do."""
+        """Return when ``handle_time`` has something to do."""
         return self._lapses.next_at()
 
     def next_work(self) -> Instant:
-        """When ``poll_operation`` has something to give."""
+        """Return when ``poll_operation`` has an operation."""
         return self._work.next_at()
 
     # ---- inputs
 
     def handle_time(self, now: Instant) -> None:
-        """End the leases that expired and the hand-overs that are overdue. This needs no response of the store."""
+        """End the leases that expired and the hand-overs that are overdue. This needs no response from the store."""
         while (shard_id := self._lapses.pop_due(now)) is not None:
             holding = self.holdings[shard_id]
             holding.handle_time(now)
@@ -234,16 +240,16 @@ class HeldLeases:
         holding = Holding(row, grant, tracker, me=me, sent_at=sent_at)
         self.holdings[row.shard_id] = holding
         self._duplicates.handle_taken(row.shard_id)
-        # A KCL may have created the row: it writes LATEST without a time. Read it from the time when this worker
-        # started, because LATEST would move with each new iterator.
+        # A KCL may have created the row, and a KCL writes LATEST without a time. In this case, the shard is read from
+        # the time when this worker started, because LATEST would move with each new iterator.
         start = at_timestamp(self._latest_at) if row.resume_at == LATEST else row.resume_at
         self._events.append(LeaseGained(row.shard_id, grant, start, row.checkpoint, self._hash_range(row)))
         self._settle(holding, now)
 
     def handle_rows(self, rows: Rows, busy: Collection[str], now: Instant) -> None:
         """Compare the held leases with the rows of a scan."""
-        # A row that is older than the operation in flight proves nothing, so busy leases are skipped. Their response
-        # decides.
+        # A row that is older than the operation in flight proves nothing, so busy leases are skipped. The response to
+        # the operation decides.
         for shard_id, holding in [*self.holdings.items()]:
             if shard_id not in busy:
                 holding.handle_seen(rows.get(shard_id))
@@ -266,24 +272,24 @@ class HeldLeases:
     def handle_listing(self) -> None:
         """Decide, after a listing, about the shards that the service did not know."""
         graph = self._graph
-        # Leases that were lost since then are another worker's concern.
+        # Leases that were lost meanwhile are another worker's concern.
         self._missing &= self.holdings.keys()
         for shard_id in [*self._missing]:
             if graph.is_trimmed(shard_id):
                 self._missing.discard(shard_id)
-                self.end(shard_id, -graph.listings)  # no listing will ever show its children, if it had any
+                self.end(shard_id, -graph.listings)  # if the shard had children, no listing will ever show them
             elif graph.is_present(shard_id):
                 self._missing.discard(shard_id)
-                self.leave(shard_id)  # the next owner reads it with a new iterator
+                self.leave(shard_id)  # the next owner reads the shard with a new iterator
 
     def handle_children(self, rows: Rows) -> Instant:
-        """Allow SHARD_END for the shards whose children have rows (C3). Return when to list the shards again."""
+        """Allow SHARD_END for the shards whose children have rows (C3). Returns when to list the shards again."""
         list_at = NEVER
         for shard_id, listings in self.ending.items():
             holding, children = self.holdings[shard_id], self._graph.children(shard_id)
             look_at = NEVER if children else self._look_for_children_at(shard_id, listings)
-            # The other parent of a merge may be younger than the last listing. Without it, the child cannot be placed,
-            # nor get a row.
+            # The other parent of a merge may be younger than the last listing. While that parent is unknown, the child
+            # can neither be placed nor get a row.
             if not all(map(self._graph.is_placed, children)):
                 look_at = -NEVER
             list_at = min(list_at, look_at)
@@ -293,23 +299,23 @@ class HeldLeases:
         return list_at
 
     def _look_for_children_at(self, shard_id: str, listings: int) -> Instant:
-        """When to list the shards again to look for children of this one. NEVER: it has no children (C3)."""
+        """Return when to list the shards again to look for children of this shard. NEVER if it has no children (C3)."""
         graph = self._graph
         # ``handle_listing`` passes a negative number for a trimmed shard: no further listing can show its children.
         if listings < 0:
             return NEVER
         if graph.listings <= listings:
             return -NEVER
-        # A listing may be late, and omit children that exist. Only a second one, begun later, proves that there are
-        # none.
+        # A listing may lag behind and omit children that exist. Only a second listing, begun later, proves that there
+        # are no children.
         proven_at = self._childless_since.setdefault(shard_id, graph.came_at) + CONFIRM_AFTER
         return NEVER if graph.begun_at >= proven_at else proven_at
 
     # ---- internal
 
     def _hash_range(self, row: Lease) -> HashRange | None:
-        """The shard's hash range. ``None`` if row and listing contradict each other: the row or the listing belongs to
-        a stream that was deleted.
+        """Return the shard's hash range. ``None`` if the row and the listing contradict each other, because one of them
+        belongs to a stream that was deleted.
         """
         listed = self._graph.hash_range(row.shard_id)
         written = row.hash_range or listed
@@ -343,7 +349,7 @@ class HeldLeases:
     def _remove(self, holding: Holding) -> None:
         shard_id = holding.shard_id
         if self.holdings.pop(shard_id, None) is None:
-            return  # reported before
+            return  # the end of this lease was reported before
         self.ending.pop(shard_id, None)
         self._childless_since.pop(shard_id, None)
         self._arrange(holding)
@@ -356,7 +362,7 @@ class HeldLeases:
             self._events.append(LeaseReleased(shard_id, holding.phase is Phase.FINISHED))
 
     def _touch(self, holding: Holding) -> bool:
-        """Schedule the commit of an acknowledgement. Nearly always it is scheduled already."""
+        """Schedule the commit of an acknowledgement, unless a commit is scheduled already, as it nearly always is."""
         # This is the hot path: one call per record. Once a commit is scheduled, an acknowledgement does not change its
         # time, unless the shard has ended and this was the last record.
         if not holding.is_arranged or holding.tracker.has_ended:

@@ -1,8 +1,8 @@
-"""One held lease: the pages that wait for the user, the cursor in the user's hands, and the reports to the coordinator.
+"""Manages one held lease: the pages that wait for the user, the user's cursor, and the reports to the coordinator.
 
 Invariants (docs/guarantees.md defines the C and L invariants):
 
-- C5, L4: records are acknowledged under the grant that they were read under, while it is in force.
+- C5, L4: a record is acknowledged under the grant under which it was read, while this grant is in force.
 - Records stay in the queue until the user is done with them. A cursor shows the first records of the queue, so
   unfinished records never have to be put back.
 - A page leaves the queue, and the prefetch budget, when the user is done with its last record.
@@ -33,7 +33,7 @@ class _Queued(NamedTuple):
 class HeldShard:
     """The shard of a lease that we hold.
 
-    Methods that return a bool return whether the coordinator should be polled soon.
+    If a method returns a bool, the bool tells whether the coordinator should be polled soon.
     """
 
     def __init__(self, coordinator: Coordinator, grant: Grant, reader: Reader, *, is_manual: bool) -> None:
@@ -41,16 +41,16 @@ class HeldShard:
         self.grant: Grant = grant
         self.reader: Reader = reader
         self.is_manual: bool = is_manual
-        """Whether the user acknowledges records by hand."""
+        """Whether acknowledgements are manual."""
         self.key: ShardKey = reader.key
         self.shard_id: str = reader.shard_id
         self.pages: deque[_Queued] = deque()
         self.offset: int = 0
         """How many records of the first page are done."""
         self.records: int = 0
-        """How many records of the pages are not done."""
+        """How many records in ``pages`` are not done."""
         self.cursor: Cursor | None = None
-        """The page in hand."""
+        """The cursor that user code has, if any."""
         self.children: Children = ()
         self.is_stopping: bool = False
         """Whether the hand-out has stopped the shard: another worker asked for the lease, or the consumer ends."""
@@ -75,7 +75,7 @@ class HeldShard:
 
     @property
     def is_full(self) -> bool:
-        """Whether the shard has too many unacknowledged records to hand out more."""
+        """Whether no more records of the shard are handed out, because too many are unacknowledged."""
         return self.is_manual and self.coordinator.held.is_full(self.shard_id)
 
     @property
@@ -85,12 +85,12 @@ class HeldShard:
 
     @property
     def oldest_at(self) -> Instant:
-        """When the page with the first unfinished record came."""
+        """When the page with the first unfinished record arrived."""
         return self.pages[0].came_at
 
     @property
     def unreported(self) -> int:
-        """With manual acknowledgements: how many records user code has taken that the tracker does not know yet."""
+        """With manual acknowledgements: the number of records that user code took and the tracker does not know."""
         return self.cursor.place - self.cursor.reported if self.cursor is not None and self.is_manual else 0
 
     @property
@@ -105,7 +105,7 @@ class HeldShard:
 
     @property
     def facts(self) -> ShardFacts:
-        """The facts that the bounds of a run depend on."""
+        """The facts on which the bounds of a run depend."""
         return ShardFacts(
             has_iterator=self.reader.state in WITH_ITERATOR or self.is_stopping,
             has_records=self.cursor is not None or bool(self.pages) or self.reader.has_unopened,
@@ -132,14 +132,13 @@ class HeldShard:
 
         Args:
             limit: the maximum number of records. ``None``: the rest of one page.
-            whole: whether user code takes them all at once, as a batch.
-            room: with manual acknowledgements, how many records may be unacknowledged. A batch may exceed it.
+            whole: whether user code takes all records at once, as a batch.
+            room: with manual acknowledgements, how many records may be unacknowledged. A batch may exceed this limit.
         """
         holding = self.holding
         if self.is_manual and not whole and holding is not None:
             # Limit the cursor, so that user code, which takes records without asking the host, cannot exceed
-            # ``max_unacknowledged``.
-            # The records that it gave back count already.
+            # ``max_unacknowledged``. Records that user code gave back count already.
             room = max(room - holding.tracker.remembered, holding.tracker.returned)
             limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, room)
         records = self._first(limit)
@@ -150,16 +149,17 @@ class HeldShard:
         return self.cursor
 
     def close(self, done: int) -> list[Page]:
-        """Close the cursor. The user is done with its first ``done`` records. Return the pages that are finished."""
+        """Close the cursor, whose first ``done`` records are done. Returns the pages that are finished."""
         cursor, self.cursor = self.cursor, None
         assert cursor is not None, "there is a cursor in hand"
-        # The lease is gone, and the pages with it. The next owner reads these records again.
+        # If the lease is gone, the pages are gone, too. The next owner reads their records again.
         if self.is_over:
             return []
         if self.is_manual and self.holding is not None:
             self.holding.tracker.take_back(cursor.records[done : cursor.reported])
         if self.is_stopping:
-            # The pages were dropped when the shard was stopped. Only the cursor still knows whether it showed the end.
+            # The pages were dropped when the shard was stopped. Only the cursor still knows whether its records were
+            # the last of the shard.
             through, has_ended = [], cursor.is_last and done == len(cursor.records)
         else:
             through = self._advance(done)
@@ -209,7 +209,7 @@ class HeldShard:
         return False
 
     def acknowledge(self, record: Record, now: Instant, *, through: bool) -> bool:
-        """Acknowledge the record and, with ``through``, all before it."""
+        """Acknowledge the record and, with ``through``, all records before it."""
         holding, held = self.holding, self.coordinator.held
         if holding is None or not self.grant.in_force(now):
             return False  # L4: the lease that the record was read under is gone
@@ -229,7 +229,7 @@ class HeldShard:
         return True
 
     def check_if_gone(self, now: Instant) -> bool:
-        """If the service does not know the shard, have the shards listed once the user is done with its records."""
+        """If the service does not know the shard, request a listing once the user is done with the shard's records."""
         is_through = self.cursor is None and not self.pages
         if self.reader.state is not ReaderState.GONE or not is_through or self.holding is None:
             return False

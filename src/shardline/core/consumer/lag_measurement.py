@@ -1,7 +1,7 @@
 """How far is this worker behind, shard by shard?
 
-``handling_lag`` defines the lags. This module finds the records that they depend on: those that user code has, those
-that wait for it, and those that are not read yet.
+``handling_lag`` defines the lags. This module finds the records on which the lags depend: the records that user code
+has, the records that wait for user code, and the records that are not read yet.
 """
 
 from shardline.core.clock import Instant

@@ -1,16 +1,16 @@
-"""Decides how a Lambda function works through the records of one invocation, and which record Lambda retries from.
+"""Decides how a Lambda function works through the records of one invocation, and from which record Lambda retries.
 
 Retries, bisection and dead letters are decided by the failure policy (``failure_policy.BatchWork``), as in a consumer.
 
 Invariants:
 
 - Records are handled in order, one record or batch at a time. So the records that are done are always the first ones.
-- Lambda retries from a *Kinesis* record, which may be an aggregate. Every record that is not done comes again, and with
-  it the records of the same aggregate that are done.
-- With a tumbling window, the state that is returned holds the records before the reported one, and no others. If a
-  batch that succeeded ends inside of an aggregate, and a later record of that aggregate is not done, the report goes
-  back to the last place where the end of a call and the end of a Kinesis record coincide.
-- No call begins, and no retry is waited for, once the time is up. A dead letter that is due is still written: otherwise
+- Lambda retries from a *Kinesis* record, which may be an aggregate. Every record that is not done is delivered again.
+  So are the done records of an aggregate in which some record is not done.
+- With a tumbling window, the returned state covers exactly the records before the reported record. If a batch that
+  succeeded ends inside an aggregate, and a later record of that aggregate is not done, the reported record is the one
+  after the last place where the end of a call and the end of a Kinesis record coincide.
+- Once the time is up, no call begins, and no retry is waited for. A dead letter that is due is still written. Otherwise
   a record that takes all the time to fail would block its shard.
 """
 
@@ -29,9 +29,9 @@ from shardline.model.record import Record
 
 @final
 class HandleEach(NamedTuple):
-    """Call the handler with each record from ``LambdaInvocation.done`` on, and add one to ``done`` when it returns.
+    """Call the handler with each record from ``LambdaInvocation.done`` on, and add 1 to ``done`` after each success.
 
-    Stop before a call if the time is ``give_up_at``, and after a call that fails.
+    Begin no call at ``give_up_at`` or later, and stop after a call that fails.
     """
 
     records: Sequence[Record]
@@ -40,7 +40,7 @@ class HandleEach(NamedTuple):
 
 @final
 class CallHandler(NamedTuple):
-    """Call the handler once with these records: with the record itself, if the function has no batches."""
+    """Call the handler once with these records, or with the single record if the function has no batches."""
 
     records: Sequence[Record]
 
@@ -49,7 +49,7 @@ InvocationStep: TypeAlias = HandleEach | CallHandler | WriteDeadLetter
 
 
 class Ending(Enum):
-    """Why an invocation calls the handler no more."""
+    """Why an invocation no longer calls the handler."""
 
     DONE = auto()
     STOPPED = auto()  # the policy gave up
@@ -58,15 +58,17 @@ class Ending(Enum):
 
 @final
 class LambdaInvocation:
-    """The records of one event. Each step is answered by ``handle_success``, ``handle_error`` or ``handle_cancelled``.
+    """Handles the records of one event.
+
+    The shell answers each step with ``handle_success``, ``handle_error`` or ``handle_cancelled``.
 
     Args:
         records: the records of the event, in order.
         policy: what to do when the handler fails.
         rng: for the jitter of the waits.
-        batch: the number of records that the handler takes at a time; ``None``: it takes single records.
-        state: the state of the tumbling window; ``None``: there is no window.
-        give_up_at: no call begins at this time or later.
+        batch: the number of records that the handler takes at a time. ``None`` if it takes single records.
+        state: the state of the tumbling window. ``None`` if there is no window.
+        give_up_at: the time from which on no call begins.
     """
 
     def __init__(
@@ -87,19 +89,19 @@ class LambdaInvocation:
         self._work: BatchWork | None = None
         self._step: InvocationStep | None = None  # the step that is not answered yet
         self._events: list[HandlingEvent] = []
-        self._state_before: tuple[int, State | None] = (0, state)  # the last place that the state can go back to
+        self._state_before: tuple[int, State | None] = (0, state)  # the last place to which the state can go back
         self.state: State | None = state
         """The state after the last call that succeeded."""
         self.done: int = 0
         """How many records are done. Written by the shell in a ``HandleEach`` step."""
         self.ending: Ending | None = None
-        """Why it is over; ``None``: it is not."""
+        """Why the invocation is over. ``None`` if it is not over."""
 
     # ---- queries
 
     @property
     def retry_from(self) -> int | None:
-        """The index of the first record that comes again; ``None``: all are done."""
+        """The index of the first record that Lambda delivers again. ``None`` if all records are done."""
         if self.done == len(self.records):
             return None
         if self.state is not None:
@@ -111,31 +113,31 @@ class LambdaInvocation:
 
     @property
     def state_to_return(self) -> State | None:
-        """The state without the records that come again."""
+        """The state without the records that Lambda delivers again."""
         return self._state_before[1]
 
     @property
     def part(self) -> Sequence[Record]:
-        """The records that failed, or that the time did not suffice for."""
+        """The records that failed, or for which the time did not suffice."""
         return self.records[self.done : self.done + (self._batch or 1)] if self._work is None else self._work.part
 
     @property
     def error(self) -> object:
-        """The last error raised for ``part``, by the handler or while writing the dead letter. ``None`` if there was
-        none.
+        """The last error raised for ``part``, by the handler or while writing the dead letter. ``None`` if no error was
+        raised.
         """
         return None if self._work is None else self._work.error
 
     # ---- outputs, time
 
     def poll_step(self, now: Instant) -> InvocationStep | None:
-        """Return the next step. ``None``: wait until ``next_deadline``, or it is over."""
+        """Return the next step. ``None`` if the caller must wait until ``next_deadline``, or the invocation is over."""
         assert self._step is None, "each step is answered before the next"
         self._step = self._next_step(now)
         return self._step
 
     def take_events(self) -> list[HandlingEvent]:
-        """Return the failures since the last call."""
+        """Return the events about failures since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -145,7 +147,7 @@ class LambdaInvocation:
     # ---- inputs
 
     def handle_success(self, now: Instant, state: State | None = None) -> None:
-        """The step succeeded. ``state``: the new state of the window; ``None``: it is unchanged."""
+        """Note that the step succeeded. ``state`` is the new state of the window, or ``None`` if it is unchanged."""
         step, self._step = self._step, None
         if isinstance(step, HandleEach):
             return
@@ -159,7 +161,7 @@ class LambdaInvocation:
         self._take_results(work)
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary) -> None:
-        """The handler failed, or the dead letter was not written."""
+        """Note that the handler failed, or that the dead letter was not written."""
         step, self._step = self._step, None
         work = self._work
         if isinstance(step, HandleEach):
@@ -173,7 +175,7 @@ class LambdaInvocation:
         self._take_results(work)
 
     def handle_cancelled(self) -> None:
-        """The time was up, and the step was cancelled."""
+        """Note that the time was up, and the step was cancelled."""
         self._step = None
         self.ending = Ending.OUT_OF_TIME
 
@@ -197,7 +199,7 @@ class LambdaInvocation:
         return None if part is None else CallHandler(part)
 
     def _begin(self, now: Instant) -> None:
-        """Begin with the records that are not done, if there are any and time is left."""
+        """Begin with the records that are not done, if there are such records and time is left."""
         if self.done == len(self.records):
             self.ending = Ending.DONE
         elif now >= self._give_up_at:

@@ -1,19 +1,22 @@
 """Which operation comes next for a held lease?
 
-Each held lease has one of these machines. It renews the lease, commits, writes SHARD_END when the shard is done, and
-releases the lease in an orderly way. The coordinator sends its operations to the store, one at a time (L1).
+Each held lease has a machine of its own, a ``Holding``. It renews the lease, commits, writes SHARD_END when the shard
+is done, and releases the lease in an orderly way. The coordinator sends its operations to the store, one at a time
+(L1).
 
 Invariants (docs/guarantees.md defines the C and L invariants):
 
 - L2: we act as the owner only until one lease duration after the last confirmed write was sent. Then the lease is lost.
 - L4: nothing is written for a lost lease. Every write carries the counter of the row that we saw last.
-- The lease is lost if another process took it under our worker_id, or moved its counter. Every legitimate move of the
-  counter is the effect of a write of ours, perhaps of one whose response was lost.
+- The lease is lost if another process took it under our worker_id, or moved its counter. While we hold the lease, only
+  our own writes may move the counter. The response to such a write may have been lost.
 - C3: SHARD_END is written last, and only when every child has a row.
-- An operation whose response was lost is sent again unchanged before any other. If the store refuses it, the first
-  attempt may have been applied (``landed``). It then counts from when it was first sent.
-- A release (hand-over, exit) first commits the acknowledged records, then gives the lease away. It begins when the user
-  is done, or when the user's time is up. From then on the grant is revoked, and no more records are acknowledged.
+- An operation whose response was lost is sent again unchanged before any other operation. If the store refuses the
+  second attempt, the first may have been applied (``landed``). The operation then counts from the time of the first
+  attempt.
+- A release (on a hand-over or on exit) first commits the acknowledged records, and then gives up the lease. It begins
+  when the user is done, or when the user's time is up. At this moment, the grant is revoked, and no more records are
+  acknowledged.
 """
 
 from collections.abc import Mapping
@@ -37,7 +40,7 @@ from shardline.model.position import Position
 
 HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
 
-_RENEWALS: Final = 3  # renewals per lease duration: two may be lost
+_RENEWALS: Final = 3  # the number of renewals per lease duration, so that two renewals may be lost
 
 
 @final
@@ -99,19 +102,19 @@ class Holding:
         self._sent_at: Instant = sent_at
         self._uncertain: HoldingOperation | None = None  # an operation whose response was lost
         self._first_sent_at: Instant = sent_at
-        self._children: frozenset[str] | None = None  # of a shard that was read to its end; set once they have rows
+        self._children: frozenset[str] | None = None  # set once the shard was read to its end and all have rows
         self.phase: Phase = Phase.ACTIVE
         self.drain_until: Instant = NEVER
         self._is_overdue: bool = False
         self.is_arranged: bool = False
-        """Whether the commit of the acknowledged records is scheduled. ``HeldLeases`` writes it."""
+        """Whether the commit of the acknowledged records is scheduled. Written by ``HeldLeases``."""
         self.why: str = ""
         """Why the lease was lost."""
         self.asked_at: Instant | None = None
-        """When another worker's request for the lease was noticed. ``HeldLeases`` writes it."""
+        """When another worker's request for the lease was noticed. Written by ``HeldLeases``."""
         self.handed_to: str | None = None
-        """The worker that the lease was handed to."""
-        self._committed: WrittenCheckpoint | None = None  # until it is reported
+        """The worker to which the lease was handed over, if any."""
+        self._committed: WrittenCheckpoint | None = None  # the last confirmed checkpoint, until it is reported
         self.is_contested: bool = False
         """Whether another process moved the row's counter under our worker_id."""
 
@@ -125,7 +128,7 @@ class Holding:
 
     @property
     def next_owner(self) -> str | None:
-        """The worker that asked for the lease."""
+        """The worker that asked for the lease, if any."""
         return self.row.owner if self.row.checkpoint_owner == self._me else None
 
     # ---- commands
@@ -137,7 +140,7 @@ class Holding:
             self.drain_until = until
 
     def leave(self) -> None:
-        """Commit the acknowledged records, then release the lease. The user is done, or its time is up."""
+        """Commit the acknowledged records, then release the lease, because the user is done or the time is up."""
         if not self.is_over:
             if self.phase is not Phase.LEAVING:
                 self._enter(Phase.LEAVING)
@@ -169,8 +172,8 @@ class Holding:
 
     def poll_operation(self, now: Instant) -> HoldingOperation | None:
         """Return the next operation, unless one is in flight (L1)."""
-        # An operation with an unknown outcome is repeated before any other (``_uncertain``). A different write would
-        # carry the old counter, and the store would refuse it if the first one was applied.
+        # An operation with an unknown outcome (``_uncertain``) is repeated before any other. A different write would
+        # carry the old counter, and the store would refuse it if the earlier operation was applied.
         if self.is_over or self._sent is not None or now < self._retry_at:
             return None
         if self._uncertain is None:
@@ -183,15 +186,15 @@ class Holding:
 
     def _next(self, now: Instant) -> HoldingOperation | None:
         shard_id, me, counter = self.shard_id, self._me, self.row.counter
-        # The children are written into the parent's row before SHARD_END, as the KCL does, so that every worker finds
-        # them there.
+        # Like the KCL, we write the children into the parent's row before SHARD_END, so that every worker finds the
+        # children in this row.
         if self._children and self.tracker.is_at_end and self.row.child_ids != self._children:
             return WriteChildren(shard_id, self._children)
         checkpoint = self.tracker.poll_commit(now, may_end=self._may_end)
         if checkpoint is not None:
             return CommitCheckpoint(shard_id, me, counter, checkpoint)
         if self.phase is Phase.LEAVING and self._is_clean:
-            # If another worker asked for the lease, it goes to that worker. Otherwise it becomes available to all.
+            # If another worker asked for the lease, the lease goes to that worker. Otherwise it is available to all.
             if self.row.checkpoint_owner == me:
                 return FinishHandOver(shard_id, me, counter)
             return ReleaseLease(shard_id, me, counter)
@@ -203,21 +206,23 @@ class Holding:
 
     @property
     def _is_clean(self) -> bool:
-        """Whether nothing is left to commit. If SHARD_END waits for the children's rows, the next owner writes it."""
+        """Whether nothing is left to commit. If SHARD_END waits for the children's rows, the next owner writes
+        SHARD_END.
+        """
         return self.tracker.next_deadline(may_end=self._may_end) == NEVER
 
     def next_lapse(self) -> Instant:
-        """When ``handle_time`` has something to do."""
+        """Return when ``handle_time`` has something to do."""
         return NEVER if self.is_over else min(self.grant.held_until, self.drain_until)
 
     def next_work(self) -> Instant:
-        """When ``poll_operation`` has an operation."""
+        """Return when ``poll_operation`` has an operation."""
         if self.is_over or self._sent is not None:
             return NEVER
         if self._uncertain is not None:
             return self._retry_at
         work_at = min(self._renew_at, self.tracker.next_deadline(may_end=self._may_end))
-        # Releases and SHARD_END are urgent: other workers wait for them.
+        # Releases and SHARD_END are urgent, because other workers wait for these writes.
         if self.phase is Phase.LEAVING or (self._may_end and self.tracker.is_at_end):
             work_at = -NEVER
         return max(work_at, self._retry_at)
@@ -240,7 +245,7 @@ class Holding:
         self._handle_current(row, self.row.counter if self._uncertain is None else None)
 
     def handle_applied(self, result: Lease | Refused | None) -> None:
-        """Handle the store's response to the operation in flight. ``None``: the row is gone."""
+        """Handle the store's response to the operation in flight."""
         operation, self._sent = self._sent, None
         assert operation is not None, "L1: an operation is in flight"
         sent_at, repeated = self._sent_at, self._uncertain is not None
@@ -249,7 +254,7 @@ class Holding:
             return
         if isinstance(result, Refused):
             row = result.current
-            # The first attempt was applied and its response lost. The repetition was refused only because of that.
+            # If the first attempt was applied and its response was lost, the repetition was refused for that reason.
             if repeated and landed(operation, row):
                 sent_at = self._first_sent_at
             else:
@@ -309,8 +314,8 @@ class Holding:
             self.is_contested = True
             self.lose(f"another process with the worker_id {self._me!r} writes to it")
         else:
-            # Counters never decrease while a store works. A smaller one shows that the store was restored from a
-            # backup.
+            # The counter never decreases while the store works correctly. A smaller counter shows that the store was
+            # restored from a backup.
             if row.counter < self.row.counter:
                 self.tracker.handle_set_back(row.checkpoint)
             self.row = row

@@ -1,22 +1,22 @@
 """What does this worker know about every lease, and how old is that knowledge?
 
-The view holds the rows as they were last seen, and when each row last changed by our own clock. It never compares the
-clock of a store or of another worker with ours: an owner is dead if *we* saw its counter stand still for its lease
-duration.
+The view holds the rows as they were last seen, and the time on our own clock at which each row last changed. It never
+compares the clock of a store or of another worker with ours: an owner is dead if *we* saw that its counter did not
+change for its lease duration.
 
 Invariants:
 
 - The age of a row counts from the moment when we *received* its counter for the first time. The holder sent that write
-  earlier, so its own right (one lease duration after sending, L2) ends before we call the row expired. Each holder is
-  judged by the lease duration that it states in the row. A holder that states none is judged by our lease duration, or
-  on a KCL table by the KCL's.
+  earlier, so its own right (one lease duration after sending, L2) ends before we consider the row expired. Each holder
+  is judged by the lease duration that it states in the row. A holder that states no lease duration is judged by ours,
+  or on a KCL table by a duration that follows from the KCL's failover time.
 - A row that we wrote is newer than a scan that began before the response to the write.
-- A row that is new to us counts as fresh if it has a holder, and as available if it has none.
+- A row that is new to us counts as fresh if it has a holder, and as available if it has no holder.
 - The view reports when an unfinished row disappears: while a stream stays the same, such rows are deleted only with
   their shards.
-- The view notices when the store has lost all rows of the group, whether a scan or refused writes show it first.
-- The view remembers the time that rows at LATEST are pinned to, even after those rows have moved on: a group begins
-  once (L6).
+- The view notices when the store has lost all rows of the group, whether a scan or refused writes first show the loss.
+- The view remembers the time to which rows at LATEST are pinned, even after those rows have moved on, because a group
+  begins only once (L6).
 """
 
 import math
@@ -32,7 +32,7 @@ class LeaseView:
     """All rows of a group, as one worker last saw them."""
 
     def __init__(self, unstated_duration: float) -> None:
-        self._unstated_duration: float = unstated_duration  # the lease duration of holders that state none
+        self._unstated_duration: float = unstated_duration  # for holders that state no lease duration
         self.rows: dict[str, Lease] = {}
         self._changed_at: dict[str, Instant] = {}
         self._written_at: dict[str, Instant] = {}
@@ -40,7 +40,7 @@ class LeaseView:
         self._has_lost: bool = False
         self._lost_rows: int = 0  # how many unfinished rows disappeared since a scan last found a row
         self.begun_at: float = math.inf
-        """The earliest time, in seconds since 1970, that a row at LATEST was pinned to."""
+        """The earliest time, in seconds since 1970, to which a row at LATEST was pinned."""
 
     # ---- inputs
 
@@ -58,7 +58,7 @@ class LeaseView:
                 self._available_since.setdefault(shard_id, now)
             else:
                 self._available_since.pop(shard_id, None)
-        # Keep only the writes that are newer than this scan. Every later scan is newer than the others.
+        # Keep only the times of writes that are newer than this scan. Every later scan is newer than the other writes.
         self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
 
     def take_emptied(self) -> int:
@@ -84,11 +84,11 @@ class LeaseView:
     # ---- queries
 
     def is_expired(self, shard_id: str, now: Instant) -> bool:
-        """Whether the row's counter has stood still for longer than the holder's lease duration."""
+        """Whether the row's counter has not changed for longer than the holder's lease duration."""
         return now - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
 
     def duration_of(self, row: Lease) -> float:
-        """How long the row's holder may be silent."""
+        """Return how long the row's holder may be silent."""
         stated = row.incarnation_of(row.holder)
         return self._unstated_duration if stated is None else stated.lease_duration
 
@@ -97,11 +97,11 @@ class LeaseView:
         return not row.checkpoint.is_finished and (row.holder is None or self.is_expired(row.shard_id, now))
 
     def available_for(self, shard_id: str, now: Instant) -> float:
-        """For how long the lease has been available, as far as the scans show."""
+        """Return for how long the lease has been available, as far as the scans show."""
         return now - self._available_since.get(shard_id, now)
 
     def age(self, shard_id: str, now: Instant) -> float:
-        """For how long the row's counter has stood still."""
+        """Return for how long the row's counter has not changed."""
         return now - self._changed_at[shard_id]
 
     # ---- internal

@@ -1,7 +1,8 @@
-"""When are the callbacks of a lease called, and what waits for them?
+"""When are the callbacks of a lease called, and what has to wait until they return?
 
-The user may pass three callbacks: ``on_assigned``, ``on_revoked`` and ``on_shard_end``. The hand-out asks here whether
-a shard may be handed out, finished or released. The shell makes the calls (``CallBack``) and reports the end of each.
+The user may pass three callbacks: ``on_assigned``, ``on_revoked`` and ``on_shard_end``. The hand-out asks ``Lifecycle``
+whether records of a shard may be handed out, and whether the shard may be finished or its lease released. The shell
+makes the calls (``CallBack``) and reports the end of each call.
 
 Invariants:
 
@@ -9,12 +10,13 @@ Invariants:
 - ``on_shard_end`` is called when the user is done with the last record of the shard. It returns before SHARD_END is
   committed (C3).
 - ``on_revoked`` is called when user code has no record of the shard. It returns before the lease is released. If the
-  lease is gone before that, ``on_revoked`` is called with ``lost``.
+  lease is gone before the call, ``on_revoked`` is called with ``lost``.
 - Each lease whose ``on_assigned`` returned gets one ``on_revoked``, unless the shard was finished. If ``on_assigned``
   raised or was cancelled, ``on_revoked`` is not called.
 - The callbacks of a shard are called one after another, even if its lease is lost and gained again. Meanwhile no record
   of the shard is handed out.
-- If the lease is gone, ``on_assigned`` and ``on_shard_end`` are cancelled. ``on_revoked`` is not: it cleans up.
+- If the lease is gone, ``on_assigned`` and ``on_shard_end`` are cancelled. ``on_revoked`` is not cancelled, because it
+  cleans up.
 """
 
 from collections import deque
@@ -46,7 +48,7 @@ class RevokedShard(NamedTuple):
     """The name of the stream."""
     shard_id: str
     token: int
-    """The fencing token that ``on_assigned`` was called with."""
+    """The fencing token that was passed to ``on_assigned``."""
     reason: Reason
     """``"hand-over"``: another worker asked for the lease. ``"close"``: the consumer is closed. ``"lost"``: the lease
     expired, or another worker took it."""
@@ -85,7 +87,7 @@ class CallBack(NamedTuple):
 
 @final
 class CancelCallBack(NamedTuple):
-    """Cancel this call, because the lease is gone. Report its end as usual."""
+    """Cancel this call, because the lease is gone. Report the end of the call as usual."""
 
     call: CallBack
 
@@ -105,13 +107,13 @@ _WAITING = frozenset({_Stage.ASSIGNED, _Stage.ENDED})  # the next callback may b
 
 @final
 class Lifecycle:
-    """The callbacks of all leases of one consumer. ``wanted``: the callbacks that the user passed."""
+    """The callbacks of all leases of one consumer. ``wanted`` contains the callbacks that the user passed."""
 
     def __init__(self, wanted: Collection[CallbackKind] = ()) -> None:
         self._wanted: frozenset[CallbackKind] = frozenset(wanted)
         self._stages: dict[HeldShard, _Stage] = {}
         self._lost: dict[HeldShard, Reason] = {}  # leases that are gone, and whose on_revoked was not called yet
-        self._calls: dict[tuple[str, str], deque[CallBack]] = {}  # of each shard, in order; the first one is being made
+        self._calls: dict[tuple[str, str], deque[CallBack]] = {}  # by shard, in order; the first is in progress
         self._actions: list[CallBack | CancelCallBack] = []
 
     # ---- queries
@@ -123,7 +125,7 @@ class Lifecycle:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no callback is being made, and none is left to make before the leases are released."""
+        """Whether no callback is in progress, and no callback has to be called before the leases are released."""
         has_revocations = CallbackKind.REVOKED in self._wanted and any(
             stage is not _Stage.CLOSED for stage in self._stages.values()
         )
@@ -147,7 +149,7 @@ class Lifecycle:
             self._stages[shard] = _Stage.ASSIGNED
 
     def end(self, shard: HeldShard) -> bool:
-        """Note that the user is done with the last record. Return whether SHARD_END may be committed now."""
+        """Note that the user is done with the last record. Returns whether SHARD_END may be committed now."""
         if CallbackKind.SHARD_END not in self._wanted:
             return True
         self._stages[shard] = _Stage.ENDING
@@ -155,9 +157,9 @@ class Lifecycle:
         return False
 
     def release(self, shard: HeldShard, reason: Reason) -> bool:
-        """Note that the lease is to be released, and user code has no records. Return whether it may be released now.
+        """Note that the lease is to be released, and user code has no records. Returns whether this may happen now.
 
-        If not, it may be released when a call to ``handle_called`` has ended the last callback.
+        If not, the lease may be released after the last callback has ended (``handle_called``).
         """
         stage = self._stages.get(shard, _Stage.CLOSED)
         if stage in _WAITING:
@@ -168,13 +170,13 @@ class Lifecycle:
         return stage is _Stage.CLOSED
 
     def drop(self, shard: HeldShard, reason: Reason, *, finished: bool) -> None:
-        """Note that the lease is gone. ``finished``: SHARD_END was committed, so nothing was lost."""
+        """Note that the lease is gone. ``finished`` means that SHARD_END was committed, so that nothing was lost."""
         stage = self._stages.get(shard, _Stage.CLOSED)
         if stage in {_Stage.ASSIGNING, _Stage.ENDING}:
             self._cancel(shard)
         if stage is _Stage.REVOKING:
             calls = self._calls[shard.key]
-            # One that waits for the callbacks of an older lease is called after the loss.
+            # If ``on_revoked`` waits for the callbacks of an older lease, it is called after the loss.
             for place in range(1, len(calls)):
                 if calls[place].shard is shard:
                     calls[place] = calls[place]._replace(lost=True)
@@ -185,7 +187,7 @@ class Lifecycle:
             self._lost[shard] = reason
 
     def revoke_lost(self, has_records: Callable[[HeldShard], bool]) -> None:
-        """Call ``on_revoked`` for the leases that are gone, once user code has no records of them."""
+        """Call ``on_revoked`` for the leases that are gone, once user code has no records of their shards."""
         for shard, reason in [*self._lost.items()]:
             if self._stages[shard] in _WAITING and not has_records(shard):
                 del self._lost[shard]
@@ -198,7 +200,7 @@ class Lifecycle:
     # ---- inputs
 
     def handle_called(self, call: CallBack, *, has_returned: bool) -> None:
-        """Note that a callback has returned, or has raised or was cancelled."""
+        """Note that a callback has returned, has raised, or was cancelled."""
         shard, calls = call.shard, self._calls[call.shard.key]
         assert calls[0] == call, "the callbacks of a shard are called one after another"
         calls.popleft()
@@ -230,12 +232,12 @@ class Lifecycle:
             self._actions.append(call)
 
     def _cancel(self, shard: HeldShard) -> None:
-        """Cancel the callback of the shard that is being made. One that waits for its turn is not made at all."""
+        """Cancel the callback of the shard if it is in progress. A callback that still waits is not called at all."""
         calls = self._calls[shard.key]
         call = next(call for call in calls if call.shard is shard)
         if call is calls[0]:
             self._actions.append(CancelCallBack(call))
         else:
             calls.remove(call)
-            # Only ``on_assigned`` can wait: the callbacks of an older lease are called before it.
+            # Only ``on_assigned`` can wait, because the callbacks of an older lease are called before it.
             self._stages[shard] = _Stage.CLOSED

@@ -1,18 +1,19 @@
-"""The part of a reader that does not depend on how records are read: opening pages, and noticing what is missing.
+"""The part of a reader that does not depend on how records are read: it opens pages and notices missing records.
 
-``PollingReader`` and ``FanOutReader`` are the two kinds of reader. A page is the response to one GetRecords, or one
+``PollingReader`` and ``FanOutReader`` are the two kinds of readers. A page is the response to one GetRecords, or one
 event of a subscription.
 
 Invariants:
 
-- A page is opened slice by slice, each slice only when there is room, because unpacked aggregates may take much memory.
+- A page is opened slice by slice, and each slice only when there is room, because opened aggregates may take much
+  memory.
 - The end of the shard is reported once, with the last page, which names the children.
 - If the service refuses a position, reading continues at TRIM_HORIZON (``PositionLost``). If the record of the
-  checkpoint is gone (``RecordsTrimmed``), or retention may have removed records between two pages (``TrimWatch``), that
-  is reported. Records are never skipped silently.
+  checkpoint is gone (``RecordsTrimmed``), or retention may have removed records between two pages (``TrimWatch``), the
+  loss is reported. Records are never skipped silently.
 - A stopped reader returns no pages.
-- The reader never starts at LATEST, which would be another position for each request. The worker that creates the row
-  pins LATEST to a time (L6).
+- The reader never starts at LATEST, because LATEST would be another position for each request. The worker that creates
+  the row pins LATEST to a time (L6).
 """
 
 from collections.abc import Sequence
@@ -32,14 +33,14 @@ from shardline.model.record import LeaseInForce, Origin
 from shardline.model.stream import StreamRef
 
 SLICE_RECORDS: int = 10_000
-"""A slice of a page is complete with this many records: the maximum of a page without aggregates."""
+"""The number of records that completes a slice of a page. A page without aggregates has at most this many records."""
 
 
 class PageReader:
-    """Opens the pages of one shard. The subclasses request them."""
+    """Opens the pages of one shard. The subclasses request the pages."""
 
     read_by: ClassVar[Literal["polling", "fan-out"]]
-    """How the reader reads."""
+    """The way in which the reader gets its records."""
 
     def __init__(
         self,
@@ -65,16 +66,16 @@ class PageReader:
         self._lease: LeaseInForce | None = lease
         self._trims: TrimWatch = trims
         self._counts: ReadCounts = ReadCounts() if counts is None else counts
-        self._page_records: int = 0  # records of the page that were opened
+        self._page_records: int = 0  # how many records of the page were opened
         self._page_bytes: int = 0
         self._page_duration: float = 0.0
-        # The record at the checkpoint is read again, and first. If another record comes first, retention has removed
-        # the expected one, and perhaps unread records after it.
+        # Reading begins with the record at the checkpoint. If another record comes first, retention has removed the
+        # expected record, and perhaps unread records after it.
         self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
-        self._asked_at: Instant = -NEVER  # the earliest time at which the service can have made the last page
+        self._asked_at: Instant = -NEVER  # the earliest time at which the service can have created the last page
         self._unread_since: Instant | None = None  # the earliest time at which the next record may have arrived
-        self._read_until: Instant = -NEVER  # the latest estimate of the same time
-        self._last_arrived_at: float | None = None  # when the last record read had arrived, by the service's clock
+        self._read_until: Instant = -NEVER  # the latest time at which the next record may have arrived
+        self._last_arrived_at: float | None = None  # when the last record arrived, by the service's clock
         self._is_failing: bool = False  # whether a call failed since the last page
         self._has_reached_tip: bool = False
         self._blocked: bool = False
@@ -95,9 +96,9 @@ class PageReader:
         return self.state in OVER
 
     def unread_age(self, now: Instant) -> float | None:
-        """The age of the oldest unread record. 0 if all records were read, ``None`` if unknown.
+        """Return the age of the oldest unread record. 0 if all records were read, ``None`` if the age is unknown.
 
-        A shard that was read up to its newest record may have new records by now. While the calls to it fail, the
+        A shard that was read up to its newest record may have new records by now. While calls to the shard fail, the
         result is the longest time that such a record can have waited.
         """
         if self.lag is None or self._unread_since is None:
@@ -106,7 +107,7 @@ class PageReader:
 
     @property
     def has_unopened(self) -> bool:
-        """Whether ``take_pages`` will return more once there is room."""
+        """Whether ``take_pages`` will return more pages once there is room."""
         return bool(self._unopened) or self._is_last
 
     @property
@@ -118,7 +119,7 @@ class PageReader:
 
     @property
     def out_of_range(self) -> int:
-        """How many records of aggregates lay outside the shard's hash range."""
+        """How many records of aggregates were outside the shard's hash range."""
         return self._deaggregator.out_of_range
 
     # ---- commands
@@ -135,7 +136,7 @@ class PageReader:
 
     def take_pages(self) -> list[Page]:
         """Return the next pages, in order: at most one slice, and only if the budget has room for it. The result is
-        empty if nothing is left to take, or if there is no room. The budget then admits the shard later
+        empty if nothing is left to take, or if there is no room. In the second case, the budget admits the shard later
         (``take_admitted``).
         """
         if not self._pages and self.has_unopened:
@@ -146,7 +147,7 @@ class PageReader:
         return pages
 
     def _open_slice(self) -> None:
-        """Open entries until there is a page. Entries whose records are all done already make no page."""
+        """Open entries until there is a page. Entries whose records are all done already add no page."""
         pages = len(self._pages)
         while self.has_unopened and len(self._pages) == pages:
             self._open_some()
@@ -154,7 +155,7 @@ class PageReader:
             self._note_read()
 
     def _note_read(self) -> None:
-        """Count and report a page, all of whose records are opened."""
+        """Count and report a page after all its records were opened."""
         counts = self._counts
         counts.pages += 1
         counts.records += self._page_records
@@ -219,9 +220,10 @@ class PageReader:
     def _least_age(self, raws: Sequence[RawRecord]) -> float:
         """Return a lower bound for the age of the page's first record, or of the position where an empty page ends.
 
-        The lag is the age of the page's last record, or of the record after it, or 0 at the tip of the shard, where the
-        records may have any age. So there are two lower bounds: the lag plus the time span of the page, and the age of
-        the last record of the previous page, less the time between that record and this page's first one.
+        The lag is the age of the page's last record, or of the record after it. At the end of the shard, the lag is 0,
+        although the records may have any age. So there are two lower bounds: the lag plus the time span of the page,
+        and the age of the last record of the previous page, less the time between that record and this page's first
+        record.
         """
         age = self.lag or 0.0
         if not raws:

@@ -1,21 +1,22 @@
-"""Which writes does the state of the fleet call for?
+"""Which writes does the state of the fleet require?
 
-The planner derives a plan from the rows, the topology and the held leases: rows to create, leases to take or to ask
-for, rows to delete. A new plan is made after every scan and listing. It replaces the plan before, whose unsent
-operations are dropped.
+The planner derives a plan from the rows, the topology and the held leases. The plan contains the rows to create, the
+leases to take or to ask for, and the rows to delete. A new plan is made after every scan and listing. It replaces the
+previous plan, whose unsent operations are dropped.
 
 Invariants:
 
-- A plan has at most one operation per shard, and none for a shard whose lease we hold.
-- Only leases that may be read are taken or asked for (L3): the shard is not finished, and its parents are.
-- A row that names us as its owner although we do not hold the lease is ours to take at once: the response to a take or
-  to a hand-over was lost, or the hand-over has ended. If another process took it under our worker_id, it belongs to
-  that process (``DuplicateWorkers``).
-- If a hand-over that we asked for has not ended long after its timeout, we take the lease: the old owner had its time,
-  and its writes are fenced.
+- A plan contains at most one operation per shard, and no operation for a shard whose lease we hold.
+- A lease is taken or asked for only if its shard may be read (L3): the shard is not finished, and all its parents are
+  finished.
+- If a row names us as its owner although we do not hold the lease, we may take the lease at once: the response to a
+  take or to a hand-over was lost, or the hand-over has ended. If another process took the lease under our worker_id, it
+  belongs to that process (``DuplicateWorkers``).
+- If a hand-over that we asked for has not ended long after its timeout, we take the lease. The old owner had enough
+  time, and its writes are fenced.
 - A row is deleted when it has not changed for 30 lease durations (5 minutes, as with the KCL). A slow worker may be
-  about to create the row from an older listing. While the row exists, the store refuses that write. If the row were
-  gone, the write would bring it back.
+  about to create the row from an older listing. While the row exists, the store refuses this creation. If the row were
+  deleted too early, the slow worker would create it again.
 """
 
 from collections.abc import Collection
@@ -41,7 +42,7 @@ _PATIENCE_SCANS: Final = 20  # for how many scans a worker leaves surplus leases
 
 @final
 class Planner:
-    """Plans the writes of one worker that concern leases which it does not hold."""
+    """Plans one worker's writes to leases that the worker does not hold."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Planner:
         self._scan_interval: float = scan_interval
         self._rng: Chance = rng
         self._uneven_since: Instant | None = None
-        self._handed_over_since: dict[str, Instant] = {}  # hand-overs to us, and when we first saw each
+        self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
 
     def plan(
         self, held: Collection[str], ending: Collection[str], start: GroupStart, now: Instant
@@ -103,7 +104,7 @@ class Planner:
         spill_after = _SPILL_SCANS * self._scan_interval
         impatient = self._is_impatient(leases, now)
         assignment = assign(leases, me, self._max_leases, self._rng, spill_after=spill_after, impatient=impatient)
-        # A lease may be in both lists. A plan has one operation per shard.
+        # A lease may be in both lists, but a plan contains only one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]
         operations += [
@@ -124,7 +125,7 @@ class Planner:
         return ReadableLease(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
 
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
-        """Return the leases that are ours to take at once, because their rows name us as the owner."""
+        """Return the leases that we may take at once, because their rows name us as the owner."""
         found: list[str] = []
         since: dict[str, Instant] = {}
         for row in readable:

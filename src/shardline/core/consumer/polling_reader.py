@@ -1,15 +1,15 @@
-"""Reads one shard by polling: GetShardIterator, then GetRecords until the shard ends.
+"""Reads one shard by polling.
 
-The shell sends the requests of ``poll_request``, answers each with exactly one ``handle_*`` call, and passes the pages
-of ``take_pages`` on.
+The reader calls GetShardIterator and then GetRecords, until the shard ends. The shell sends the requests of
+``poll_request``, answers each request with exactly one ``handle_*`` call, and passes the pages of ``take_pages`` on.
 
 Invariants:
 
-- There is one request at a time, at the pace that the shard allows (``ReadPace``) and only with room for a page
-  (``PrefetchBudget``). An idle or slow shard delays no other.
-- Pages come out in the order of the shard, without gaps: after any failure, reading continues right after the last
-  record that came out.
-- The next page is requested when the current one is fully opened.
+- There is one request at a time, at the pace that the shard allows (``ReadPace``), and only if there is room for a page
+  (``PrefetchBudget``). An idle or slow shard delays no other shard.
+- Pages are returned in the order of the shard, without gaps: after any failure, reading continues right after the last
+  record that was read.
+- The next page is requested when the current page is fully opened.
 - A stopped reader sends no requests. It drops the response to a request in flight.
 """
 
@@ -31,7 +31,7 @@ from shardline.model.position import TRIM_HORIZON, Position, after_sequence_numb
 from shardline.model.record import LeaseInForce
 from shardline.model.stream import StreamRef
 
-_BAD_ITERATORS_MAX: Final = 3  # fresh iterators that the service may refuse in a row before the reader fails
+_BAD_ITERATORS_MAX: Final = 3  # how many new iterators in a row the service may refuse before the reader fails
 
 
 @final
@@ -85,7 +85,7 @@ class PollingReader(PageReader):
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """When to poll again. A reader without room is polled when the budget admits it."""
+        """Return when to poll again. A reader without room is polled when the budget admits it."""
         if self.has_unopened:
             return NEVER
         if self.state is ReaderState.STARTING or (self.state is ReaderState.READY and not self._blocked):
@@ -103,7 +103,7 @@ class PollingReader(PageReader):
         self._enter(ReaderState.READY)
 
     def handle_page(self, response: GetRecordsResponse, now: Instant) -> None:
-        """Handle a page, which may be empty, or the last one. ``take_pages`` returns its records."""
+        """Handle a page, which may be empty or be the last page. ``take_pages`` returns its records."""
         if self.state is ReaderState.STOPPED:
             return
         assert self.state is ReaderState.READING
@@ -128,7 +128,7 @@ class PollingReader(PageReader):
         self._is_last, self._children = is_last, response.child_shards if is_last else ()
         self._iterator = response.next_iterator or ""
         self._enter(ReaderState.READY)
-        self._open_slice()  # the budget admitted the request, and this slice with it
+        self._open_slice()  # when the budget admitted the request, it also admitted this slice
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         """Handle the failure of the request in flight."""
@@ -152,7 +152,7 @@ class PollingReader(PageReader):
             self._events.append(ReadFailed(self.shard_id, operation, failure, NEVER))
 
     def _recover_from_refusal(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
-        """Prepare another attempt after the service refused an iterator or a position. Return False to give up.
+        """Prepare another attempt after the service refused an iterator or a position. Returns False to give up.
 
         A refused iterator is replaced by a new one, and a refused position by TRIM_HORIZON.
         """

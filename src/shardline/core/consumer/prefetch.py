@@ -1,15 +1,15 @@
 """May this shard prefetch one more page?
 
-The whole worker shares one budget of bytes. It counts the records that were read and that the user is not done with:
-opened records with the memory that each takes, and unopened entries.
+The whole worker shares one budget of bytes. The budget counts the data that was read and that the user is not done
+with: opened records, including the memory that each record object takes, and unopened entries.
 
 Invariants:
 
-- A shard without opened records may always continue, by one slice of its current page or by the next page. No shard
-  waits for another.
-- Beyond that, a shard may open and read more while the worker is below its budget and the shard is below its fair
-  share. The share is the budget divided by the number of shards that hold records, so a thousand idle shards take
-  nothing from a busy one.
+- A shard without opened records may always open one slice of its current page or read the next page. So no shard waits
+  for another.
+- A shard with opened records may open and read more while the worker is below its budget and the shard is below its
+  fair share. The share is the budget divided by the number of shards that hold records, so a thousand idle shards do
+  not reduce the share of a busy shard.
 - The worker holds at most the budget, plus one page and one opened slice per shard.
 - A shard that was refused is returned by ``take_admitted`` once it may read, so it does not have to ask repeatedly.
 """
@@ -19,7 +19,8 @@ from typing import Final, final
 from shardline.core.consumer.reader import ShardKey
 
 RECORD_BYTES: Final = 256
-"""The memory that a record takes besides its data: the object, its number, its key. Measured, rounded up."""
+"""The memory in bytes that a record takes besides its data: for the object, its sequence number and its key. The value
+was measured and rounded up."""
 
 
 @final
@@ -58,9 +59,9 @@ class PrefetchBudget:
             self.total_bytes += size_bytes
 
     def release(self, key: ShardKey, size_bytes: int) -> None:
-        """Release bytes that the user is done with. No effect for a shard that was forgotten meanwhile."""
+        """Release the bytes of records that are done. This has no effect if the shard was forgotten meanwhile."""
         held = self.held_bytes(key)
-        # A page may be released after ``forget``: the user finishes records of a lease that was lost.
+        # A page may be released after ``forget``, if the user finishes records of a lease that was lost.
         size_bytes = min(size_bytes, held)
         if held > size_bytes:
             self._held[key] = held - size_bytes
@@ -69,13 +70,13 @@ class PrefetchBudget:
         self.total_bytes = self.total_bytes - size_bytes if self._held else 0
 
     def forget(self, key: ShardKey) -> None:
-        """Release everything that the shard holds, because it is no longer read."""
+        """Release everything that the shard holds, because the shard is no longer read."""
         self.keep(key, 0)
         self.release(key, self.held_bytes(key))
         self._refused.pop(key, None)
 
     def take_admitted(self) -> list[ShardKey]:
-        """Return the shards that were refused and may read now, each once."""
+        """Return the shards that were refused and may read now. Each shard is returned once."""
         admitted = [key for key in self._refused if self._may_read(key)]
         for key in admitted:
             del self._refused[key]
@@ -83,7 +84,7 @@ class PrefetchBudget:
 
     def _may_read(self, key: ShardKey) -> bool:
         held = self._held.get(key)
-        # A shard without opened records is always admitted, or an exhausted budget could block it forever.
+        # A shard without opened records is always admitted. Otherwise an exhausted budget could block it forever.
         if held is None:
             return True
         total_bytes = self.total_bytes + self._unopened_bytes

@@ -2,15 +2,17 @@
 
 Invariants:
 
-- Calls keep a minimum distance: 5 calls per second by default. Throttling doubles the distance (up to a second), and
-  every page shrinks it again. The limit belongs to the shard, and other applications read it too.
-- The bytes of a page are paid for before the next call, at 2 MiB per second by default. After a page of 10 MiB, the
-  maximum, 5 s pass, so that the service has no reason to throttle.
-- Behind the end of the shard, there is no other wait. At its end, the wait grows with every empty page, up to the idle
-  interval. The first record makes it short again.
-- After a failure, the wait has jitter and grows up to 10 s. It is never shorter than the service asked for, up to the
-  same 10 s.
-- Idle waits end on a common beat, ten times per second. Idle shards are then polled in small groups, because waking up
+- There is a minimum time between two calls, which allows 5 calls per second by default. Throttling doubles this time
+  (up to a second), because the limit applies to the shard, and other applications read the shard, too. Every page
+  shortens the time again.
+- The next call waits as long as it takes to read the bytes of the last page at the allowed rate, which is 2 MiB per
+  second by default. After a page of 10 MiB, the maximum, the reader waits 5 s, so that the service has no reason to
+  throttle.
+- While the reader is behind the end of the shard, there is no other wait. At the end of the shard, the wait grows with
+  every empty page, up to the idle interval. The first record makes the wait short again.
+- After a failure, the wait has jitter and grows up to 10 s. It is never shorter than the delay that the service
+  requested, up to the same 10 s.
+- Idle waits end on a common beat, ten times per second. So idle shards are polled in small groups, because waking up
   costs more than polling. Short waits are not rounded.
 """
 
@@ -22,10 +24,10 @@ from shardline.core.failures import Failure, FailureKind
 
 _BACKOFF_FIRST: Final = 0.25
 _BACKOFF_LONGEST: Final = 10.0
-_DISTANCE_MAX: Final = 1.0  # seconds: five applications on one shard can each have one call per second
+_DISTANCE_MAX: Final = 1.0  # in seconds: five applications that read one shard can each make one call per second
 _RECOVERY: Final = 0.9
 _BEAT: Final = 0.1  # seconds
-_LONG_WAIT: Final = 0.5  # seconds: for longer waits, rounding to a beat matters little
+_LONG_WAIT: Final = 0.5  # in seconds: for longer waits, rounding to a beat matters little
 
 
 @final
@@ -47,12 +49,12 @@ class ReadPace:
         """When the next call may be sent."""
 
     def handle_sent(self, now: Instant) -> None:
-        """Note that a call is sent."""
+        """Note that a call was sent."""
         self._sent_at = now
         self.next_at = now + self._distance
 
     def handle_iterator(self) -> None:
-        """Allow the next call at once, because an iterator came."""
+        """Allow the next call at once, because the last call returned an iterator."""
         self._backoff.reset()
         self.next_at = self._sent_at
 
@@ -69,13 +71,13 @@ class ReadPace:
             idle_at = self._sent_at + wait
             if wait >= _LONG_WAIT:
                 idle_at = round(idle_at / _BEAT) * _BEAT
-        # All three limits hold: the idle wait, the distance between calls, and the time that pays for the bytes.
+        # All three limits hold: the idle wait, the minimum time between calls, and the limit in bytes per second.
         self.next_at = max(idle_at, self._sent_at + self._distance, now + size_bytes / self._bytes_per_second)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         """Schedule the retry of a failed call."""
         if failure.kind is FailureKind.THROTTLED:
-            # Other applications read the shard, too. A wider distance leaves them their share of the calls.
+            # Other applications read the shard, too. A longer time between calls leaves them their share of the calls.
             self._distance = min(self._distance * 2, max(_DISTANCE_MAX, self._least))
         delay = self._backoff.next_delay(failure.retry_after)
         self.next_at = max(now + delay, self._sent_at + self._distance)

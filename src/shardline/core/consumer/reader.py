@@ -1,15 +1,15 @@
 """Defines what all readers of a shard have in common: pages, states, and the protocol that other code uses.
 
-A reader brings the records of one shard in order, as ``Page`` values. The hand-out (``handout``) queues them for the
-user and does not know how they were read. ``PollingReader`` asks with GetRecords. ``FanOutReader`` subscribes with
-SubscribeToShard: in its states, an "iterator" is a subscription.
+A reader returns the records of one shard in order, as ``Page`` values. The hand-out (``handout``) queues the pages for
+the user and does not know how they were read. ``PollingReader`` calls GetRecords. ``FanOutReader`` calls
+SubscribeToShard. In its states, an "iterator" is a subscription.
 
 Invariants:
 
-- Pages come in the order of the shard, and nothing is left out between two of them.
-- ``TRANSITIONS`` lists every change of state that a reader may make; each change is checked against it. docs/pictures
-  draws the states of a reader from this table.
-- A reader that is over (``OVER``) never changes its state again, and brings no pages after those that it holds.
+- Pages are returned in the order of the shard, and no record is left out between two pages.
+- ``TRANSITIONS`` lists every change of state that a reader may make. Each change is checked against this table.
+  docs/pictures draws the states of a reader from the same table.
+- A reader that is over (``OVER``) never changes its state again, and reads no further pages.
 """
 
 from collections.abc import Mapping
@@ -33,23 +33,24 @@ ReaderEvent: TypeAlias = PageRead | PositionLost | RecordsTrimmed | ReadFailed |
 
 Children: TypeAlias = tuple[ChildShard, ...]
 ShardKey: TypeAlias = tuple[str, str]
-"""The name of a stream and the id of one of its shards: shards of two streams may have the same id."""
+"""The name of a stream and the id of one of its shards. The id alone is not enough, because shards of two streams may
+have the same id."""
 
 
 @final
 class Page(NamedTuple):
-    """Records of one shard, in order: the answer to one request, or a slice of it."""
+    """Records of one shard, in order: all or some of the records that one request returned."""
 
     shard_id: str
     records: list[Record]
     held_bytes: int
-    """The bytes to release from the budget once the user is done with the whole page."""
+    """The number of bytes to release from the budget once the user is done with the whole page."""
     lag: float | None
-    """How far behind the end of the shard the page ends, in seconds."""
+    """How far the end of the page is behind the end of the shard, in seconds."""
     is_last: bool
     """Whether this is the last page of the shard."""
     child_shards: Children
-    """On the last page, the children of the shard."""
+    """The children of the shard. Empty unless this is the last page."""
 
 
 @final
@@ -85,8 +86,8 @@ WITH_ITERATOR: Final = frozenset({_S.READY, _S.READING, _S.ENDED})
 class Reader(Protocol):
     """The part of a reader that the hand-out and the shells use.
 
-    Inputs (responses to requests, events of a subscription) are not part of it: they differ for each kind of reader,
-    and only the reader's own task calls them.
+    The methods for inputs (responses to requests, events of a subscription) are not part of this protocol: they differ
+    for each kind of reader, and only the reader's own task calls them.
     """
 
     @property
@@ -102,14 +103,14 @@ class Reader(Protocol):
 
     @property
     def lag(self) -> float | None:
-        """How far behind the end of the shard the last page was, in seconds. ``None``: no page was read yet."""
+        """How far behind the end of the shard the last page was, in seconds. ``None`` if this is not known."""
         ...
 
     @property
     def is_over(self) -> bool: ...
     @property
     def has_unopened(self) -> bool:
-        """Whether ``take_pages`` will return more once there is room."""
+        """Whether ``take_pages`` will return more pages once there is room."""
         ...
 
     @property
@@ -121,21 +122,21 @@ class Reader(Protocol):
 
     @property
     def out_of_range(self) -> int:
-        """How many records of aggregates lay outside the shard's hash range."""
+        """How many records of aggregates were outside the shard's hash range."""
         ...
 
     def unread_age(self, now: Instant) -> float | None:
-        """The age of the oldest unread record. 0 if all records were read, ``None`` if unknown."""
+        """Return the age of the oldest unread record. 0 if all records were read, ``None`` if the age is unknown."""
         ...
 
     def take_pages(self) -> list[Page]:
-        """Return the pages that were read since the last call, in order, as far as the budget has room."""
+        """Return the pages that were read since the last call, in order, if the budget has room for them."""
         ...
 
     def take_events(self) -> list[ReaderEvent]: ...
 
     def next_deadline(self) -> Instant:
-        """When to poll the reader again. A reader without room is polled when the budget admits it."""
+        """Return when to poll the reader again. A reader without room is polled when the budget admits it."""
         ...
 
     def stop(self) -> None:

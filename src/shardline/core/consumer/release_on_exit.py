@@ -1,16 +1,17 @@
 """What does a worker give back on exit, besides the leases that it holds?
 
-The worker may have asked others for leases. A lease that is handed over to a worker that has left stays unread until it
-expires. So the worker withdraws its requests, and releases leases that were handed over to it meanwhile.
+The worker may have asked other workers for leases. If a lease is handed over to a worker that has left, its shard is
+not read until the lease expires. So the worker withdraws its requests, and releases leases that were handed over to it
+meanwhile.
 
 Invariants:
 
-- A row that names us as its next owner, or as its holder although we do not hold the lease, is given back. A hand-over
-  in progress is cancelled. If it has ended, the lease is released (L5), or handed on if another worker asked for it
-  meanwhile. If the store refuses a write, its response shows the row, and so the next step. A lease that another
-  process took under our worker_id is not ours to give back.
-- Failed operations are retried for one lease duration. After that the leases have expired, so that no worker waits for
-  them any more.
+- If a row names us as its next owner, or as its holder although we do not hold the lease, the lease is given back. A
+  hand-over in progress is cancelled. If the hand-over has ended, the lease is released (L5), or handed over to another
+  worker that asked for it meanwhile. If the store refuses a write, its response contains the row, which determines the
+  next step. A lease that another process took under our worker_id is not given back.
+- Failed operations are retried for one lease duration. After that time, the leases have expired, so that other workers
+  can take them anyway.
 """
 
 from collections.abc import Collection, Iterable
@@ -50,26 +51,26 @@ class ReleaseOnExit:
     # ---- inputs
 
     def handle_rows(self, rows: Iterable[Lease], held: Collection[str]) -> None:
-        """Find the rows to give back. The ``held`` leases are excluded: ``HeldLeases`` releases them."""
+        """Find the leases to give back. The ``held`` leases are excluded, because ``HeldLeases`` releases them."""
         for row in rows:
             if row.shard_id not in held:
                 self._consider(row.shard_id, row)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None) -> None:
-        """Handle the store's response to an operation of this exit, or to one that was in flight before it."""
+        """Handle the store's response to an operation of the exit, or to an operation that was sent before the exit."""
         row = result.current if isinstance(result, Refused) else result
         self._consider(operation.shard_id, row)
 
     def handle_failure(self, operation: LeaseOperation, retry_at: Instant) -> None:
-        """Undo a failed operation, because it may have been applied, or retry it if it was part of the exit."""
+        """Retry a failed operation of the exit. Undo any other failed operation, because it may have been applied."""
         self._retry_at = max(self._retry_at, retry_at)
         match operation:
             case CancelHandOver() | FinishHandOver() | ReleaseLease():
                 self._pending[operation.shard_id] = operation
-            # The failed request may still arrive at the store. Withdraw it in case it does.
+            # The failed request for the lease may still be applied, so withdraw it.
             case AskHandOver(shard_id, by, owner):
                 self._pending[shard_id] = CancelHandOver(shard_id, by, owner)
-            # The take may have been applied. Release the lease under the token that the take would have written.
+            # The take may have been applied, so release the lease, with the counter that the take would have written.
             case TakeLease(shard_id, by):
                 self._pending[shard_id] = ReleaseLease(shard_id, by, operation.token)
             case _:
@@ -78,7 +79,7 @@ class ReleaseOnExit:
     # ---- outputs, time
 
     def poll_operation(self, busy: Collection[str], now: Instant) -> ExitOperation | None:
-        """Return the next operation for a row that is not ``busy`` with another one."""
+        """Return the next operation for a row that is not ``busy`` with another operation."""
         # The time limit begins when there is something to give back.
         if self._pending and self._until == NEVER:
             self._until = now + self._incarnation.lease_duration
@@ -100,7 +101,7 @@ class ReleaseOnExit:
             return
         if row.is_foreign_to(self._incarnation):
             return
-        # We are the checkpoint owner, and another worker asked for the lease: hand it on.
+        # If we are the checkpoint owner, and another worker asked for the lease, hand the lease over to that worker.
         if row.owner != self._me:
             self._pending[shard_id] = FinishHandOver(shard_id, self._me, row.counter)
         elif row.checkpoint_owner is None:

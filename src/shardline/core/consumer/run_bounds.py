@@ -2,14 +2,14 @@
 
 Invariants:
 
-- A consumer becomes ready once and stays ready. It is ready when the leases are listed, every lease that is ours to
-  take is taken, and every held shard has an iterator. A record that is put later is read, even with ``start="LATEST"``.
-- ``until="latest"`` ends a run when each shard, including the children of ended shards, has been read up to its newest
-  record, and the user is done with all these records. A lease of another worker does not prolong the run if that worker
-  is seen to
-  be alive. A dead worker may have left its shard unread.
-- ``idle_timeout`` counts only while the consumer is ready and the user has no records: neither a slow start nor a slow
-  user counts as idle.
+- A consumer becomes ready once and stays ready. It is ready when the leases are listed, the worker has taken every
+  lease that it should take, and every held shard has an iterator. A record that is put later is read, even with
+  ``start="LATEST"``.
+- With ``until="latest"``, a run ends when each shard, including the children of ended shards, has been read up to its
+  newest record, and the user is done with all these records. The run does not wait for a shard whose lease another
+  worker holds, if that worker is seen to be alive. A dead worker may have left its shard unread.
+- ``idle_timeout`` counts only while the consumer is ready and the user has no records, so that neither a slow start nor
+  a slow user counts as idle.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ class ShardFacts(NamedTuple):
     has_iterator: bool
     """Whether a record that is put from now on will be read."""
     has_records: bool
-    """Whether the user has records of the shard, or some wait for the user."""
+    """Whether the user has records of the shard, or records of the shard wait for the user."""
     has_caught_up: bool
     """Whether the shard was once read up to its newest record."""
     has_ended: bool
@@ -50,7 +50,7 @@ class GroupFacts(NamedTuple):
     is_ready: bool
     """Whether the rows and the shards are known, and this worker has no operation left to do."""
     is_listed: bool
-    """Whether a listing is complete and knows the shard of every row."""
+    """Whether a listing is complete and contains the shard of every row."""
     others: Sequence[OtherLease]
 
 
@@ -89,11 +89,11 @@ class RunBounds:
     # ---- inputs
 
     def handle_activity(self, now: Instant) -> None:
-        """Note that the user was handed records or finished some."""
+        """Note that records were handed to the user, or that the user finished records."""
         self._idle_since = now
 
     def handle_facts(self, groups: Sequence[GroupFacts], shards: Sequence[ShardFacts], now: Instant) -> bool:
-        """Evaluate the groups and the held shards. Return True if the consumer became ready or the run is over."""
+        """Evaluate the groups and the held shards. Returns True if the consumer became ready or the run is over."""
         if not self.is_ready:
             if not all(group.is_ready for group in groups) or not all(shard.has_iterator for shard in shards):
                 return False
@@ -114,7 +114,7 @@ class RunBounds:
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """When to call ``handle_facts`` again if nothing happens before."""
+        """Return when to call ``handle_facts`` again, unless something happens earlier."""
         if self._idle_timeout is None or self.is_exhausted or not self.is_ready:
             return NEVER
         return self._idle_since + self._idle_timeout
@@ -129,7 +129,7 @@ class RunBounds:
         if not all(group.is_listed for group in groups):
             return False
         others = [lease for group in groups for lease in group.others]
-        # A list, not a generator: _has_moved must note each counter, even after the first False.
+        # This is a list and not a generator, because _has_moved must note each counter, even after the first False.
         alive = [lease.has_other_holder and self._has_moved(lease) for lease in others]
         return all(alive)
 
@@ -139,7 +139,7 @@ class RunBounds:
 
 
 def group_facts(stream: str, coordinator: Coordinator, held: Collection[ShardKey]) -> GroupFacts:
-    """Return the state of a stream's group, as its coordinator knows it. ``held``: the shards that have readers."""
+    """Return the state of a stream's group, as its coordinator knows it. ``held`` contains the shards with readers."""
     rows, topology = coordinator.view.rows, coordinator.topology
     others = [
         OtherLease((stream, row.shard_id), row.holder not in (None, coordinator.me), row.counter)

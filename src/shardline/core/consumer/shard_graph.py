@@ -1,19 +1,20 @@
 """How are the shards related, and which of them may be read?
 
-The graph holds the topology of a stream. It learns from complete listings (``handle_listing``) and from the children
-that ended shards name (``handle_children``). Queries compare it with the rows of a group.
+The graph holds the topology of a stream. It is built from complete listings (``handle_listing``) and from the children
+that ended shards name (``handle_children``). Queries compare the graph with the rows of a group.
 
 Invariants (docs/guarantees.md defines L3):
 
-- L3: a shard is read only when each parent is finished: at SHARD_END, or absent from the stream, or without a row while
-  a descendant has one (finished rows are deleted). If a parent has no row, its own parents must be finished too: every
-  generation counts, and both parents of a merge.
-- A shard without a row between an unfinished ancestor and descendants whose rows have not begun was never read: two
-  workers began the group with different shards. Its row is created before the ancestor ends (C3).
+- L3: a shard is read only when each parent is finished. A shard is finished if its row is at SHARD_END, if it is absent
+  from the stream, or if it has no row while a descendant has a row (the rows of finished shards are deleted). If a
+  parent has no row, its own parents must be finished, too: every generation counts, and both parents of a merge.
+- If a shard without a row has an unfinished ancestor, and the rows of its descendants have not begun, the shard was
+  never read: two workers began the group with different shards. The row of this shard is created before the ancestor
+  ends (C3).
 - Only complete, unfiltered listings show that a shard is absent. If the shard has a row, one listing is not enough,
-  because it may be older than the split that made the shard. A second listing without the shard must confirm it, begun
-  at least a second after the first came.
-- The children that a shard names are known at once. A listing that does not know them yet does not remove them.
+  because it may be older than the split that created the shard. A second listing, begun at least a second after the
+  first arrived, must confirm that the shard is absent.
+- The children that a shard names are known at once. A listing that does not contain them yet does not remove them.
 - A graph that is older than the rows proves nothing about unknown shards: a shard without a row may have descendants
   with rows. If the shard of a row, or its place in the graph, is unknown, nothing is concluded before the next listing.
 """
@@ -30,8 +31,8 @@ Rows: TypeAlias = Mapping[str, Lease]
 """The leases of a group, by shard."""
 
 CONFIRM_AFTER: Final = 1.0
-"""A listing may be late. A contradiction is believed only if another listing, begun this many seconds later, confirms
-it."""
+"""A listing may be out of date. A contradiction is believed only if another listing, begun this many seconds later,
+confirms it."""
 
 
 @final
@@ -40,33 +41,33 @@ class ShardGraph:
 
     def __init__(self) -> None:
         self._shards: dict[str, Shard] = {}  # from the last complete listing
-        self._announced: dict[str, ChildShard] = {}  # shards that their parents named and no listing has shown so far
+        self._announced: dict[str, ChildShard] = {}  # shards that a parent named and no listing contained yet
         self._parents: dict[str, tuple[str, ...]] = {}
         self._children: dict[str, set[str]] = {}
         self._ranges: dict[str, HashRange] = {}
-        self._missed_since: dict[str, Instant] = {}  # shards with rows, and since when listings lack them
+        self._missed_since: dict[str, Instant] = {}  # since when listings lack a shard that has a row
         self._trimmed: set[str] = set()
         self.listings: int = 0
         """How many complete listings there were."""
         self.begun_at: Instant = -NEVER
         """When the last complete listing was begun."""
         self.came_at: Instant = -NEVER
-        """When the last complete listing came."""
+        """When the last complete listing arrived."""
 
     # ---- inputs
 
     def handle_listing(self, shards: Iterable[Shard], rows: Rows, begun_at: Instant, now: Instant) -> None:
         """Handle a complete, unfiltered listing, begun after ``rows`` were read."""
         known = {shard.shard_id: shard for shard in shards}
-        # If the listing has a parent but not its announced child, the listing is late. If it has neither, both shards
-        # were trimmed.
+        # If the listing contains a parent but not its announced child, the listing is out of date. If it contains
+        # neither, both shards were trimmed.
         self._announced = {
             child.shard_id: child
             for child in self._announced.values()
             if child.shard_id not in known and not known.keys().isdisjoint(child.parent_ids)
         }
         self._shards = known
-        # Keep the time of the first listing that lacked a shard, so that a later listing can confirm it.
+        # Keep the time of the first listing that lacked a shard, so that a later listing can confirm the absence.
         since = self._missed_since
         self._missed_since = {shard_id: since.get(shard_id, now) for shard_id in rows if not self.is_present(shard_id)}
         self._trimmed = {shard_id for shard_id, at in self._missed_since.items() if begun_at >= at + CONFIRM_AFTER}
@@ -82,7 +83,7 @@ class ShardGraph:
         self._index()
 
     def reset(self) -> None:
-        """Forget the announced shards, because the stream was re-created: they belong to the old stream."""
+        """Forget the announced shards, which belong to the old stream, because the stream was re-created."""
         self._announced = {}
         self._index()
 
@@ -101,7 +102,7 @@ class ShardGraph:
         return self._ranges.get(shard_id)
 
     def parents(self, shard_id: str) -> tuple[str, ...]:
-        """The ids of the shard's parents, even of those that are gone."""
+        """Return the ids of the shard's parents, even of parents that are gone."""
         return self._parents.get(shard_id, ())
 
     def children(self, shard_id: str) -> frozenset[str]:
@@ -121,11 +122,11 @@ class ShardGraph:
         return shard_id in self._announced and all(map(self.is_placed, self.parents(shard_id)))
 
     def ancestors(self, shard_id: str) -> Iterator[str]:
-        """Iterate over the shard's parents, their parents, and so on, each once."""
+        """Iterate over the shard's parents, their parents, and so on. Each shard is yielded once."""
         return self._walk(shard_id, self._parents)
 
     def descendants(self, shard_id: str) -> Iterator[str]:
-        """Iterate over the shard's children, their children, and so on, each once."""
+        """Iterate over the shard's children, their children, and so on. Each shard is yielded once."""
         return self._walk(shard_id, self._children)
 
     @staticmethod
@@ -159,16 +160,16 @@ class ShardGraph:
         return shard_id in self._missed_since or self.is_placed(shard_id)
 
     def is_trimmed(self, shard_id: str) -> bool:
-        """Whether a shard that has a row went out of retention."""
+        """Whether a shard that has a row was removed from the stream, because its retention period is over."""
         return shard_id in self._trimmed
 
     @property
     def has_doubts(self) -> bool:
-        """Whether the shard of a row is missing from the stream and another listing has to confirm that."""
+        """Whether the shard of a row is missing from the last listing, and another listing has to confirm this."""
         return len(self._trimmed) < len(self._missed_since)
 
     def is_left_out(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard needs a row although a descendant has one: no worker has read it."""
+        """Whether this shard needs a row although a descendant has a row, because no worker has read the shard."""
         if shard_id in rows or not self.is_present(shard_id):
             return False
         older = [rows[other].checkpoint for other in self.ancestors(shard_id) if other in rows]
@@ -177,7 +178,7 @@ class ShardGraph:
         return not has_begun and not all(checkpoint.is_finished for checkpoint in older)
 
     def is_finished(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard is finished, so that a child of it may be read (L3)."""
+        """Whether this shard is finished, so that its children may be read (L3)."""
         left, seen = [shard_id], {shard_id}
         while left:
             other = left.pop()

@@ -1,15 +1,15 @@
-"""When does a worker give up a failing lease store?
+"""When does a worker stop using a failing lease store?
 
 Invariants:
 
-- An unreachable or overloaded store is retried forever: network outages end.
+- An unreachable or overloaded store is retried forever, because network outages end.
 - A store that is gone (the table or the file was deleted, replaced or damaged) is given up after one lease duration. By
-  then other workers may hold every lease, in a store that this worker will never see.
-- A store that denies access (no permission, no credentials, a certificate that cannot be verified) is given up after
-  ``store_patience``: permissions are often wrong for a few minutes only.
-- Listing and writing are judged separately, each from its first failure since it last worked. A write whose condition
-  the store rejects counts as working.
-- The store is given up once. After that the worker sends nothing to it.
+  then, other workers may hold every lease, in a store that this worker will never see.
+- A store that denies access (no permission, no credentials, or a certificate that cannot be verified) is given up after
+  ``store_patience``, because permissions are often wrong for only a few minutes.
+- Listing and writing are judged separately. The time of each counts from its first failure after its last success. A
+  write whose condition the store rejects counts as a success.
+- The store is given up once. After that, the worker sends nothing to it.
 """
 
 from enum import Enum, auto
@@ -52,7 +52,7 @@ class StoreHealth:
             StoreTrouble.GONE: lease_duration,
             StoreTrouble.REFUSED: store_patience,
         }
-        self._since: dict[tuple[str, StoreTrouble], Instant] = {}  # by operation and kind: the first failure
+        self._since: dict[tuple[str, StoreTrouble], Instant] = {}  # the first failure, by operation and kind
         self.is_given_up: bool = False
 
     def handle_answer(self, operation: str) -> None:
@@ -61,14 +61,14 @@ class StoreHealth:
             self._since = {key: at for key, at in self._since.items() if key[0] != operation}
 
     def handle_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """Note a failure of the operation. Return when the store will be given up if the failures continue."""
+        """Note a failure of the operation. Returns when the store will be given up if the failures continue."""
         trouble = trouble_of(failure)
-        # Different kinds of trouble are timed separately: a network outage must not use up the patience for denied
+        # Different kinds of trouble are timed separately: a network outage must not count against the limit for denied
         # access.
         return self._since.setdefault((operation, trouble), now) + self._limits[trouble]
 
     def give_up(self, gives_up_at: Instant, now: Instant) -> bool:
-        """Give up the store if the time has come. Return True the first time."""
+        """Give up the store if the time has come. Returns True only when the store is given up by this call."""
         if self.is_given_up or now < gives_up_at:
             return False
         self.is_given_up = True

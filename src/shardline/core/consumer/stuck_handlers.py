@@ -1,15 +1,16 @@
 """Is a handler stuck?
 
-The watch is passed the records of each shard that user code has, and since when. Code that has had the same records for
-``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With manual acknowledgements, a
-record that blocks the checkpoint of its shard for that time counts as stuck.
+The watch is informed which records of each shard user code has, and since when. Code that has had the same records for
+``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With manual acknowledgements,
+code counts as stuck if one record has blocked the checkpoint of its shard for that time.
 
 Invariants:
 
-- Each time a handler gets stuck, there are two events: ``HandlerStuck`` when it is noticed, and ``HandlerRecovered``
-  when the code returns, fails, or continues with other records, or when its shard's lease is lost or released.
-- Code that waits for a retry is not stuck: it does not run.
-- Without a threshold nothing is ever stuck.
+- Each time a handler gets stuck, there are two events: ``HandlerStuck`` when the watch notices it, and
+  ``HandlerRecovered`` when the code returns, fails, or continues with other records, or when its shard's lease is lost
+  or released.
+- A handler whose records wait for a retry is not stuck, because it does not run.
+- If ``stuck_after`` is ``None``, no handler counts as stuck.
 """
 
 from collections.abc import Mapping
@@ -31,9 +32,8 @@ class Work(NamedTuple):
     sub_sequence: int
     records: int
     since: Instant | None
-    """When user code was given the records. ``None``: unknown, as with manual acknowledgements. The time then counts
-    from
-    when the watch first saw the oldest record as the oldest."""
+    """When user code got the records. ``None`` if the time is unknown, as with manual acknowledgements. In this case,
+    the time counts from the moment when the watch first saw this record as the oldest."""
 
 
 @final
@@ -42,7 +42,7 @@ class HandlerWatch:
 
     def __init__(self, stuck_after: float | None) -> None:
         self._stuck_after: float = NEVER if stuck_after is None else stuck_after
-        self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # by shard: the records, and since when
+        self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # the records of each shard, and when user code got them
         self._stuck: dict[ShardKey, Instant] = {}  # the shards reported as stuck, and since when
         self._events: list[WatchEvent] = []
 
@@ -51,14 +51,14 @@ class HandlerWatch:
         return bool(self._stuck)
 
     def since(self, key: ShardKey) -> Instant | None:
-        """Since when user code has had its records of the shard."""
+        """Return since when user code has had its records of the shard."""
         found = self._seen.get(key)
         return None if found is None else found[1]
 
     # ---- input
 
     def handle_work(self, at_work: Mapping[ShardKey, Work], now: Instant) -> None:
-        """Compare the records that user code has now with those of the last call. Idle shards are not in
+        """Compare the records that user code has now with the records at the last call. Idle shards are not in
         ``at_work``.
         """
         self._seen = {key: (work, self._since(key, work, now)) for key, work in at_work.items()}
@@ -76,7 +76,7 @@ class HandlerWatch:
         if work.since is not None:
             return work.since
         before = self._seen.get(key)
-        # The same oldest record as before: its time goes on.
+        # If the oldest record is the same as before, its time continues.
         return before[1] if before is not None and before[0][:2] == work[:2] else now
 
     # ---- outputs, time
@@ -86,6 +86,6 @@ class HandlerWatch:
         return events
 
     def next_deadline(self) -> Instant:
-        """When the next handler will count as stuck."""
+        """Return when the next handler will count as stuck."""
         waiting = [since for key, (_, since) in self._seen.items() if key not in self._stuck]
         return min(waiting, default=NEVER) + self._stuck_after

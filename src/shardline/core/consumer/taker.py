@@ -5,11 +5,11 @@ takers that wait for an answer.
 
 Invariants:
 
-- User code writes ``asked``, ``caller`` and ``waiting``; the host writes all other fields. No lock is needed: each
-  write is a single assignment, or one call of a ``deque`` method.
+- User code writes ``asked``, ``caller`` and ``waiting``, and the host writes all other fields. No lock is needed,
+  because each write is a single assignment or one call of a ``deque`` method.
 - There is one caller at a time: a second task or thread that asks while the first one waits is refused.
-- An interrupted or cancelled wait takes no records. The cursor that is opened later stays with the taker for the next
-  caller. An interrupted caller blocks no other caller, and not itself either.
+- A caller whose wait was interrupted or cancelled takes no records. If the host opens a cursor later, the cursor stays
+  with the taker for the next caller. An interrupted wait blocks neither other callers nor the same caller.
 - Each question is answered once. An answer covers every question that was asked before it. User code may already work
   on the answer when an older question reaches the host, and that question must not mark this work as done.
 """
@@ -26,7 +26,7 @@ from shardline.core.consumer.held_shard import HeldShard
 
 
 class Waiting(Protocol):
-    """One wait of a task or thread for the answer. The shell creates one for each wait."""
+    """One wait of a task or thread for an answer. The shell creates an object for each wait."""
 
     @property
     def caller(self) -> object: ...
@@ -53,17 +53,17 @@ class Taker(ABC):
         self, number: int = 0, *, limit: int | None = None, max_wait: float = 0.0, whole: bool = False
     ) -> None:
         self.number: int = number
-        """The number of the iteration or run. Later ones have greater numbers."""
+        """The number of the iteration or run. Later iterations and runs have greater numbers."""
         self.limit: int | None = limit
         """The maximum number of records in a cursor. ``None``: the rest of one page."""
         self.max_wait: float = max_wait
-        """How long to wait for ``limit`` records once there is at least one, in seconds."""
+        """How long to wait for ``limit`` records once there is at least one record, in seconds."""
         self.whole: bool = whole
         """Whether user code takes all records of a cursor at once, as a batch."""
         self.shard: HeldShard | None = None
-        """The only shard that the taker takes from. ``None``: all shards take turns."""
+        """The only shard from which the taker takes records. ``None`` if all shards take turns."""
         self.cursor: Cursor = Cursor()
-        """The last answer that had records."""
+        """The last answer that contained records."""
         self.is_over: bool = False
         """Whether the taker will get no more records."""
         self.is_at_work: bool = False
@@ -75,7 +75,7 @@ class Taker(ABC):
         self.caller: object = None
         """The task or thread that asked last."""
         self.waiting: deque[Waiting] = deque()
-        """The waits in progress. The first one is the current caller's."""
+        """The waits in progress. The first wait is that of the current caller."""
 
     # ---- user code
 
@@ -85,35 +85,35 @@ class Taker(ABC):
         return self.cursor.place > 0 and self.cursor.end > 0
 
     def enter(self, mine: Waiting, has_ended: Callable[[object], bool]) -> bool:
-        """Become the current caller, and count the question. Return False if another live caller waits here."""
+        """Become the current caller, and count the question. Returns False if another live caller waits already."""
         waiting = self.waiting
-        # Append first, then look: two callers that enter at the same time see each other, whatever the order of their
-        # steps.
+        # Append first and then check for other callers, so that two callers that enter at the same time see each other,
+        # whatever the order of their steps.
         waiting.append(mine)
         while (first := waiting[0]) is not mine:
             if first.caller is not mine.caller and not has_ended(first.caller):
                 self.leave(mine)
                 return False
-            self.leave(first)  # an interrupt, or the end of its task, kept this wait from leaving
+            self.leave(first)  # an interrupt, or the end of its task, prevented the removal of this wait
         self.caller = mine.caller
         self.asked += 1
         return True
 
     def leave(self, mine: Waiting) -> None:
-        """End the wait, however it ended. It is safe to call this twice."""
+        """Remove the wait, however it ended. It is safe to call this twice."""
         with suppress(ValueError):
             self.waiting.remove(mine)
 
     def is_awaited(self, caller: object, has_ended: Callable[[object], bool]) -> bool:
-        """Whether a live caller other than this one waits here."""
+        """Whether a live caller other than ``caller`` waits for an answer."""
         return any(wait.caller is not caller and not has_ended(wait.caller) for wait in [*self.waiting])
 
     # ---- the host
 
     @abstractmethod
     def serve(self, now: Instant) -> Instant | None:
-        """Try to answer. Return ``None`` if the answer is ready, otherwise when to try again if nothing happens
-        before.
+        """Try to answer. Returns ``None`` if the answer is ready, otherwise when to try again unless something happens
+        earlier.
         """
 
     def handle_gained(self, shard: HeldShard) -> None:  # noqa: B027 - only a run implements it
@@ -130,12 +130,12 @@ class Questions:
     """The takers that wait for an answer."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Taker, Instant] = {}  # when to serve each again, if nothing happens before
+        self._waiting: dict[Taker, Instant] = {}  # when to serve each taker again, unless something happens earlier
         self._due: dict[Taker, None] = {}  # the takers to serve next; those that do not wait are ignored
         self._answered: list[Taker] = []
         self._is_serving: bool = False
         self.is_sooner: bool = False
-        """Whether ``next_deadline`` has moved to an earlier time. The hand-out resets it."""
+        """Whether ``next_deadline`` has moved to an earlier time. Reset by the hand-out."""
 
     def ask(self, taker: Taker, number: int) -> None:
         """Add the taker's question, unless an answer has covered it already."""
@@ -148,16 +148,16 @@ class Questions:
         self._waiting.pop(taker, None)
 
     def mark_due(self, takers: Iterable[Taker] | None = None) -> None:
-        """Serve these takers next, if they wait, because something has changed for them. ``None``: all takers."""
+        """Serve these takers next, if they wait, because their answers may have changed. ``None`` means all takers."""
         self._due.update(dict.fromkeys(self._waiting if takers is None else takers))
 
     def handle_time(self, now: Instant) -> None:
         self.mark_due(taker for taker, until in self._waiting.items() if until <= now)
 
     def serve(self, now: Instant) -> None:
-        """Answer the due takers. If serving a taker makes others due, they are served in the same call."""
-        # Serving a taker may call ``serve`` again, through the hand-out. The loop below then continues with the new due
-        # takers.
+        """Answer the due takers. If serving a taker makes other takers due, these are served in the same call."""
+        # Serving a taker may call ``serve`` again, through the hand-out. The inner call returns, and the loop below
+        # continues with the new due takers.
         if self._is_serving:
             return
         self._is_serving = True
@@ -174,8 +174,8 @@ class Questions:
         until = taker.serve(now)
         if until is None:
             self.withdraw(taker)
-            # Not the number of this question: user code may have asked again after an interrupt, and this answer covers
-            # that question, too.
+            # Use the number of the last question, not of this one: user code may have asked again after an interrupt,
+            # and this answer covers that question, too.
             taker.answered = taker.asked
             self._answered.append(taker)
         else:

@@ -1,14 +1,15 @@
 """How large must a new fencing token be to exceed every earlier one?
 
-Tokens have to grow even if the lease store forgets them: it may come back empty, or restored from an old backup. So a
+Tokens have to grow even if the lease store loses them: the store may be emptied, or restored from an old backup. So a
 new token is at least the time in milliseconds since 1970, by the service's clock, and greater than every counter of the
 shard that this worker has seen.
 
 Invariants:
 
-- A worker that has seen a token takes the lease only with a greater one, whatever the clocks show.
-- A worker that has not seen the earlier token takes the lease with a greater one if the two workers' estimates of the
-  time differ by less than the time between the two takes. The service's Date header counts whole seconds.
+- A worker that has seen a token takes the lease only with a greater token, whatever the clocks show.
+- A worker that has not seen the earlier token takes the lease with a greater token if the two workers' estimates of the
+  time differ by less than the time between the two takes. The estimates come from the service's Date header, which
+  counts whole seconds.
 """
 
 from typing import Final, final
@@ -33,7 +34,7 @@ class TokenFloor:
         self._highest: dict[str, int] = {}  # the highest counter seen, by shard; kept when the row is gone
 
     def handle_service_time(self, service_time: float, now: Instant) -> None:
-        """Note the service's time, from one of its responses."""
+        """Note the time in a response of the service."""
         self._offset = service_time - now
 
     def handle_row(self, row: Lease) -> None:
@@ -41,7 +42,7 @@ class TokenFloor:
         self._highest[row.shard_id] = max(row.counter, self._highest.get(row.shard_id, 0))
 
     def floor(self, shard_id: str, now: Instant) -> int:
-        """The lowest allowed value of a new token."""
-        # The counter alone would repeat tokens after the store lost its rows. The time alone would depend on clocks
-        # that agree.
+        """Return the lowest allowed value of a new token."""
+        # With the counter alone, tokens would repeat after the store lost its rows. With the time alone, tokens would
+        # grow only if all clocks agree.
         return max(self._highest.get(shard_id, 0) + 1, int((self._offset + now) * _MILLISECONDS))

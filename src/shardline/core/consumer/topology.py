@@ -1,18 +1,20 @@
 """Which shards does the stream have, and is it still the same stream?
 
-The topology passes the listings of ``Discovery`` to the graph, and compares them with the rows.
+The topology passes the listings of ``Discovery`` to the graph, and compares these listings with the rows.
 
 Invariants:
 
-- Before the consumer stops or deletes rows, two listings in a row must contradict the same row. A single listing may be
-  late, and so may the next one if it begins less than a second after the first came.
+- Before the consumer stops or deletes rows, two consecutive listings must contradict the same row. A single listing may
+  be out of date, and so may the next listing if it begins less than a second after the first arrived.
 - Nothing is planned until a listing is complete and contradicts no row.
 - A re-created stream is reported. With ``stop``, nothing is planned any more. With ``restart``, the rows of the old
-  stream are deleted, and created again at the start position.
-- If an existing stream disappears, the consumer fails with ``stop``. With ``restart``, it waits, and nothing is planned
-  until the stream is back. If the stream never existed, the consumer fails in any case: the name may be misspelt.
-- Once there is evidence that the stream was re-created, only listings that begin later count. Rows made from an older
-  listing would have the hash ranges of shards that are gone, and records would be dropped because of these ranges.
+  stream are deleted, and new rows are created at the start position.
+- If an existing stream disappears, a consumer with ``stop`` fails. A consumer with ``restart`` waits, and plans nothing
+  until the stream exists again. If the stream never existed, the consumer fails in any case, because the name may be
+  misspelt.
+- Once there is evidence that the stream was re-created, only listings that begin later count. Rows created from an
+  older listing would have the hash ranges of shards that are gone, and records would be dropped because of these
+  ranges.
 """
 
 import math
@@ -45,20 +47,20 @@ class Topology:
     def __init__(self, discovery: Discovery, if_recreated: IfRecreated) -> None:
         self.discovery: Discovery = discovery
         self._if_recreated: IfRecreated = if_recreated
-        self._rows: Rows = {}  # the rows when the listing was begun
+        self._rows: Rows = {}  # the rows at the time when the listing began
         self._listing: int = 0  # the number of the last complete listing
         self._listing_wanted: int = 1  # the number of the first listing that counts
         self._doubted_since: dict[str, Instant] = {}  # rows that seem to belong to another stream, and since when
         self._foreign: list[Lease] = []
         self._has_news: bool = False
         self._reported_trimmed: set[str] = set()
-        self._is_missing: bool = False  # there is no stream of this name
+        self._is_missing: bool = False  # whether no stream of this name exists
         self._events: list[TopologyEvent] = []
         self.graph: ShardGraph = ShardGraph()
         self.is_halted: bool = False
         """Whether the consumer has to stop."""
         self.listed_at: Instant = -NEVER
-        """When the last complete listing came."""
+        """When the last complete listing arrived."""
         self.recreations: int = 0
         """How many times the stream was found to be re-created."""
 
@@ -76,14 +78,14 @@ class Topology:
     # ---- commands
 
     def match_at(self, timestamp: float, now: Instant) -> None:
-        """Find the shards that were open at this time (``matching``), unless it is infinite. Until they are known,
-        ``is_settled`` is false.
+        """Find the shards that were open at this time (``matching``), unless the time is infinite. Until these shards
+        are known, ``is_settled`` is false.
         """
         if timestamp < math.inf and self.discovery.match_at(timestamp):
             self.discovery.list_by(now)
 
     def distrust(self, now: Instant) -> None:
-        """List the shards again, because unfinished rows disappeared: the stream may have been re-created."""
+        """List the shards again, because unfinished rows disappeared, so that the stream may have been re-created."""
         self._reset()
         self.discovery.list_by(now)
 
@@ -92,18 +94,18 @@ class Topology:
     def poll_request(self, rows: Rows, now: Instant) -> ListShards | DescribeStreamSummary | None:
         request = None if self.is_halted else self.discovery.poll_request(now)
         if isinstance(request, ListShards) and request.next_token is None:
-            # The listing is compared with the rows of the time when it began. Rows that were created later may name
-            # shards that are younger than the listing.
+            # The listing is compared with the rows at the time when the listing began. Rows that were created later may
+            # name shards that are younger than the listing.
             self._rows = dict(rows)
         return request
 
     def take_news(self) -> bool:
-        """Whether a complete listing came since the last call."""
+        """Whether a complete listing arrived since the last call."""
         news, self._has_news = self._has_news, False
         return news
 
     def take_foreign(self) -> list[Lease]:
-        """Return the rows to delete: they belong to the stream that was deleted."""
+        """Return the rows to delete, because they belong to a stream that was deleted."""
         foreign, self._foreign = self._foreign, []
         return foreign
 
@@ -134,7 +136,7 @@ class Topology:
             self._judge(listing.begun_at, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        # A stream that was never listed may have a misspelt name. Waiting for it would hide the mistake.
+        # If the stream was never listed, its name may be misspelt. Waiting for the stream would hide the mistake.
         was_there = self._listing > 0
         if failure.kind is FailureKind.NOT_FOUND and was_there and self._if_recreated == "restart":
             self.discovery.handle_missing(now)

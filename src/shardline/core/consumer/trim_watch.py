@@ -1,21 +1,21 @@
 """Did retention remove records before they were read?
 
-Each page shows how far back its reader was, and the age of the first record that came. The time between the two is a
-*gap*: records of that time were either never written, or removed by retention before they were read. Whether retention
-can have reached into a gap depends on the stream's retention period, which an operator may have changed a moment ago.
-So a gap is judged by a stream summary that was requested after the gap was seen, never by an older one.
+Each page shows the age of the reader's position and the age of the first record on the page. The time between the two
+is a *gap*: records of that time were either never written, or removed by retention before they were read. Whether
+retention can have reached into a gap depends on the stream's retention period, which an operator may have changed a
+moment ago. So a gap is judged by a stream summary that was requested after the gap was seen, never by an older summary.
 
 Invariants:
 
-- Every loss is reported. A gap is kept until it is judged. If no summary is available, and when the worker closes, it
-  is judged by the last known retention. Records that an earlier retention had removed when it was last seen stay
-  removed, even if the retention was raised later. (How much was removed between that summary and the raise cannot be
-  known.)
+- Every loss is reported. A gap is kept until it is judged. If no summary is available, or when the worker closes, the
+  gap is judged by the last known retention. Records that were removed under an earlier retention, according to the last
+  summary that showed it, stay removed, even if the retention was raised later. (How many records were removed between
+  that summary and the raise cannot be known.)
 - Nothing else is reported. If a page begins with a record older than the retention, retention has not reached the
   reader's position. The same holds if the position itself is younger than the retention. One uncertainty remains: a gap
-  that retention reached may have held no records. This cannot be known, so the gap is reported.
-- A worker that is less behind than the minimum retention of a stream costs nothing here. A worker that is further
-  behind costs at most one summary per 5 seconds.
+  into which retention reached may have contained no records. This cannot be known, so the gap is reported.
+- While a worker is less far behind than the minimum retention of a stream, the watch costs nothing. For a worker that
+  is further behind, it costs at most one summary per 5 seconds.
 """
 
 from typing import Final, NamedTuple, final
@@ -26,14 +26,14 @@ from shardline.model.limits import RETENTION_MIN_HOURS
 
 SECONDS_PER_HOUR: Final = 3600.0
 LEAST_RETENTION: float = RETENTION_MIN_HOURS * SECONDS_PER_HOUR
-"""The minimum retention of a stream, in seconds. (The simulation shortens it.)"""
-_SUMMARY_DISTANCE: Final = 5.0  # seconds between two summaries that are requested because of gaps
-_UNSUSPICIOUS_WAIT: Final = 10.0  # seconds until a gap is judged if the last known retention did not reach into it
+"""The minimum retention of a stream, in seconds. (The simulation shortens this time.)"""
+_SUMMARY_DISTANCE: Final = 5.0  # the shortest time in seconds between two summaries that are requested because of gaps
+_UNSUSPICIOUS_WAIT: Final = 10.0  # if the last known retention did not reach into a gap, it is judged after this time
 _GAPS_MAX: Final = 1_000
 
 
 class _Gap(NamedTuple):
-    """A time from which no record was read. Ages are in seconds, at the time when the page came."""
+    """A span of time from which no record was read. Ages are in seconds, at the time when the page arrived."""
 
     shard_id: str
     youngest: float
@@ -59,14 +59,14 @@ class TrimWatch:
         self._has_no_summary: bool = False
         self._not_before: Instant = -NEVER
         self.summary_by: Instant = NEVER
-        """When a summary should be requested to judge the gaps. NEVER: there are no new gaps."""
+        """When a summary should be requested to judge the gaps. NEVER if there are no new gaps."""
 
     # ---- inputs
 
     def handle_page(self, shard_id: str, youngest: float, oldest: float, now: Instant) -> None:
         """Note the gap before a page of this shard, if there is one. ``_Gap`` explains the arguments."""
-        # No retention can reach into a gap this young. If the first record is as old as the reader's position, there is
-        # no gap.
+        # No retention can reach into a gap that is younger than the minimum retention. If the first record is as old as
+        # the reader's position, there is no gap.
         if oldest <= LEAST_RETENTION or youngest >= oldest:
             return
         gap = _Gap(shard_id, youngest, oldest, now)
@@ -74,7 +74,7 @@ class TrimWatch:
             self._judge(gap)
             return
         self._gaps.append(gap)
-        # Bound the memory: judge the oldest gap by the retention that is known now.
+        # To bound the memory, judge the oldest gap by the retention that is known now.
         if len(self._gaps) > _GAPS_MAX:
             self._judge(self._gaps.pop(0))
         is_suspicious = self._retention is None or gap.reached_by(self._retention)
@@ -82,7 +82,7 @@ class TrimWatch:
         self.summary_by = min(self.summary_by, max(wanted_at, self._not_before))
 
     def handle_requested(self, now: Instant) -> None:
-        """Note that a summary is requested. It will judge the gaps that were seen so far."""
+        """Note that a summary was requested. The gaps that were seen so far will be judged by this summary."""
         self.summary_by = NEVER
         self._not_before = now + _SUMMARY_DISTANCE
 
@@ -92,7 +92,7 @@ class TrimWatch:
         self._has_no_summary = False
         gaps, self._gaps = self._gaps, []
         for gap in gaps:
-            # The summary is older than this gap otherwise, and the retention may have changed between the two.
+            # If the summary was requested before the gap was seen, the retention may have changed between the two.
             if gap.seen_at <= requested_at:
                 self._judge(gap)
             else:

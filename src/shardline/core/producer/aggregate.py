@@ -1,10 +1,11 @@
-"""Which records travel together, and how large are they exactly?
+"""Which records are sent together, and what is their exact size?
 
-An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. It is sized exactly when records
-are added and encoded when it is sent, so a waiting payload exists once (P11). Its records share one entry of a request.
+An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. Its exact size is computed when
+records are added, but it is encoded only when it is sent. So memory holds a waiting payload only once (P11). The
+records of an aggregate share one entry of a request.
 A *bundle* is an aggregate with ``separate=True``: its records are handled together until they are sent, but each
 record becomes an entry of its own. A *pack* is an aggregate with ``packing``: the data of its records is encoded in one
-of the formats of ``codec.packing`` instead of the KPL's, even if there is only one record.
+of the formats of ``codec.packing`` instead of the KPL's format, even if there is only one record.
 
 Invariants:
 
@@ -13,12 +14,14 @@ Invariants:
   range of the lane. The encoded aggregate contains both, so that every reader accepts the records. The outer key is the
   key of the first record.
 - P12: the data of a record that is sent alone is not changed. There are two exceptions, which are wrapped in an
-  aggregate of their own: data that looks like an aggregate, because a reader would unpack it, and a record with
-  headers, because only an aggregate can hold them. A pack never looks like an aggregate, and has no headers.
-- All records of a pack have the same key and the same explicit hash key, or all are keyless: a pack is stored under one
-  key. The lane that fills the pack ensures this. So a pack belongs to one hash key, like a record that is sent alone.
-- ``size`` of a pack, and of an aggregate of two or more records, is the exact length of the encoded data. ``size`` of a
-  bundle is the sum of the costs of its entries.
+  aggregate of their own: a record whose data looks like an aggregate, because a reader would unpack the data, and a
+  record with headers, because only an aggregate can hold headers. A pack never looks like an aggregate and has no
+  headers.
+- All records of a pack have the same key and the same explicit hash key, or all are keyless, because a pack is stored
+  under one key. The lane that fills the pack ensures this. So a pack belongs to one hash key, like a record that is
+  sent alone.
+- The ``size`` of a pack, or of an aggregate of two or more records, is the exact length of the encoded data. The
+  ``size`` of a bundle is the sum of the costs of its entries.
 """
 
 from collections.abc import Callable
@@ -37,8 +40,9 @@ _ONE_BYTE: Final = 1 << 7  # numbers below this take one byte as a varint
 _SMALL: Final = (1 << 14) - 16  # up to this length, the varints of a record and of its data take at most two bytes
 
 
-WRAP_MAX_BYTES: Final = 2 * KIB  # an upper bound of what wrapping adds: a copy of the key, field headers, the frame
-KEYLESS_KEY_LENGTH: Final = 10  # characters of the key that a keyless record gets
+# An upper bound of the bytes that wrapping adds: a copy of the key, the field headers and the frame.
+WRAP_MAX_BYTES: Final = 2 * KIB
+KEYLESS_KEY_LENGTH: Final = 10  # the number of characters in the key that a keyless record gets
 _NO_KEYS: Final[dict[str, int]] = {}  # shared by all aggregates without a key table; never written to
 
 
@@ -87,11 +91,11 @@ class Aggregate:
         """The format of a pack. ``None``: the format of the KPL."""
         self.size: int = packing.base_bytes if packing is not None else 0 if separate else FRAME_BYTES
         self.payload_bytes: int = 0
-        """The bytes that the records occupy in the buffer."""
+        """The number of bytes that the records occupy in the buffer."""
         self.due_at: Instant = due_at
         """When the oldest record has lingered long enough."""
         self.order: int = 0
-        """Orders the aggregates of a lane that are due at the same time. Set by the lane; 0 while this one is open."""
+        """Orders the aggregates of a lane that are due at the same time. 0 until the lane seals the aggregate."""
         self.address: KeylessAddress = address
         self.has_hash_keys: bool = False
         self.has_tags: bool = False
@@ -99,12 +103,12 @@ class Aggregate:
         self.is_plain: bool = True
         """Whether every record of a bundle is sent unchanged, under its own key."""
         self.cost_bytes: int = 0
-        """The bytes of data and keys that the service counts against the shard and the request. Set by ``seal``."""
+        """The size in bytes that counts against the limits of the shard and of the request. Set by ``seal``."""
         self.entry_count: int = 0
         """The number of entries in the request. Set by ``seal``."""
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = _NO_KEYS
-        self._expires_at: Instant | None = None  # what ``expires_at`` returned after this aggregate was sealed
+        self._expires_at: Instant | None = None  # caches the result of ``expires_at`` after this aggregate was sealed
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add a record, unless that would make the aggregate too large. The first record always fits.
@@ -118,8 +122,8 @@ class Aggregate:
     def add_all(self, records: list[BufferedRecord], max_bytes: int) -> int:
         """Add records up to the first one that does not fit. Returns how many were added.
 
-        Every record of the producer passes through this loop. One call for many records saves the attribute look-ups
-        that a call per record would repeat.
+        Every record of the producer passes through one of these loops. One call for many records saves the attribute
+        look-ups that a call per record would repeat.
         """
         count = len(self.records)
         if self.separate:
@@ -175,7 +179,8 @@ class Aggregate:
                     return
                 size, payload = self.size, 0
                 continue
-            # The exact size of the protobuf message: an entry of the key table, if the key is new, and the record.
+            # The protobuf message grows by the exact size of the record and, if the key is new, of an entry in the key
+            # table.
             place = keys.setdefault(key, fresh)
             after = size
             if place == fresh:
@@ -183,7 +188,7 @@ class Aggregate:
                 after += width + (2 if width < _ONE_BYTE else 3)
             content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
             after += content + (2 if content < _ONE_BYTE else 3)
-            # A record that does not fit must not leave its key in the table, if the key is new.
+            # If a record does not fit, its key must not stay in the table, unless an earlier record has the same key.
             if after > max_bytes and ours:
                 if place == fresh:
                     del keys[key]
@@ -200,7 +205,7 @@ class Aggregate:
     def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add to a bundle a record whose cost is not simply the length of its data and key.
 
-        Such a record has no key, has a key outside ASCII, or may have to be wrapped (P12).
+        Such a record has no key, has a key that is not ASCII, or may have to be wrapped (P12).
         """
         cost = self.cost_of(record)
         if self.size + cost > max_bytes and self.records:
@@ -212,7 +217,7 @@ class Aggregate:
         return True
 
     def cost_of(self, record: BufferedRecord) -> int:
-        """Return the bytes of data and key of a record that is an entry of its own."""
+        """Return the size in bytes of the data and key of a record that is an entry of its own."""
         data, key = record.data, record.key
         assert data is not None
         if key is None:
@@ -274,11 +279,11 @@ class Aggregate:
         self.entry_count = 1
 
     def expires_at(self) -> Instant:
-        """Return when the first of the records expires, where records have TTLs of their own."""
+        """Return when the first of the records expires, taking the records' own TTLs into account."""
         if self._expires_at is not None:
             return self._expires_at
         first = min([record.expires_at + record.extra_ttl for record in self.records])
-        if self.entry_count:  # sealed: no record is added any more
+        if self.entry_count:  # the aggregate is sealed, so no further record is added
             self._expires_at = first
         return first
 
@@ -334,10 +339,11 @@ class Aggregate:
 
     @property
     def is_checked(self) -> bool:
-        """Whether readers check that the records belong to the shard. They do this for aggregates, even of one record.
+        """Whether readers check that the records belong to the shard. Readers check aggregates, even of one record.
 
-        A record that was sent alone, and a pack, are read wherever they landed. So is data that looks like an aggregate
-        and was wrapped, except by readers that drop records by their hash keys: it is too rare to be sent again.
+        A record that was sent alone and a pack are read from whichever shard stores them. The same holds for data that
+        looks like an aggregate and was wrapped. Some readers drop such data by its hash key, but it is too rare to be
+        sent again.
         """
         if self.packing is not None:
             return False
@@ -359,7 +365,7 @@ class Aggregate:
 def bytes_alone(
     data: bytes, key: str | None, explicit_hash_key: str | None, packing: Packing | None = None, tags: bytes = b""
 ) -> int:
-    """Return the bytes of data and key of a record that is sent alone, packed or wrapped if necessary (P12)."""
+    """Return the size in bytes of a record that is sent alone, packed or wrapped if necessary (P12), with its key."""
     address = KeylessAddress("0" * KEYLESS_KEY_LENGTH, "0" * 39) if key is None else KeylessAddress(None, None)
     alone = Aggregate(0.0, address, packing=packing)
     alone.add(BufferedRecord(data, key, explicit_hash_key, 0.0, tags=tags), 0)

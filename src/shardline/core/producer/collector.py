@@ -5,13 +5,13 @@ is due. In the second case, all sealed aggregates are sent.
 
 Invariants:
 
-- A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes. An aggregate that is larger
-  than that is sent alone.
-- Lanes are treated fairly: they give one aggregate each, in turn. A lane that gave one goes to the end of the line.
+- A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes. An aggregate that exceeds
+  the limit in bytes is sent alone.
+- Lanes are treated fairly: each lane in turn gives one aggregate and then goes to the end of the queue.
 - At most ``max_in_flight`` requests are in flight. After a whole request failed, the collector pauses with jitter, and
-  then sends one request at a time until one succeeds. A server that recovers is not flooded.
-- A lane that may not send (no tokens, paused, or waiting for an answer) is set aside until it may, and costs nothing
-  meanwhile.
+  then sends one request at a time until one succeeds, so that a recovering service is not flooded.
+- A lane that may not send (it has no tokens, is paused, or waits for an answer) is set aside until it may send, and
+  costs nothing meanwhile.
 - Parts of refused requests (``isolation``) and normal requests take turns, so that neither starves the other.
 - ``next_deadline`` is in the past only if ``poll_group`` would return a group.
 """
@@ -27,13 +27,13 @@ from shardline.core.producer.isolation import Isolation, Part
 from shardline.core.producer.lane import Lane, Shipment
 from shardline.core.producer.producer_config import ProducerConfig
 
-# Lanes that wait for tokens become ready one by one. They are gathered for this share of ``linger``, to share a
-# request, but no longer than the KPL's collector waits.
+# Lanes that wait for tokens become ready one by one. The collector gathers such lanes for this share of ``linger``, so
+# that they share a request, but no longer than the KPL's collector waits.
 _GATHER_SHARE: Final = 0.2
 _GATHER_MAX: Final = 0.05
 
 
-# Calling the class takes three times as long, and every aggregate that is sent needs a Shipment.
+# Every aggregate that is sent needs a Shipment, and calling the class would take three times as long.
 _new_tuple: Final = tuple[Aggregate | Lane, ...].__new__
 
 
@@ -61,7 +61,7 @@ class Collector:
         self._blocked_until: Instant = -NEVER
         self._ready: deque[Lane] = deque()  # the lane at the front gives the next aggregate
         self._aside: dict[Lane, Instant] = {}  # lanes that may not send now, and when to check them again
-        self._waiting_bytes = 0  # in the lanes that are ready
+        self._waiting_bytes = 0  # counts only the lanes that are ready
         self._waiting_entries = 0
         self._draining = False
         self._isolated_last = False
@@ -84,7 +84,7 @@ class Collector:
                 self._draining = True
 
     def note_expired(self, lane: Lane, now: Instant) -> None:
-        """Check a lane again, because records left it unsent. The aggregate that is first now may be sent earlier."""
+        """Check a lane again, because records expired in it. The lane's new first aggregate may be sent earlier."""
         if lane.is_ready or lane in self._aside:
             self.forget(lane)
             self.note_returned(lane, now)
@@ -143,7 +143,7 @@ class Collector:
         return Group(shipments) if shipments else None
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``poll_group`` again, if no request is answered before."""
+        """Return when to call ``poll_group`` again, unless a request is answered earlier."""
         if not self._has_slot():
             return NEVER
         work = -NEVER if self._draining and self._ready else min(self._aside.values(), default=NEVER)
@@ -162,12 +162,12 @@ class Collector:
         return (
             self._waiting_entries >= self._max_entries
             or self._waiting_bytes >= self._max_bytes
-            # As in the KPL, a single shard with much data is reason enough for a request.
+            # As in the KPL, one shard for which much data waits is enough to send a request.
             or any(lane.queued_bytes >= self._burst_bytes for lane in self._ready)
         )
 
     def _wake(self, now: Instant) -> None:
-        """Make lanes ready whose time aside is over. If one of their aggregates is due, start draining."""
+        """Make the lanes ready that were set aside until ``now``. Start draining if one of their aggregates is due."""
         for lane in [lane for lane, at in self._aside.items() if at <= now]:
             self.note_returned(lane, now)
 

@@ -1,30 +1,31 @@
 """The mailbox between the code that puts records and the host that sends them.
 
-A putter (any task, thread, signal handler or finalizer) reserves room and appends its record here. It touches no other
-part of the machine. The host takes records from the front, and releases their room when they have ended, that is, when
-they were delivered or have failed.
+A putter (any task, thread, signal handler or finalizer) reserves room and appends its record to the intake. A putter
+touches no other part of the machine. The host takes records from the front. It releases the room of a record when the
+record has *ended*, that is, when the record was delivered or has failed.
 
 Invariants:
 
 - P7: the room in use is the reserved room minus the released room. Putters write ``reserved_*``, and the host writes
-  ``limit_*`` (released plus the size of the buffer), so that neither waits for the other. A record that is larger than
-  the whole buffer is accepted if the buffer is empty.
+  ``limit_*`` (the released room plus the size of the buffer), so that neither waits for the other. A record that is
+  larger than the whole buffer is accepted if the buffer is empty.
 - P1: no function is called between reserving and appending, so that no interrupt can come between the two. A shell with
-  several threads holds its putters' lock around both. The host calls ``end`` last: a record that is appended after that
-  is taken back by its own putter.
-- P11: a putter wakes the host only when it passes a mark. The host sets the marks before it sleeps: at the next record
-  if nothing else would wake the host in time, otherwise at the end of a round. A putter that passes a mark raises it to
-  the limit. Otherwise every further put would wake the host until it runs.
+  several threads holds its putters' lock around both. The host calls ``end`` last. If a putter appends a record after
+  that call, the putter itself takes the record back.
+- P11: a putter wakes the host only when the putter passes a mark. The host sets the marks before it sleeps: at the next
+  record if nothing else would wake the host in time, otherwise at the end of a round. A putter that passes a mark
+  raises the mark to the limit. Otherwise every further put would wake the host again until the host runs.
 - No wake-up is lost between threads: the host sets the marks and then reads ``records``, and a putter appends and then
   reads the marks.
 - The gate is the fast path of the shell's ``put``. It is closed (``gate_records`` is 0) while puts are refused, while
-  callers wait for room, and if data has to be serialized first. Each put then calls ``Intake.put``. Marks and gate are
-  two fields: if closing the gate set the mark to 0, every put would wake the host while a caller waits.
+  callers wait for room, and if data has to be serialized first. While the gate is closed, each put calls
+  ``Intake.put``. The gate has a field of its own, apart from the mark: if closing the gate set the mark to 0, every put
+  would wake the host while a caller waits.
 - ``records`` is never replaced by another list: an append to the old list would be lost.
-- Whatever the host is doing, each record that has not ended is in ``records`` or in ``_taken``. After a fork, or after
-  an interrupt broke the host, the shell finds it there (P1).
+- At every moment, each record that has not ended is in ``records`` or in ``_taken``. So the shell finds all of these
+  records after a fork, or after an interrupt broke the host (P1).
 - A round is large enough that the host wakes rarely: a wake-up costs as much as tens of records. A round grows with the
-  number of shards, but stays a small part of the buffer and no larger than a request.
+  number of shards, but stays a small part of the buffer. Without aggregation, it is no larger than a request.
 """
 
 from collections import deque
@@ -41,11 +42,11 @@ ROUND_BYTES: Final = 1_000 * KIB
 _LANE_RECORDS: Final = 8
 _LANE_BYTES: Final = 4 * KIB
 _PARTS_OF_THE_BUFFER: Final = 8
-_ENDED_MAX: Final = 4_096  # ended records that may remain in the list of taken records
+_ENDED_MAX: Final = 4_096  # how many delivered or failed records may remain in the list of taken records
 
 
 def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
-    """Return the number of records and of bytes in a round, for a stream with this many lanes."""
+    """Return how many records and how many bytes make a round, for a stream with this many lanes."""
     if not config.aggregation:
         return min(ROUND_RECORDS, config.request_max_entries), min(ROUND_BYTES, config.request_max_bytes)
     records = max(ROUND_RECORDS, _LANE_RECORDS * lanes)
@@ -60,7 +61,7 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
 class Put(IntEnum):
     """The result of a ``put``."""
 
-    REFUSED = 0  # not accepted: ``refusal`` has the reason
+    REFUSED = 0  # not accepted, for the reason in ``refusal``
     FULL = 1  # not accepted: there is no room, or other callers already wait for room
     QUIET = 2  # accepted; the shell has nothing to do
     WAKE = 3  # accepted; the shell must wake the host
@@ -85,7 +86,7 @@ class Intake:
         self.reserved_records = 0
         """The number of records that were ever accepted. Written by putters."""
         self.reserved_bytes = 0
-        """The bytes of data, keys and headers of these records. Written by putters."""
+        """The size in bytes of the data, keys and headers of all records ever accepted. Written by putters."""
         self.limit_records = self._max_records
         """Putters may reserve up to this number of records, and up to ``limit_bytes``. Written by the host."""
         self.limit_bytes = self._max_bytes
@@ -102,15 +103,15 @@ class Intake:
         self.waiters: deque[Any] = deque()
         """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
         self.invalid: list[BufferedRecord] = []
-        """Records that ``put_many`` refused, and that have failed. Putters append them, and the host reports them."""
+        """Records that ``put_many`` refused and that have therefore failed. Putters append, and the host reports."""
         self.ttls_differ = False
         """Whether a record may have a TTL of its own. A putter sets this before it puts such a record."""
         self.serializes = False
         """Whether data has to be turned into bytes first. Written by the shell."""
         self.limit_record(config.known_record_max_bytes)
         self._has_ended = False
-        self._taken: list[BufferedRecord] = []  # written by the host; some of these records have ended
-        self._newest = 0.0  # written by the host: when the last record that it took expires
+        self._taken: list[BufferedRecord] = []  # written by the host; some of these were delivered or failed since
+        self._newest = 0.0  # when the last record that the host took expires; written by the host
 
     # ---- for putters
 
@@ -119,15 +120,15 @@ class Intake:
 
         Args:
             record: the record.
-            size: the bytes of its data, key and headers.
-            in_turn: whether the caller is the first of ``waiters``, which may pass the others.
+            size: the size in bytes of the record's data, key and headers.
+            in_turn: whether the caller is the first of ``waiters``, which may go ahead of the other waiters.
         """
         if self.refusal is not None:
             return Put.REFUSED
         reserved, reserved_bytes = self.reserved_records + 1, self.reserved_bytes + size
         if reserved > self.limit_records or (self.waiters and not in_turn):
             return Put.FULL
-        # The second condition: the buffer holds other records. An empty buffer accepts a record of any size.
+        # The second condition means that the buffer holds other records. An empty buffer accepts a record of any size.
         if reserved_bytes > self.limit_bytes and reserved - 1 > self.limit_records - self._max_records:
             return Put.FULL
         self.reserved_records = reserved
@@ -138,7 +139,12 @@ class Intake:
         return self.pass_mark([record])
 
     def put_many(self, records: list[BufferedRecord], size: int) -> Put:
-        """Accept all records, of ``size`` bytes together, or no record. After FULL, put the records one by one."""
+        """Accept all records or no record. After FULL, put the records one by one.
+
+        Args:
+            records: the records.
+            size: the total size in bytes of their data, keys and headers.
+        """
         count = len(records)  # the last call before ``extend``, so that no interrupt comes between the two (P1)
         if self.refusal is not None:
             return Put.REFUSED
@@ -153,7 +159,7 @@ class Intake:
         return self.pass_mark(records)
 
     def pass_mark(self, records: list[BufferedRecord]) -> Put:
-        """Raise the marks after an append passed one: the host is woken once, not by every further put."""
+        """Raise the marks after an append passed a mark, so that further puts do not wake the host again."""
         if self._has_ended:
             return self._take_back(records)
         self.quiet_records = self.limit_records
@@ -162,9 +168,7 @@ class Intake:
         return Put.WAKE
 
     def _take_back(self, records: list[BufferedRecord]) -> Put:
-        """Remove the records that the host had not taken when it stopped. The host settles the records that it had
-        taken.
-        """
+        """Remove those records that the host had not taken when it stopped. The host settles the other records."""
         result = Put.WAKE
         for record in records:
             if record in self.records:
@@ -188,7 +192,7 @@ class Intake:
     def refuse(self, reason: str) -> None:
         """Refuse all further puts."""
         self.refusal = reason
-        self.quiet_records = -1  # a putter that has just passed the gate appends, and then finds the mark passed
+        self.quiet_records = -1  # a putter that has just passed the gate sees after its append that it passed the mark
         self.gate_records = 0
 
     def admit(self) -> None:
@@ -200,35 +204,35 @@ class Intake:
 
     @property
     def outstanding(self) -> int:
-        """The number of records that were accepted and have not ended."""
+        """The number of records that were accepted and have neither been delivered nor failed."""
         return self.reserved_records - self.limit_records + self._max_records
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes of data, keys and headers of the records that have not ended."""
+        """The size in bytes of the data, keys and headers of the outstanding records."""
         return self.reserved_bytes - self.limit_bytes + self._max_bytes
 
     @property
     def has_room(self) -> bool:
-        """Whether a record may fit, so that the first of the waiters should try again."""
+        """Whether a record may fit, so that the first waiter should try again."""
         return self.reserved_records < self.limit_records
 
     def release(self, records: int, size: int) -> None:
-        """Free the room of records that have ended."""
+        """Free the room of records that were delivered or have failed."""
         self.limit_bytes += size
         self.limit_records += records
         if self.reserved_records == self.limit_records - self._max_records:
-            self._taken = []  # all records have ended
+            self._taken = []  # all accepted records were delivered or have failed
 
     def limit_record(self, max_bytes: int) -> None:
         """Set the size of the largest record (data and key) that the stream accepts."""
         self.record_max_bytes = max_bytes
         self.plain_max_bytes = max_bytes - WRAP_MAX_BYTES
-        """A record up to this size fits even if it has to be wrapped (P12)."""
+        """The largest size at which a record fits even if it has to be wrapped (P12)."""
         self.mark(0, 0)
 
     def mark(self, records: int, size: int) -> None:
-        """Set the marks: a put wakes the host once more than this many further records or bytes were put."""
+        """Set the marks: a put wakes the host as soon as more than this many further records or bytes were put."""
         is_open = self.refusal is None
         self.quiet_records = min(self.reserved_records + records, self.limit_records) if is_open else -1
         # A record larger than plain_max_bytes must not pass the gate: the shell has to check its wrapped size (P12).
@@ -236,9 +240,9 @@ class Intake:
         self.update_gate()
 
     def take(self, count: int) -> list[BufferedRecord]:
-        """Take the first records, and make their expiry times ascend in the order of their puts (P9).
+        """Take the first records, and make sure that no record expires before a record that was put earlier (P9).
 
-        A putter may be delayed between reading the clock and appending. Its record then would expire before records
+        A putter may be delayed between reading the clock and appending. Its record would then expire before records
         that were put earlier.
         """
         if len(self._taken) > 2 * self.outstanding + _ENDED_MAX:
@@ -262,7 +266,7 @@ class Intake:
         return taken
 
     def end(self, reason: str) -> list[BufferedRecord]:
-        """Refuse further puts, and take all remaining records. The host takes none after that.
+        """Refuse further puts, and take all remaining records. The host takes no records after this call.
 
         The records are popped one by one, because a putter may take its own record back at the same time.
         """
@@ -280,9 +284,9 @@ class Intake:
         return taken
 
     def known(self) -> list[BufferedRecord]:
-        """Return all records that have not ended, and some that have, in the order of their puts."""
+        """Return all outstanding records and some that were delivered or failed, in the order of their puts."""
         return [*self._taken, *self.records]
 
     def unfinished(self) -> list[BufferedRecord]:
-        """Return all records that have not ended, in the order of their puts."""
+        """Return all records that have neither been delivered nor failed, in the order of their puts."""
         return [record for record in self.known() if record.ending is None]

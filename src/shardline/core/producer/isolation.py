@@ -1,25 +1,25 @@
 """Which records of a refused request are to blame?
 
 A request that the service refuses as invalid is taken apart until each invalid record was refused alone. The parts are
-sent beside the normal requests, so that later records do not wait for them.
+sent in parallel with the normal requests, so that later records do not wait for the parts.
 
-All parts of one refused request are a family. A part is *suspect* while it is known to hold an invalid record: it is
-cut up, never sent whole. A part that may be valid is sent whole. If such a part has several records and is refused,
-the call was wasted, and the family pays for it with its credit. The credit starts at a tenth of the family's records,
-and every part that is stored adds one. Without credit, records are sent one by one: such a call always settles its
-record.
+All parts of one refused request are a family. A part is *suspect* while it is known to hold an invalid record: the part
+is cut up and never sent whole. A part that may be valid is sent whole. If such a part has several records and is
+refused, the call was wasted, and the family loses one credit. A family starts with one credit for every ten of its
+records, and every part that is stored adds one credit. Without credit, records are sent one by one: such a call always
+settles its record.
 
 Invariants:
 
-- P1: every refused shipment is in a part, which waits or is in flight, until it is settled, recalled or fails.
-- P9: if ``ordered`` is set, a part waits for every earlier part of its lane that shares a key with it.
-- At most a quarter of the ``max_in_flight`` requests are used for isolation, but at least one may be.
+- P1: until a refused shipment is settled, recalled or fails, it is in a part, which waits or is in flight.
+- P9: if ``ordered`` is set, a part waits for every earlier part of the same lane that shares a key with it.
+- At most a quarter of the ``max_in_flight`` requests are used for isolation, but one request is always allowed.
 - One invalid entry among n takes at most 2 log2(n) + 2 calls.
 - If all of n records are invalid, isolating them takes at most 1.1 n calls.
-- Within any second at most ``isolation_calls_per_second`` calls are made that deliver nothing. A part that is stored
-  gives back its own call and one call that was refused.
-- If the service's message names entries, these are sent alone and the others together. The names are believed until
-  one proves wrong.
+- Within any second, at most ``isolation_calls_per_second`` calls are made that deliver nothing. When a part is stored,
+  neither its own call nor one of the refused calls counts any longer.
+- If the service's message names entries, these entries are sent alone and the other entries together. The names are
+  believed until one of them proves wrong.
 """
 
 import re
@@ -40,15 +40,16 @@ _RECORDS_PER_CREDIT: Final = 10
 _TWO: Final = 2
 # Without credit for halves, a part of at most this many records is cut into single records that are sent concurrently.
 _FEW_RECORDS: Final = 4
-# A larger suspect part is cut into quarters that are sent concurrently: as many calls as halves, in half the time.
+# A suspect part of more records is cut into quarters that are sent concurrently. Quarters need as many calls as halves,
+# but half the time.
 _MANY_RECORDS: Final = 16
-_UNPROVEN_NAMES: Final = 2  # refusals whose names are believed before the first name has proved right
+_UNPROVEN_NAMES: Final = 2  # the number of refusals whose names are believed before the first name has proved right
 _NAMED_ENTRY: Final = re.compile(r"\bat 'records\.(\d{1,4})\.member\b")  # AWS counts from 1
 _SIZE_WORDS: Final = ("less than or equal to", "exceed", "too large", "size")
 
 
 def named_entries(message: str, entries: int) -> list[int]:
-    """Return the indexes, from 0, of the entries that AWS's message names. It may name none.
+    """Return the indexes, from 0, of the entries that AWS's message names. The list may be empty. An example:
 
     "2 validation errors detected: Value '' at 'records.3.member.partitionKey' failed to satisfy constraint: ...; Value
     '' at 'records.7.member.partitionKey' failed to satisfy constraint: ..."
@@ -79,17 +80,17 @@ class Family:
         self.found: int = 0
         """The number of invalid records that were refused alone."""
         self.lone_in_flight: int = 0
-        """Records that are in flight alone because there is no credit.
+        """The number of records that are in flight alone because there is no credit.
 
-        There is at most one more than ``found``. This limits the calls that are spent on single valid records.
+        This number is at most ``found + 1``, to limit the calls that are spent on single valid records.
         """
         self.unproven_names: float = 0
-        """The number of refusals with names since a name last proved right. ``NEVER`` once a name was wrong."""
+        """The number of refusals with names since a name last proved right. ``NEVER`` after a name proved wrong."""
 
 
 @final
 class Part:
-    """Shipments that wait to be sent in a request of their own, or are in flight in one."""
+    """Shipments that share a request of their own, which waits to be sent or is in flight."""
 
     __slots__ = ("expires_at", "family", "named", "origin", "paid", "records", "shipments", "sibling", "suspect")
 
@@ -108,11 +109,11 @@ class Part:
         self.named: bool = named
         """Whether the service's message named this entry."""
         self.origin: Part | None = origin
-        """The part from which this single record was taken for want of credit."""
+        """The part from which this single record was taken because there was no credit."""
         self.sibling: Part | None = None
-        """The other half, which waits for this one. If this half is stored, the sibling holds the invalid record."""
+        """The other half, which waits for this half. If this half is stored, the sibling holds the invalid record."""
         self.paid: int = 0
-        """The credit that sending this part took."""
+        """The credit that was taken to send this part."""
         self.records: int = sum([len(shipment.aggregate.records) for shipment in shipments])
         self.expires_at: Instant = min(
             [record.deadline for shipment in shipments for record in shipment.aggregate.records], default=NEVER
@@ -128,21 +129,21 @@ class Isolation:
         self._calls_per_second = config.isolation_calls_per_second
         self._ordered = config.ordered
         self._numbers = count()
-        self._waiting: list[tuple[int, int, Part]] = []  # a heap: the largest part first, because it frees most records
+        self._waiting: list[tuple[int, int, Part]] = []  # a heap; the largest part is first, as it frees most records
         self._in_flight: dict[Part, None] = {}
-        self._calls: deque[Instant] = deque()  # times of the last second's calls, except those that were given back
-        self._passed_over: list[tuple[int, int, Part]] = []  # parts that may not be sent, while ``_choose`` runs
+        self._calls: deque[Instant] = deque()  # when the calls that still count against the limit were made
+        self._passed_over: list[tuple[int, int, Part]] = []  # while ``_choose`` runs: parts that may not be sent
         self._all_blocked = False  # whether every waiting part waits for a part that is in flight
 
     # ---- inputs
 
     def handle_refused(self, shipments: list[Shipment], part: Part | None, failure: Failure) -> None:
-        """Take a request of several records apart that the service refused as invalid.
+        """Take apart a request of several records that the service refused as invalid.
 
         Args:
             shipments: the content of the request.
             part: the part that the request sent; ``None`` for a normal request.
-            failure: why the service refused it.
+            failure: why the service refused the request.
         """
         if part is None:
             family = Family(failure, sum(len(shipment.aggregate.records) for shipment in shipments))
@@ -158,12 +159,12 @@ class Isolation:
             self._add(Part(family, shipments, suspect=True))
 
     def handle_found(self, part: Part, failure: Failure) -> None:
-        """Note that a record was refused alone. The part that it was taken from may be valid now."""
+        """Note that a record was refused alone. The part from which the record was taken may be valid now."""
         family = part.family
         family.code, family.message = failure.code, failure.message
         family.found += 1
         if part.origin is not None:
-            part.origin.suspect = False  # this may have been its only invalid record
+            part.origin.suspect = False  # the record may have been the only invalid one of that part
         if part.named and family.unproven_names != NEVER:
             family.unproven_names = 0
         self._finish(part)
@@ -172,15 +173,15 @@ class Isolation:
         """Note that the service stored a part, so all its records are valid."""
         part.family.credit += part.paid + 1
         if part.named:
-            part.family.unproven_names = NEVER  # the service named a valid entry: do not believe its names again
+            part.family.unproven_names = NEVER  # the service named a valid entry, so its names are no longer believed
         if part.sibling is not None:
-            part.sibling.suspect = True  # the invalid record was in one of the two halves, and it is not in this one
+            part.sibling.suspect = True  # one of the two halves holds an invalid record, and this half does not
         for _ in range(min(2, len(self._calls))):
-            self._calls.pop()  # this call delivered something, which also pays for one call that did not
+            self._calls.pop()  # this call delivered records, so neither it nor one call that did not counts
         self._finish(part)
 
     def handle_unanswered(self, part: Part) -> None:
-        """Note that a request failed for another reason. The caller sends or fails the records of the part."""
+        """Note that a part's request failed for another reason. The caller resends or fails the records of the part."""
         part.family.credit += part.paid
         self._finish(part)
 
@@ -201,17 +202,17 @@ class Isolation:
         return part
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``poll_part`` again, if no request is answered before."""
+        """Return when to call ``poll_part`` again, unless a request is answered earlier."""
         return NEVER if not self._waiting or self._all_blocked or self._is_full() else self._paced_until()
 
     # ---- taking back
 
     def shipments(self) -> list[Shipment]:
-        """Return all shipments that wait, without those in flight."""
+        """Return all shipments that wait. Shipments in flight are left out."""
         return [shipment for part in self._idle_parts() for shipment in part.shipments]
 
     def expires_at(self) -> Instant:
-        """Return when the first waiting record expires, or an earlier time."""
+        """Return a time before which no waiting record expires."""
         return min([part.expires_at for part in self._idle_parts()], default=NEVER)
 
     def take_all(self) -> list[Shipment]:
@@ -227,17 +228,18 @@ class Isolation:
         return sorted(found, key=lambda shipment: shipment.aggregate.order)
 
     def filter_waiting(self, keep: Callable[[Shipment, Family], Shipment | None]) -> None:
-        """Replace every waiting shipment by the shipment that ``keep`` returns. ``None`` removes it."""
+        """Replace every waiting shipment by the result of ``keep``. If the result is ``None``, remove the shipment."""
         waiting = [part for _, _, part in sorted(self._waiting, key=lambda item: item[1])]
         self._waiting.clear()
-        # Parts in flight stay whole, because their answers must match them. Only their waiting siblings are filtered.
+        # Parts in flight stay whole, because the answers must match them. Only the waiting siblings of these parts are
+        # filtered.
         for part in self._in_flight:
             part.sibling = _filtered(part.sibling, keep)
         for part in waiting:
             sibling, part.sibling = _filtered(part.sibling, keep), None
             rest = _filtered(part, keep)
             if rest is None:
-                self._add(sibling)  # its other half is not sent, so there is no reason to wait
+                self._add(sibling)  # the other half is not sent, so the sibling has no reason to wait
             else:
                 rest.sibling = sibling
                 self._add(rest)
@@ -276,8 +278,8 @@ class Isolation:
     def _add_named(self, family: Family, shipments: list[Shipment], named: list[int]) -> None:
         """Add each named entry as a part of its own, and the other entries as one part.
 
-        If ``ordered`` is set, each run of entries between two named ones becomes a part. A single part of all other
-        entries could share a key with a named entry and would have to be sent both before and after it.
+        If ``ordered`` is set, each run of entries between two named entries becomes a part. A single part of all other
+        entries could share a key with a named entry and would have to be sent both before and after that entry.
         """
         others: list[Shipment] = []
         at = 0
@@ -322,7 +324,7 @@ class Isolation:
         return chosen
 
     def _cut_up(self, part: Part) -> bool:
-        """Replace a part by smaller ones, if there is credit for wasted calls. Returns whether it was replaced."""
+        """Replace a part by smaller parts, if the credit suffices for wasted calls. Returns whether this was done."""
         family, credit = part.family, part.family.credit
         entries = _entries(part.shipments)
         units = entries if entries > 1 else part.records  # a single entry is cut between its records
@@ -338,7 +340,7 @@ class Isolation:
         self._release_sibling(part)
         _recount(part.shipments, [shipment for piece in pieces for shipment in piece])
         parts = [Part(family, piece) for piece in pieces]
-        if len(parts) == _TWO < part.records:  # the second half waits: the first one may tell where the fault is
+        if len(parts) == _TWO < part.records:  # the second half waits, as the first may show which holds the fault
             parts[0].sibling = parts.pop()
         for piece in parts:
             self._add(piece)
@@ -366,7 +368,7 @@ class Isolation:
         part.sibling = None
 
     def _is_clear(self, shipments: list[Shipment]) -> bool:
-        """Whether no earlier shipment of the same lanes shares a key with these (P9)."""
+        """Whether no earlier shipment of the same lanes shares a key with these shipments (P9)."""
         if not self._ordered:
             return True
         ours = [(lane, aggregate.order, _keys(aggregate)) for aggregate, lane in shipments]
@@ -422,7 +424,7 @@ def _recount(before: list[Shipment], after: list[Shipment]) -> None:
 
 
 def _filtered(part: Part | None, keep: Callable[[Shipment, Family], Shipment | None]) -> Part | None:
-    """Replace the shipments of a part as ``filter_waiting`` does. Returns ``None`` if none is left."""
+    """Replace the shipments of a part as ``filter_waiting`` does. Returns ``None`` if no shipment is left."""
     if part is None:
         return None
     family = part.family

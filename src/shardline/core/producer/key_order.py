@@ -1,8 +1,8 @@
 """Which record of a key may be sent next, if every record is an entry of its own?
 
 PutRecords does not keep the order of its entries. With ``ordered``, therefore, at most one record of a key is in
-flight, the *head* of its key. The records that were put after it wait here until it has ended. Keyless records have no
-order.
+flight, the *head* of its key. The later records of the key wait behind the head until the head is delivered or has
+failed. Keyless records have no order.
 
 Invariants:
 
@@ -22,7 +22,7 @@ from shardline.core.producer.producer_record import BufferedRecord
 
 _Expiry: TypeAlias = tuple[Instant, int, BufferedRecord]
 
-_STALE_MIN: Final = 64  # fewer stale entries of the heap are not worth a clean-up
+_STALE_MIN: Final = 64  # fewer stale entries in the heap are not worth a clean-up
 
 
 @final
@@ -41,11 +41,11 @@ class KeyOrder:
 
     @property
     def has_heads(self) -> bool:
-        """Whether any record was admitted and has not ended."""
+        """Whether any record was admitted and has neither been delivered nor failed."""
         return bool(self._heads)
 
     def expires_at(self) -> Instant:
-        """Return when the first waiting record expires, or an earlier time."""
+        """Return a time before which no waiting record expires."""
         return self._by_expiry[0][0] if self._by_expiry else NEVER
 
     def oldest(self) -> Instant:
@@ -53,7 +53,7 @@ class KeyOrder:
         return min([behind[0].expires_at for behind in self._behind.values()], default=NEVER)
 
     def admit(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
-        """Return the records that may be sent now, and keep the others waiting.
+        """Return the records that may be sent now, and keep the other records waiting.
 
         Args:
             records: the records, in the order of their puts.
@@ -73,11 +73,11 @@ class KeyOrder:
         return admitted
 
     def end(self, records: Iterable[BufferedRecord]) -> list[BufferedRecord]:
-        """Remove records that were delivered or have failed. Returns the records that follow them as heads."""
+        """Remove records that were delivered or have failed. Returns the records that become heads in their place."""
         following: list[BufferedRecord] = []
         for record in records:
             key = record.key
-            # Only the end of the current head lets another record follow.
+            # Another record follows only when the current head was delivered or has failed.
             if key is None or self._heads.get(key) is not record:
                 continue
             if key in self._behind:
@@ -95,12 +95,12 @@ class KeyOrder:
         while by_expiry and by_expiry[0][0] <= now:
             _, _, record = heapq.heappop(by_expiry)
             key = record.key
-            # The heap's entry may be stale: the record is the head now, or has ended.
+            # The heap's entry may be stale: the record may have become the head, have been delivered or have failed.
             if key is None or key not in self._behind or record.ending is not None or self._is_head(record):
                 continue
             behind = self._behind[key]
-            # The records of a key wait in the order of their puts. Unless records have TTLs of their own, the first
-            # one expires first.
+            # The records of a key wait in the order of their puts. Unless records have TTLs of their own, the record
+            # that was put first also expires first.
             if behind[0] is not record:
                 behind.remove(record)
                 behind.appendleft(record)
@@ -117,7 +117,7 @@ class KeyOrder:
         return record
 
     def _drop_stale(self) -> None:
-        """Remove the stale entries from the heap, once they are most of it."""
+        """Remove the stale entries from the heap, once most entries are stale."""
         if not self.waiting:
             self._by_expiry = []
         elif len(self._by_expiry) > 2 * self.waiting + _STALE_MIN:
@@ -136,7 +136,7 @@ class KeyOrder:
         return sorted(heads + waiting + others, key=lambda record: record.expires_at)
 
     def forget(self, records: Iterable[BufferedRecord]) -> None:
-        """Drop all waiting records, and these heads: the caller admits all of them again."""
+        """Drop all waiting records, and those of ``records`` that are heads. The caller admits all of them again."""
         self._behind, self._by_expiry, self.waiting = {}, [], 0
         for record in records:
             key = record.key

@@ -1,7 +1,7 @@
 """Translates a KPL properties file into the settings of a producer.
 
 The KPL's ``KinesisProducerConfiguration`` reads Java properties. This module translates the properties that have a
-counterpart in Shardline, and explains why each of the others has none. No property is dropped silently.
+counterpart in Shardline, and explains why each other property has no counterpart. No property is dropped silently.
 
 Invariants:
 
@@ -22,13 +22,14 @@ from shardline.model.limits import (
 )
 
 _LINE: Final = re.compile(r"([^\s=:]+)\s*[=:\s]\s*(.*)")
-# Not str.splitlines: it splits at further characters, which a UTF-8 comment that is read as Latin-1 may contain.
+# ``str.splitlines`` would not do: it also splits at other characters, which a UTF-8 comment that is read as Latin-1 may
+# contain.
 _END_OF_LINE: Final = re.compile(r"\r\n?|\n")
 _UNLIMITED_COUNT: Final = 4_294_967_295  # the KPL's default: no limit
 _LARGEST: Final = 10 * MIB - 1024
 
 
-_YEAR: Final = 365 * 86_400.0  # caps RecordTtl: the KPL accepts longer times, but they make no difference
+_YEAR: Final = 365 * 86_400.0  # caps RecordTtl; the KPL accepts longer TTLs, but these make no difference
 
 
 def _seconds(text: str) -> float:
@@ -43,7 +44,7 @@ def _count(text: str) -> int | None:
     return None if int(text) >= _UNLIMITED_COUNT else int(text)
 
 
-# Property -> (our setting, how its value is read).
+# Maps a property to our setting and to the function that reads the property's value.
 _SETTINGS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "AggregationEnabled": ("aggregation", _flag),
     "AggregationMaxCount": ("aggregate_max_count", _count),
@@ -104,7 +105,7 @@ def translate(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the settings under their Shardline names, and a sentence about each untranslated property.
 
     Raises:
-        UsageError: a line is not a property, the KPL has no such property, or a value cannot be read.
+        UsageError: a line is not a property, the KPL does not know a property, or a value cannot be read.
     """
     settings: dict[str, Any] = {}
     untranslated: list[str] = []
@@ -150,5 +151,5 @@ def _properties(text: str) -> list[tuple[str, str]]:
 
 
 def _ends_open(line: str) -> bool:
-    """Whether the next line continues this one: it ends with an odd number of backslashes."""
+    """Whether the next line continues this line, that is, whether this line ends with an odd number of backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1

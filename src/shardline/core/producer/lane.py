@@ -1,34 +1,36 @@
-"""Which records wait for one shard, and when may the next ones be sent?
+"""Which records wait for one shard, and when may the next of them be sent?
 
 A lane holds the records of one predicted shard: an open aggregate that is being filled, and a queue of sealed
 aggregates in the order of their deadlines. The catch-all lane takes the records without a prediction and does not
-aggregate them (P2). A lane whose predictions proved wrong does not aggregate either. This happens after a reshard,
-until the producer has a newer map: a record that is sent alone is delivered wherever it lands.
+aggregate them (P2). A lane whose predictions proved wrong does not aggregate either, because a record that is sent
+alone is delivered wherever it lands. Predictions prove wrong after a reshard, until the producer has a newer map.
 
-With ``packing``, every lane packs all its records, because a pack too is delivered wherever it lands. A pack holds
-records of one key, so a lane has an open pack for each key, and one for its keyless records.
+With ``packing``, every lane packs all its records, because a pack is delivered wherever it lands, too. A pack holds
+records of one key, so a lane has one open pack for each key, and one for its keyless records.
 
 Invariants:
 
-- P2: an aggregate holds records of one lane only. A lane that does not aggregate has bundles of separate records.
-- A lane aggregates only if it may: not without a shard, and not if the stream has channels (``may_aggregate``).
+- P2: an aggregate holds records of one lane only. A lane that does not aggregate fills bundles of separate records.
+- A lane does not aggregate if it has no shard or if ``may_aggregate`` is not set, for example because the stream has
+  channels.
 - P5: throttling lowers the lane's rates by a factor and success raises them again in steps (AIMD). Each failure in a
   row pauses the lane, with jitter. After ``TRIP`` failures in a row the circuit is open: the lane sends one aggregate
   at a time.
-- P6: an aggregate costs the tokens of one record and of its bytes of data and key, however many records it holds. A
-  bundle is cut if there are not enough tokens or not enough room in the request for all of it.
+- P6: an aggregate costs one record token, however many records it holds, and one byte token per byte of its data and
+  key. A bundle is cut if the tokens or the room in the request do not suffice for the whole bundle.
 - P9: an ordered lane has at most one aggregate or pack in flight, and its queue is first in, first out. An ordered
   lane that does not aggregate has at most one record of each key in flight (``key_order``).
-- Expired records leave the lane before others are sent, and take no tokens.
-- An aggregate is due when its oldest record is due. A TTL of a single record changes neither that nor its place. Unless
-  ``ttls_differ``, the first aggregate that is due is also the first to expire. In an ordered lane later aggregates are
-  due later, so the order of deadlines is the order of arrival. A keyless record that comes to an ordered lane late,
-  from a refused request or another lane, is queued alone, because it has no order to keep.
-- A lane whose entry landed in another shard sends one record per entry. It aggregates again when ``TRUST`` entries in a
-  row, all sent after that landing was seen, have landed as predicted. A shard that was split or merged never stores
-  another entry.
-- Aggregates that a flush or a deadline has released, or that are sent again, are sent as soon as possible. They do not
-  linger a second time.
+- Expired records leave the lane before other records are sent, and take no tokens.
+- An aggregate is due when its oldest record is due. A TTL of a single record changes neither when its aggregate is due
+  nor the place of the aggregate. Unless ``ttls_differ``, the first aggregate that is due is also the first to expire.
+  In an ordered lane, later aggregates are due later, so the order of deadlines is the order of arrival. A keyless
+  record that comes to an ordered lane late, from a refused request or another lane, is queued alone, because it has no
+  order to keep.
+- After an entry of a lane landed in another shard, the lane sends one record per entry. It aggregates again when
+  ``TRUST`` entries in a row, all sent after that landing was seen, have landed as predicted. If the shard was split or
+  merged, this never happens, because the shard stores no further entry.
+- Aggregates that a flush or a deadline has released, or that are sent again, are sent as soon as possible, without
+  lingering a second time.
 """
 
 from bisect import insort
@@ -48,20 +50,22 @@ from shardline.model.hashing import WHOLE_RING, HashRange
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
 from shardline.model.sequence import ANY_NUMBER
 
-TRIP: Final = 5  # failures in a row that open the circuit
-TRUST: Final = 32  # entries in a row that land as predicted before a lane aggregates again
+TRIP: Final = 5  # the number of failures in a row that opens the circuit
+TRUST: Final = 32  # the number of entries in a row that must land as predicted before a lane aggregates again
 # AIMD: throttling multiplies the share of the configured rates by this factor, but at most once per pause, because a
 # burst of throttled entries is one signal. Success raises the share linearly.
 _DECREASE: Final = 0.7
 _DECREASE_PAUSE: Final = 0.25
 _INCREASE_PER_SECOND: Final = 0.05
 _LOWEST_SHARE: Final = 0.02
-_FAILURE_MEMORY: Final = 10.0  # half-life, in seconds, of a failure in the choice of a healthy lane
+_FAILURE_MEMORY: Final = 10.0  # the half-life in seconds of a failure's weight when a healthy lane is chosen
 _UNLIMITED: Final = 1e12
 _BUNDLE: Final = 64  # the number of records in a full bundle
 _ANY_SIZE: Final = 1 << 62
 _ALL: Final = (None, None)  # the place in ``Lane.open`` of an aggregate that takes all records, and of keyless packs
-_ORDER_STEP: Final = 1 << 32  # between two aggregates' ``order``: leaves a number for each part, if one is cut up
+# The ``order`` of two consecutive aggregates differs by this step, which leaves a number for each part of an aggregate
+# that is cut up.
+_ORDER_STEP: Final = 1 << 32
 
 
 @final
@@ -84,13 +88,13 @@ class Lane:
     ) -> None:
         self.shard_id = shard_id
         self.predicted = shard_id
-        """An entry that is stored in this shard landed as predicted.
+        """The id of the predicted shard. An entry that is stored in this shard landed as predicted.
 
-        The router and the response handler empty this field when the shard is known to belong to another stream, so
-        that no landing counts as predicted.
+        When the shard is known to belong to another stream, the router and the response handler set this field to an
+        empty string, so that no landing counts as predicted.
         """
         self.numbers = ANY_NUMBER
-        """The sequence numbers that the shard gives out. Written by the router."""
+        """The range of the shard's sequence numbers. Written by the router."""
         self.hash_range = hash_range or WHOLE_RING
         self._packing = packing_named(config.packing)
         # Whether the settings and the stream allow aggregates. Written by the router and ``Retries``.
@@ -98,10 +102,10 @@ class Lane:
         self.aggregates = self.may_aggregate and (shard_id is not None or self._packing is not None)
         """Whether records share entries."""
         self._config = config
-        # When an entry was last seen to have landed in another shard, and how many have landed as predicted since.
+        # When an entry was last seen to have landed in another shard, and how many entries landed as predicted since.
         self._misdirected_at, self._landed_as_predicted = -NEVER, 0
         self.vanished = False
-        """Whether the map no longer has this shard. The router writes it, and moves unsent records to other lanes."""
+        """Whether the map no longer contains this shard. Set by the router. Unsent records move to other lanes."""
         self.in_flight = 0
         """The number of aggregates that were sent and are not settled."""
         self.sends_no_key = False
@@ -109,9 +113,9 @@ class Lane:
         self.held = False
         """Whether this lane must wait for a lane with an overlapping range (P9). Written by ``Retries``."""
         self.released = False
-        """Whether the queue was due once. It is then sent as soon as possible."""
+        """Whether the queue has been due or was flushed, so that it is sent as soon as possible."""
         self.queued = self.queued_bytes = 0
-        """The number of entries in the queue. ``queued_bytes`` has the bytes of their data and keys."""
+        """The number of entries in the queue. ``queued_bytes`` is the size of their data and keys."""
         self.is_ready = False
         """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
         self.counted_entries = self.counted_bytes = 0  # how much of the queue the collector has counted
@@ -120,7 +124,7 @@ class Lane:
         self.fresh: list[BufferedRecord] = []
         """Records that the router has just assigned to this lane. Written by the router."""
         self.open: dict[tuple[str | None, str | None], Aggregate] = {}
-        """The aggregate that is being filled. With ``packing``: the packs, by key and explicit hash key."""
+        """The aggregate that is being filled. With ``packing``, all open packs, by key and explicit hash key."""
         self._ordered = config.ordered
         self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
         self._keys = KeyOrder()  # for the bundles of an ordered lane
@@ -137,7 +141,7 @@ class Lane:
         self._blocked_until: Instant = -NEVER
         self.share, self._share_changed_at = 1.0, now  # the share of the configured rates after throttling
         self._failure_score, self._failure_score_at = 0.0, now
-        # For keyless records that join an aggregate that was opened by a record with a key.
+        # The address of keyless records that join an aggregate whose first record has a key.
         self._spare_address = self._new_address()
 
     def _max_count(self) -> float:
@@ -149,7 +153,7 @@ class Lane:
     # ---- whether to aggregate
 
     def aggregate(self, *, on: bool) -> None:
-        """Switch aggregation on or off. The lane must be empty; aggregates in flight are not changed."""
+        """Switch aggregation on or off. No record may wait in the lane. Aggregates in flight are not changed."""
         assert not self._queue
         assert not self.open
         self.aggregates = on
@@ -157,7 +161,7 @@ class Lane:
         self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes an aggregate in flight
 
     def forbid_aggregates(self) -> None:
-        """Send one record per entry, because the stream has channels. The lane must be empty."""
+        """Send one record per entry, because the stream has channels. No record may wait in the lane."""
         self.may_aggregate = False
         self.aggregate(on=False)
 
@@ -173,7 +177,7 @@ class Lane:
             self._landed_as_predicted = 0
 
     def note_as_predicted(self, count: int, started_at: Instant) -> bool:
-        """Note that entries of a request landed here. Returns whether the predictions have proved right again."""
+        """Note that entries of a request landed as predicted. Returns whether the predictions can be trusted again."""
         if started_at > self._misdirected_at:
             self._landed_as_predicted += count
         return self._landed_as_predicted >= TRUST
@@ -181,9 +185,9 @@ class Lane:
     # ---- filling
 
     def add(self, record: BufferedRecord) -> int:
-        """Add a record. Returns how many aggregates this sealed: 0, 1 or 2."""
-        # A late keyless record may open an aggregate that is due early. Keyed records that join it later would then be
-        # due before the keyed records of earlier aggregates, and overtake them (P9).
+        """Add a record. Returns how many aggregates were sealed: 0, 1 or 2."""
+        # A late keyless record may open an aggregate that is due early. Keyed records that join this aggregate later
+        # would then overtake the keyed records of earlier aggregates (P9).
         if self._ordered and record.key is None and record.expires_at - self._life_after_due < self._opened_due_at:
             return self._enqueue_alone(record)
         return self.add_all([record])
@@ -194,7 +198,7 @@ class Lane:
         return taken
 
     def add_all(self, records: list[BufferedRecord]) -> int:
-        """Add records in their order. Returns how many aggregates this sealed."""
+        """Add records in their order. Returns how many aggregates were sealed."""
         if self._packing is None:
             return self._fill(_ALL, records)
         by_key: dict[tuple[str | None, str | None], list[BufferedRecord]] = {}
@@ -203,7 +207,7 @@ class Lane:
         return sum([self._fill(place, group) for place, group in by_key.items()])
 
     def _fill(self, place: tuple[str | None, str | None], records: list[BufferedRecord]) -> int:
-        """Add records to the aggregate that is open at this place. Returns how many aggregates this sealed."""
+        """Add records to the aggregate that is open at this place. Returns how many aggregates were sealed."""
         sealed = at = 0
         while at < len(records):
             current = self.open.get(place) or self._opened(place, records[at])
@@ -217,14 +221,14 @@ class Lane:
                 del self.open[place]
                 sealed += 1
             elif at < to:
-                # A large record would leave most of a new aggregate empty. Without an order to keep, it is queued alone
-                # and the open aggregate goes on filling.
+                # A large record would leave most of a new aggregate empty. There is no order to keep, so the record is
+                # queued alone, and the open aggregate stays open.
                 sealed += self._enqueue_alone(records[at])
                 at += 1
         return sealed
 
     def _opened(self, place: tuple[str | None, str | None], record: BufferedRecord) -> Aggregate:
-        """Open a new aggregate whose first record will be this one. The caller adds the record."""
+        """Open a new aggregate that begins with this record. The caller adds the record."""
         opened = self.open[place] = self._made_for(record)
         self._opened_due_at = opened.due_at
         return opened
@@ -242,7 +246,7 @@ class Lane:
         return 1
 
     def _fits_with_others(self, record: BufferedRecord) -> bool:
-        """Whether a record is small enough to open a new aggregate for it. A larger one is queued alone."""
+        """Whether a record is small enough that a new aggregate is opened for it. A larger record is queued alone."""
         assert record.data is not None
         return len(record.data) + len(record.tags) < self.max_bytes // 2
 
@@ -260,9 +264,9 @@ class Lane:
         self.released = bool(self._queue)
 
     def add_again(self, record: BufferedRecord) -> int:
-        """Add a record that may be older than the records of this lane. Its aggregate becomes due when the record is.
+        """Add a record that may be older than the records of this lane.
 
-        Returns how many aggregates this sealed.
+        The aggregate that the record joins is due as early as the record. Returns how many aggregates were sealed.
         """
         # The deadline is changed before the record is added, because adding may seal the aggregate.
         joined = self.open.get(_ALL if self._packing is None else (record.key, record.explicit_hash_key))
@@ -276,7 +280,7 @@ class Lane:
         self.released = True
 
     def _enqueue(self, aggregate: Aggregate) -> None:
-        if not aggregate.order:  # an aggregate that comes back keeps its ``order``, and so its place
+        if not aggregate.order:  # an aggregate that is queued again keeps its ``order``, and so its place
             aggregate.seal()
             self._sealed_so_far += _ORDER_STEP
             aggregate.order = self._sealed_so_far
@@ -286,7 +290,7 @@ class Lane:
         place = (aggregate.due_at, aggregate.order, aggregate)
         if not queue or queue[-1] < place:
             queue.append(place)
-        else:  # the aggregate comes back, or its records were put before others
+        else:  # the aggregate is queued again, or its records were put before those of other aggregates
             insort(queue, place)
 
     def unsent(self) -> list[BufferedRecord]:
@@ -298,7 +302,7 @@ class Lane:
     def take_unsent(self) -> list[BufferedRecord]:
         """Take all waiting records out of the lane, in order.
 
-        The lane has vanished, or the caller adds the records again in another order.
+        This is called when the lane has vanished, or when the caller adds the records again in another order.
         """
         records = self.unsent()
         self.open, self.queued, self.queued_bytes, self.released, self.fresh = {}, 0, 0, False, []
@@ -312,7 +316,7 @@ class Lane:
         self._spare_address = self._new_address()
 
     def _new_address(self) -> KeylessAddress:
-        """Return a short random key, and a hash key inside the lane's range, for the keyless records (P8)."""
+        """Return a short random key and a hash key inside the lane's range, for keyless records (P8)."""
         rng = self._rng
         key = f"{rng.getrandbits(4 * KEYLESS_KEY_LENGTH):0{KEYLESS_KEY_LENGTH}x}"
         if self.shard_id is None:
@@ -346,7 +350,7 @@ class Lane:
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
-        """Return when the first waiting record expires, or an earlier time."""
+        """Return a time before which no waiting record expires."""
         if not self.ttls_differ:
             return min(self.due_at() + self._life_after_due, self._keys.expires_at())
         aggregates = [*(aggregate for _, _, aggregate in self._queue), *self.open.values()]
@@ -358,7 +362,7 @@ class Lane:
         return min(self.due_at() + self._life_after_due, self._keys.oldest())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """Take the waiting records whose TTL has ended. The others stay, in their order."""
+        """Take the waiting records whose TTL has ended. The other records stay in their order."""
         expired = self._keys.take_expired(now)
         life = self._life_after_due
         if any(self._expiry_of(aggregate) <= now for aggregate in self.open.values()):
@@ -370,8 +374,8 @@ class Lane:
                 over = [record for record in aggregate.records if record.deadline <= now]
                 rest = [record for record in aggregate.records if record.deadline > now]
             else:
-                # ``- life + life`` rounds like ``expires_at()`` does. Otherwise a rounding error could keep a record
-                # here that ``expires_at()`` calls expired, and the host would wake up again and again.
+                # ``- life + life`` rounds like ``expires_at()`` does. Otherwise a rounding error could keep a record in
+                # the lane although ``expires_at()`` has passed, and the host would wake up again and again.
                 over = [record for record in aggregate.records if record.expires_at - life + life <= now]
                 rest = [record for record in aggregate.records if record.expires_at - life + life > now]
             expired += over
@@ -387,7 +391,7 @@ class Lane:
         return aggregate.expires_at() if self.ttls_differ else aggregate.due_at + self._life_after_due
 
     def _take_expired_aggregates(self, now: Instant) -> list[Aggregate]:
-        """Take the sealed aggregates that hold an expired record out of the queue."""
+        """Remove the sealed aggregates that hold an expired record from the queue, and return them."""
         queue = self._queue
         taken: list[Aggregate] = []
         if self.ttls_differ:
@@ -400,7 +404,7 @@ class Lane:
         return taken
 
     def poll_aggregate(self, now: Instant, room_bytes: float, room_entries: float = NEVER) -> Aggregate | None:
-        """Return the next aggregate to send, if it may be sent now and fits. Its tokens are taken with it (P6)."""
+        """Return the next aggregate to send, if it may be sent now and fits, and take the tokens for it (P6)."""
         queue, bucket = self._queue, self._bucket
         if not queue or now < self._blocked_until or self._is_busy():
             return None
@@ -414,7 +418,7 @@ class Lane:
         if aggregate.cost_bytes > room_bytes or not bucket.try_take(aggregate.entry_count, aggregate.cost_bytes, now):
             if aggregate.entry_count == 1:
                 return None
-            # The whole bundle cannot be sent now, but its first record perhaps can.
+            # The whole bundle cannot be sent now, but perhaps its first record can.
             aggregate = self._cut(1)
             if aggregate.cost_bytes > room_bytes or not bucket.try_take(1, aggregate.cost_bytes, now):
                 return None
@@ -430,7 +434,7 @@ class Lane:
         return aggregate
 
     def _admit_first(self) -> None:
-        """Reduce the next bundle to the heads of their keys (P9). The other records wait for their heads."""
+        """Reduce the next bundle to the records that are heads of their keys (P9). The others wait behind the heads."""
         queue = self._queue
         while queue and queue[0][2].separate:
             due_at, _, bundle = queue[0]
@@ -446,16 +450,16 @@ class Lane:
         self.released &= bool(queue)
 
     def note_settled(self, count: int = 1) -> None:
-        """Note that this many aggregates in flight were settled. After one was cut up, the count is negative."""
+        """Note that this many aggregates in flight were settled. A negative count adds the parts of a cut aggregate."""
         self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
-        """Queue the records that waited for these records, as far as these have ended (P9)."""
+        """Queue the records that waited for those of these records that were delivered or have failed (P9)."""
         if self._keys.has_heads:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
     def _enqueue_heads(self, records: list[BufferedRecord]) -> None:
-        """Queue records that have become the heads of their keys. They have lingered already."""
+        """Queue records that have become the heads of their keys. The records do not linger a second time."""
         if records:
             due_at = min(record.expires_at for record in records) - self._life_after_due
             bundle = Aggregate(due_at, self._spare_address, separate=True)
@@ -464,18 +468,18 @@ class Lane:
             self.released = True
 
     def _fitting(self, bundle: Aggregate, room_bytes: float, room_entries: float) -> Aggregate:
-        """Return the next bundle, or as much of it as fits into the request and a full bucket can pay for."""
+        """Return the next bundle, or a first part of it that fits into the request and a full bucket covers."""
         if bundle.entry_count > room_entries > 1:
             bundle = self._cut(int(room_entries))
         count, cost = bundle.entry_count, bundle.cost_bytes
-        # Only a single entry that costs more than the bucket's capacity may be sent on credit. Several entries, even of
-        # a bundle that was just cut, are cut down to the first.
+        # Only a single entry may cost more than the bucket's capacity and be sent on credit. A bundle of several
+        # entries that costs more, even if it was just cut, is cut down to its first entry.
         if count > 1 and (count > room_entries or cost > room_bytes or not self._bucket.covers(count, cost)):
             return self._cut(1)
         return bundle
 
     def _cut(self, count: int) -> Aggregate:
-        """Cut the first records off the next bundle, as a bundle of their own."""
+        """Cut the first records off the next bundle, and return them as a bundle of their own."""
         due_at, _, bundle = self._queue.popleft()
         first = repacked(bundle.records[:count], due_at, bundle)
         rest = repacked(bundle.records[count:], due_at, bundle, count)
@@ -484,7 +488,7 @@ class Lane:
         return first
 
     def _is_busy(self) -> bool:
-        """Whether the next aggregate must wait for the previous one: for the order (P9), or as a trial (P5)."""
+        """Whether the next aggregate must wait for an earlier one: to keep the order (P9), or as a trial (P5)."""
         return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
@@ -499,11 +503,11 @@ class Lane:
 
     @property
     def is_tripped(self) -> bool:
-        """Whether the circuit is open: ``TRIP`` failures or more, and no success since."""
+        """Whether the circuit is open: there were ``TRIP`` failures or more without a success."""
         return self._backoff.failures >= TRIP
 
     def handle_success(self, now: Instant) -> None:
-        """Note that the shard stored an entry. A current pause goes on: it was caused by other, refused entries."""
+        """Note that the shard stored an entry. A current pause goes on, because other, refused entries caused it."""
         if self._backoff.failures:
             self._backoff.reset()
         if self.share < 1.0:
@@ -533,16 +537,17 @@ class Lane:
         return self._failure_score * float(0.5 ** ((now - self._failure_score_at) / _FAILURE_MEMORY))
 
     def load(self, now: Instant) -> float:
-        """Return the waiting bytes, weighted by the shard's health. A keyless record takes the lowest load (P8)."""
+        """Return the waiting bytes, weighted by the shard's health. Keyless records go to the lowest load (P8)."""
         waiting = self.queued_bytes + (self.in_flight + 1) * self.max_bytes / 8
         blocked = 1.0 if now < self._blocked_until else 0.0
         return (waiting / self.share) * (1.0 + self.failure_score(now)) * (1.0 + 9.0 * blocked)
 
     def _set_share(self, share: float, now: Instant) -> None:
-        """Set the share of the rates.
+        """Set the share of the rates that may be used.
 
-        At 1, the configured rates apply, even if they are above the service's limits. Below 1, the share is taken of
-        the lower of the configured rate and the service's limit, so that it takes effect.
+        If the share is 1, the configured rates apply, even if they are above the service's limits. A share below 1
+        multiplies the configured rate or the service's limit, whichever is lower. Otherwise a share of a very high
+        rate would have no effect.
         """
         self.share = share
         self._share_changed_at = now
@@ -555,14 +560,14 @@ class Lane:
 
 @final
 class Shipment(NamedTuple):
-    """An aggregate that was taken out of its lane to be sent, and the lane."""
+    """An aggregate that was taken out of its lane to be sent, together with the lane."""
 
     aggregate: Aggregate
     lane: Lane
 
 
 def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, place: int = 0) -> Aggregate:
-    """Pack some records of the aggregate ``of`` again. The new aggregate takes its place in the order.
+    """Pack some records of the aggregate ``of`` again. The new aggregate takes the place of ``of`` in the order.
 
     Args:
         records: the records that are left, or a part of them.

@@ -1,10 +1,12 @@
-"""Records how each record ended, and counts the records.
+"""Stores whether each record was delivered or failed, and counts the records.
+
+A record *ends* when it is delivered or has failed.
 
 Invariants:
 
 - P1: a record ends exactly once, by ``deliver``, ``deliver_alone`` or ``fail``.
 - P7: the room of a record is released when it has ended.
-- P11: delivery costs a few assignments per record; everything else is counted per aggregate. ``data`` is dropped on
+- P11: delivery costs a few assignments per record. Everything else is done once per aggregate. ``data`` is dropped on
   delivery and kept on failure.
 """
 
@@ -34,7 +36,7 @@ class Landed(NamedTuple):
     records: int
     payload_bytes: int
     expires_at: Instant
-    """When the oldest of them would have expired: the time of its put plus ``record_ttl``."""
+    """When the oldest of these records would have expired: the time of its put plus ``record_ttl``."""
 
 
 @final
@@ -55,10 +57,10 @@ class Ledger:
         self._is_observed = False  # whether a sink wants to know which shards stored the records
         self._landed: dict[str, Landed] = {}
         self.wall_offset = 0.0
-        """Added to an instant, this gives seconds since 1970. Written by the shell."""
+        """The offset that turns an instant into seconds since 1970. Written by the shell."""
         self.events: list[Event] = []
         self.finished: deque[BufferedRecord] = deque()
-        """Ended records that have waiters. The shell removes each record after it has woken the waiters."""
+        """Delivered or failed records with waiters. The shell removes each record after it has woken the waiters."""
         self.failed: deque[BufferedRecord] = deque()
         """Records that have failed. The shell removes each record after it has called ``on_failure``."""
 
@@ -70,8 +72,8 @@ class Ledger:
             assert record.ending is None, "P1: a record ends once"
             record.place = place
             record.data = None
-            # The ending is set after the other fields, because another thread may wait for it, and before the waiters
-            # are read, so that a thread that starts to wait at this moment is not forgotten.
+            # The ending is set after the other fields, because another thread may be waiting for the ending. It is set
+            # before the waiters are read, so that a thread that starts to wait at this moment is not forgotten.
             record.ending = landing
             if record.waiters is not None:
                 finished.append(record)
@@ -85,15 +87,15 @@ class Ledger:
     def deliver_alone(
         self, bundle: Aggregate, results: list[PutRecordsResult], shard_id: str | None, sent: Sent
     ) -> list[int]:
-        """End the records of a bundle that were stored in ``shard_id``, or in any shard if that is ``None``.
+        """Settle the records of a bundle that were stored in ``shard_id``, or in any shard if ``shard_id`` is ``None``.
 
         Returns the indexes of the other records.
         """
         finished = self.finished
-        # Where the service chooses the shards, each record may have another one. Delivery drops the data, so the sizes
-        # are taken before it.
+        # If the service chooses the shards, each record may be in a different shard. Delivery drops the data, so the
+        # sizes are computed before the delivery.
         sizes = [payload_bytes(record) for record in bundle.records] if shard_id is None and self._is_observed else []
-        home, all_landed = Landing(shard_id or "", "", sent), True  # one Landing for all records of the shard
+        home, all_landed = Landing(shard_id or "", "", sent), True  # all records of the shard share one Landing
         for record, result in zip(bundle.records, results, strict=True):
             landed_in, number = result.shard_id, result.sequence_number
             assert record.ending is None, "P1: a record ends once"
@@ -105,7 +107,7 @@ class Ledger:
                 landing = Landing(landed_in, "", sent)
             record.data = None
             record.place = number
-            record.ending = landing  # after the other fields and before reading the waiters, as in ``deliver``
+            record.ending = landing  # set after the other fields and before the waiters are read, as in ``deliver``
             if record.waiters is not None:
                 finished.append(record)
         others = [] if all_landed else [at for at, record in enumerate(bundle.records) if record.ending is None]
@@ -122,11 +124,11 @@ class Ledger:
         return others
 
     def observe(self) -> None:
-        """Keep the delivered records by shard, because a sink wants to know them."""
+        """From now on, count the delivered records by shard, because a sink needs these counts."""
         self._is_observed = True
 
     def take_landed(self) -> dict[str, Landed]:
-        """Return the records that were delivered since the last call, by shard."""
+        """Return the counts of the records that were delivered since the last call, by shard."""
         landed, self._landed = self._landed, {}
         return landed
 
@@ -136,7 +138,7 @@ class Ledger:
         self.retries_by_code[code] = self.retries_by_code.get(code, 0) + records
 
     def fail(self, records: list[BufferedRecord], code: str, message: str, last: Attempt | None = None) -> None:
-        """End records as failed. ``last`` is appended to their attempts, if it is given."""
+        """Settle records as failed. ``last``, if it is given, is appended to their attempts."""
         if not records:
             return
         for record in records:
@@ -149,15 +151,15 @@ class Ledger:
         self.events.append(RecordsFailed(len(records), code, message))
 
     def drop_tags(self, records: list[BufferedRecord]) -> None:
-        """Let records go on without their headers, and free the room that those took (P7)."""
+        """Remove the headers from records, and free the room that the headers took (P7)."""
         self._intake.release(0, sum([len(record.tags) for record in records]))
         for record in records:
             record.tags = b""
 
     def note_invalid(self, records: list[BufferedRecord]) -> None:
-        """Count and report records that ``put_many`` refused. They were never accepted, so they take no room.
+        """Count and report records that ``put_many`` refused. Such records were never accepted, so they take no room.
 
-        The event has no details, because those may quote a key.
+        The event contains no details, because details might quote a key.
         """
         self._note_failed(records, INVALID)
         self.events.append(RecordsFailed(len(records), INVALID, "put_many was passed an invalid record"))
@@ -168,7 +170,7 @@ class Ledger:
         self.failed += records
 
     def _note_landed(self, shard_id: str, records: int, size_bytes: int, first: BufferedRecord) -> None:
-        """Add records to those that the shard stored. ``first`` is the oldest: an aggregate is filled in order."""
+        """Add records to the count for a shard. ``first`` is the oldest of them: aggregates are filled in order."""
         known = self._landed.get(shard_id) or Landed(0, 0, NEVER)
         oldest = min(known.expires_at, first.expires_at)
         self._landed[shard_id] = Landed(known.records + records, known.payload_bytes + size_bytes, oldest)

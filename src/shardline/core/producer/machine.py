@@ -1,23 +1,24 @@
-"""What happens to a record between the intake and its end?
+"""What happens to a record after the intake, until it is delivered or has failed?
 
-A record is routed to the lane of its shard, joins an aggregate there, is sent when a request is full or a record is
-due, and is settled by the answer. Only the host enters this machine: it passes events in, sends the requests that it
-polls, and wakes the waiters of ended records. The code that puts records touches only the intake.
+A record is routed to the lane of its shard, joins an aggregate in this lane, is sent when a request is full or a record
+is due, and is settled by the answer. Only the host calls this machine: it passes events in, polls requests and sends
+them, and wakes the waiters of delivered or failed records. The code that puts records touches only the intake.
 
-Invariants (the modules of the parts list the others):
+Invariants (the modules that this machine composes list the others):
 
 - P1: every accepted record ends exactly once.
 - P3: the machine keeps working while the shard map is fetched.
 - P9: with ``ordered``, no record is sent before there is a map, and a lane waits for lanes with overlapping ranges.
 - P10: ``flush`` makes every record due, and respects the rate limits.
-- Records without a map are held back until the first ListShards is answered, and all records until the first
-  DescribeStreamSummary is, but no longer than ``BLIND_TIMEOUT``. Usually the map arrives within milliseconds, and the
-  records can be aggregated. A stream under AUTO record distribution must not receive aggregates.
+- While there is no map, records are held back until the first ListShards is answered. All records are held back until
+  the first DescribeStreamSummary is answered. Neither wait lasts longer than ``BLIND_TIMEOUT``. Usually the map arrives
+  within milliseconds, and the records can be aggregated. The summary is needed because a stream under AUTO record
+  distribution must not receive aggregates.
 - ``next_deadline`` is in the past only if a poll would return a request or sort records.
 - Records are sorted into lanes in rounds: when a round is full, when a record is due, and always while there is no
   map. One loop over many records takes half the time of a call per record. A poll sorts at most about
-  ``SLICE_RECORDS``, so that the host can yield between two polls. All records that were in the intake when a round
-  began are sorted before any lane is released.
+  ``SLICE_RECORDS`` records, so that the host can yield between two polls. All records that were in the intake when a
+  round began are sorted before any lane is released.
 """
 
 from typing import Final, final
@@ -46,9 +47,9 @@ from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecord
 from shardline.model.limits import KIB
 from shardline.model.stream import StreamRef
 
-BLIND_TIMEOUT: Final = 1.0  # seconds that records wait for the first map and summary
-ALONE_BYTES: Final = 16 * KIB  # if the first records are larger, they are sorted at once: they may fill a request
-SLICE_RECORDS: Final = 1_024  # records that are sorted in one poll, in a few milliseconds
+BLIND_TIMEOUT: Final = 1.0  # how long records wait for the first map and summary, in seconds
+ALONE_BYTES: Final = 16 * KIB  # if the first records are at least this large, they are sorted without waiting for more
+SLICE_RECORDS: Final = 1_024  # the number of records that one poll sorts; this takes a few milliseconds
 
 
 @final
@@ -84,11 +85,11 @@ class ProducerMachine:
         self._blind_at: Instant = now + BLIND_TIMEOUT
         self._sends_blind = False
         self._round_records, self._round_bytes = round_limits(config, 0)
-        self._due_at: Instant = NEVER  # when the first record is due, or earlier; NEVER if no record lingers
-        self._expires_at: Instant = NEVER  # when the first record expires, or earlier
+        self._due_at: Instant = NEVER  # a time before which no record is due; NEVER if no record lingers
+        self._expires_at: Instant = NEVER  # a time before which no record expires
         self._slice_records = SLICE_RECORDS
-        self._backlog = 0  # records of the intake that are sorted before any lane is released
-        self._unchecked = 0  # records of the intake that were put before the stream lowered its limit
+        self._backlog = 0  # the number of records in the intake that are sorted before any lane is released
+        self._unchecked = 0  # the number of records in the intake that were put before the stream lowered its limit
         self._taken_bytes = 0  # the intake's ``reserved_bytes`` when the intake was last empty
         self._entries_sent = 0
         self._map_requests = 0
@@ -113,14 +114,14 @@ class ProducerMachine:
     def abandon(self, code: str, message: str) -> None:
         """End the producer: fail all records that are not in flight.
 
-        The answers to the requests in flight deliver or fail the other records.
+        The other records are settled when the requests in flight are answered.
         """
         self._backlog = 0
         self._report_invalid()
         self._retries.give_up_all(self._responses.take_parked(), self.intake.end(message), code, message)
 
     def give_up_lost(self, message: str) -> None:
-        """Fail all records that have not ended, after an exception left this machine in an unknown state (P1)."""
+        """Fail all outstanding records, after an exception left this machine in an unknown state (P1)."""
         for record in self.intake.known():
             if record.ending is None:
                 record.ending = Undelivered("Internal", message)
@@ -130,11 +131,11 @@ class ProducerMachine:
     # ---- outputs
 
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
-        """Return the next PutRecords to send, with the number that ``handle_put`` expects with its answer."""
+        """Return the next PutRecords to send, and the number to pass to ``handle_put`` with the answer."""
         self._advance(now)
         self._set_marks()
         if not self._facts.answered and now < self._blind_at:
-            return None  # if the stream turned out to be under AUTO, the aggregates would have to be sent again
+            return None  # if the stream turns out to be under AUTO, its aggregates would have to be sent again
         group = self._collector.poll_group(now)
         if group is None:
             return None
@@ -163,7 +164,7 @@ class ProducerMachine:
         return events
 
     def next_deadline(self) -> Instant:
-        """Return when to poll again, if no input comes before."""
+        """Return when to poll again, unless an input arrives earlier."""
         if self._backlog:
             return -NEVER
         waits_blind = self._router.is_blind and not self._sends_blind and not self._config.ordered
@@ -179,13 +180,13 @@ class ProducerMachine:
     # ---- inputs
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
-        """Settle the records of a PutRecords by its answer."""
+        """Settle the records of a PutRecords according to the answer."""
         is_unchanged = self._responses.settle(self._flights.pop(number), answer, now)
         self._note_rates(now)
-        # The second condition: while it settled the request, the response handler dropped the map.
+        # The second condition means that the response handler dropped the map while it settled the request.
         if _is_missing(answer) or (self._map.snapshot is None and self._router.lanes):
             self._forget_stream(now)
-        # Only records that come back, or are packed again, can be due before the waiting records.
+        # Only records that return to a lane, or are packed again, can be due before the waiting records.
         if not is_unchanged or self.intake.outstanding == len(self.intake.records):
             self._arm(now)
 
@@ -217,7 +218,8 @@ class ProducerMachine:
         self.intake.headers_refusal = self._config.headers_refusal or refusal
         self._retries.heed_stream(refusal, now, may_aggregate=not self._facts.channels)
         if self._facts.recreated:
-            # The shards of the new stream may have the old ids. Until they are listed, no landing is as predicted.
+            # The shards of the new stream may have the old ids. Until the new shards are listed, no landing counts as
+            # predicted.
             self._router.forget_predictions()
             self._map.reset(now)
         if _is_missing(answer):
@@ -290,19 +292,19 @@ class ProducerMachine:
         )
 
     def _round_ends_at(self) -> Instant:
-        """Return when the first record of the intake is due."""
+        """Return when the first record in the intake is due."""
         for record in self.intake.records[:1]:
             return record.expires_at - self._config.record_ttl + self._config.linger
         return NEVER
 
     def _check_intake(self, now: Instant) -> bool:
-        """Store the time at which the records of the intake are due. Return whether to sort them into lanes now."""
+        """Note when the records in the intake are due. Returns whether to sort them into lanes now."""
         records = len(self.intake.records)
         if not records:
             return False
         size = self.intake.reserved_bytes - self._taken_bytes
         is_full = records >= self._round_records or size >= self._round_bytes
-        # No deadline is set, so these are the first records after a pause. Large ones need not wait for a full round.
+        # If no deadline is set, these are the first records after a pause. Many bytes need not wait for a full round.
         is_first = self._due_at == NEVER and size >= ALONE_BYTES
         self._due_at = min(self._due_at, self._round_ends_at())
         is_due = now >= min(self._due_at, self._expires_at)
@@ -311,7 +313,8 @@ class ProducerMachine:
     def _set_marks(self) -> None:
         """Set the marks of the intake (P11).
 
-        If a deadline will wake the host anyway, puts wake it only at the end of a round. Otherwise the next put does.
+        If a deadline will wake the host anyway, a put wakes the host only at the end of a round. Otherwise the next put
+        wakes it.
         """
         intake = self.intake
         if self._due_at == NEVER:
@@ -321,7 +324,7 @@ class ProducerMachine:
         intake.mark(max(0, self._round_records - 1 - len(intake.records)), max(0, size))
 
     def _sort(self, count: int, now: Instant) -> None:
-        """Move the first records of the intake to their lanes."""
+        """Move the first records in the intake to their lanes."""
         fresh = self.intake.take(count)
         if not self.intake.records:
             self._taken_bytes = self.intake.reserved_bytes
@@ -334,17 +337,18 @@ class ProducerMachine:
         if self._unchecked:
             self._unchecked -= min(self._unchecked, len(fresh))
             fresh = self._retries.without_larger(fresh, self.intake.record_max_bytes)
-        fresh = self._retries.without_headers(fresh)  # they may have been put before headers were refused
-        # ``by_lane`` has the keyed records. ``others`` are keyless, or there is no map: these are routed one by one.
+        fresh = self._retries.without_headers(fresh)  # some may have been put before headers were refused
+        # ``by_lane`` contains the keyed records. ``others`` contains the keyless records, or all records if there is no
+        # map. These are routed one by one.
         by_lane, others = self._router.sort(fresh)
         if by_lane and others and self._config.ordered:
-            by_lane, others = [], fresh  # P9: in the order of their puts
+            by_lane, others = [], fresh  # P9: route all records in the order of their puts
         for lane, records in by_lane:
             if lane.add_all(records):
                 self._note_sealed(lane)
         for record in others:
             lane = self._router.lane_for(record, now)
-            # After ``by_lane`` was added, this record may be older than records that are in its lane already.
+            # After the records of ``by_lane`` were added, this record may be older than records that its lane holds.
             if lane.add_again(record) if by_lane else lane.add(record):
                 self._note_sealed(lane)
 
@@ -362,13 +366,13 @@ class ProducerMachine:
         if not self._backlog and self._check_intake(now):
             self._backlog = len(self.intake.records)
         if self._backlog:
-            # A remainder of less than half a slice is sorted too: usually a round and the records that were put while
-            # the host woke up are then sorted in one poll.
+            # A remainder of at most half a slice is sorted, too. So one poll usually sorts a whole round and the
+            # records that were put while the host woke up.
             count = self._slice_records if self._backlog > 1.5 * self._slice_records else self._backlog
             self._backlog -= count
             self._sort(count, now)
         if now >= self._expires_at:
-            self._expire(now)  # even while there is a backlog, because requests are sent meanwhile
+            self._expire(now)  # done even while there is a backlog, because requests are sent meanwhile
         if self._backlog:
             return
         if now >= self._responses.next_deadline():
@@ -380,7 +384,7 @@ class ProducerMachine:
             self._release_due(now)
 
     def _advance_blind(self, now: Instant) -> None:
-        """Decide whether to fail the records that are waiting for the first shard map, or to send them without one."""
+        """Decide whether the records that wait for the first shard map fail or are sent without a map."""
         catch_all, failure = self._router.catch_all, self._map.failure
         if self._config.ordered:
             # Without a map, the order cannot be kept (P9). If no map will ever arrive, the records must fail.
@@ -420,15 +424,15 @@ class ProducerMachine:
         parked = [record.deadline for shipment in self._responses.parked for record in shipment.aggregate.records]
         self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])
         lingering = [lane.open_due_at() for lane in lanes]
-        # Sealed aggregates that are not due yet came back from a request that was full before its deadline. The
-        # collector already handles the lanes that are overdue.
+        # Sealed aggregates that are not due yet were sent before their deadline, in a full request, and have returned.
+        # The collector already handles the lanes that are overdue.
         lingering += [due_at for due_at in (lane.due_at() for lane in lanes) if due_at > now]
         self._due_at = min([self._due_at, *lingering])
 
     def _forget_stream(self, now: Instant) -> None:
-        """Drop the map and the summary until both were read again: the stream is missing or was re-created."""
+        """Drop the map and the summary and read both again, because the stream is missing or was re-created."""
         if self._map.snapshot is None and not self._router.lanes:
-            return  # already dropped: resetting again would cancel the backoff of both
+            return  # both were dropped already, and another reset would cancel their backoff
         self._map.reset(now)
         self._facts.reset(now)
         self._router.forget_predictions()
@@ -436,7 +440,7 @@ class ProducerMachine:
         self._install(now)
 
     def _install(self, now: Instant) -> None:
-        """Build the lanes of the current map, and move the records of vanished lanes.
+        """Create the lanes for the current map, and move the records of vanished lanes.
 
         This is called when there is a new map, and when the summary changes whether the map may be used.
         """
@@ -447,7 +451,7 @@ class ProducerMachine:
         self._round_records, self._round_bytes = round_limits(self._config, len(self._router.lanes))
         was_released = self._retries.adopt_lanes(added, removed, now)
         catch_all = self._router.catch_all
-        if self._router.is_blind:  # AUTO was switched off, or the map was dropped, and there is no map yet
+        if self._router.is_blind:  # AUTO was switched off or the map was dropped, and no new map has arrived
             self._collector.forget(catch_all)
             self._sends_blind = False
         else:

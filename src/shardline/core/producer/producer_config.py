@@ -28,7 +28,7 @@ from shardline.model.limits import (
 if TYPE_CHECKING:
     from os import PathLike
 
-_LONG: Final = 365 * 86_400.0  # a year: longer than any sensible time, and finite
+_LONG: Final = 365 * 86_400.0  # a year: longer than any sensible duration, but finite
 _TTL_LOWEST: Final = 0.001
 _MANY: Final = 10**12
 FORCE: Final = "force"
@@ -63,10 +63,10 @@ def _check_setting(name: str, value: object, rules: dict[str, Any]) -> None:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """Every setting of a producer. Durations are in seconds; rates are per shard.
+    """Every setting of a producer. Durations are in seconds, and rates are per shard.
 
-    A config never changes; ``dataclasses.replace`` makes a changed copy. The settings page of the documentation says
-    when to change each setting.
+    A config never changes. ``dataclasses.replace`` makes a changed copy. The settings page of the documentation
+    explains when to change each setting.
     """
 
     linger: float = _setting(
@@ -168,7 +168,7 @@ class ProducerConfig:
 
         Args:
             path: the file.
-            changes: further settings, under their Shardline names. They override the file.
+            changes: further settings, under their Shardline names. These settings override the file.
 
         Raises:
             UsageError: a property is unknown, or has a value that the KPL or Shardline does not allow.
@@ -181,10 +181,10 @@ class ProducerConfig:
         return cls(**taken)
 
     def extra_ttl(self, ttl: object) -> float:
-        """Return how much longer than ``record_ttl`` a record with this TTL lives. ``None`` means ``record_ttl``.
+        """Return how much longer than ``record_ttl`` a record with this TTL lives. A TTL of ``None`` is ``record_ttl``.
 
         Raises:
-            UsageError: the TTL is not a number in the range of ``record_ttl``, or not more than ``linger``.
+            UsageError: the TTL is not a number in the range that ``record_ttl`` allows, or is not more than ``linger``.
         """
         if ttl is None:
             return 0.0
@@ -196,7 +196,7 @@ class ProducerConfig:
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why these settings do not allow headers. ``None`` if they do."""
+        """Why these settings do not allow headers. ``None`` if headers are allowed."""
         if self.packing is not None:
             return f"headers are sent in the KPL's aggregates, and packing={self.packing!r} replaces those"
         return None if self.aggregation else "headers are sent in aggregates, and aggregation=False allows none"
@@ -208,5 +208,5 @@ class ProducerConfig:
 
     @property
     def known_record_max_bytes(self) -> int:
-        """The size of the largest record, as far as it is known before the stream's summary was read."""
+        """The limit for a record's size that applies until the stream's summary was read."""
         return RECORD_DEFAULT_MAX_BYTES if self.record_max_bytes is None else self.record_max_bytes

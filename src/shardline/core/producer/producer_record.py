@@ -1,12 +1,12 @@
-"""A record from ``put`` to its end, and the receipt or failure that its owner gets.
+"""A record between ``put`` and its delivery or failure, and the receipt or failure that its owner gets.
 
 Invariants:
 
 - P1: ``ending`` is set exactly once: to a ``Landing`` (delivered) or to an ``Undelivered``.
 - P11: a record is one slotted object that the garbage collector does not track. It refers to plain values only. The one
   possible reference cycle, a waiter that refers to the record, is broken when the ending is set. Records of a batch
-  share the objects that are equal for all of them.
-- The attempt history is bounded. It always has the first attempts and the last ones.
+  share those objects that are the same for all of them.
+- The attempt history is bounded. It always contains the first and the last attempts.
 """
 
 from typing import Any, Final, Literal, final
@@ -17,7 +17,7 @@ from shardline.core.clock import Instant
 
 INVALID: Final = "InvalidRecord"
 """The code of records that ``put_many`` refused because they are invalid."""
-_KEPT_ATTEMPTS: Final = 16  # attempts remembered in full: the first half and the last half
+_KEPT_ATTEMPTS: Final = 16  # the number of attempts that are kept: half of them the first, and half the last
 
 
 @final
@@ -29,10 +29,10 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     duration: float
     """Seconds until the request was answered or failed."""
     shard_id: str | None
-    """The shard that stored the record, or for which it was meant."""
+    """The shard that stored the record, or for which the record was meant."""
     sequence_number: str | None
     code: str | None
-    """Why the record was not stored, or had to be sent again. ``None``: it was stored in the right place."""
+    """Why the record was not stored, or had to be sent again. ``None`` if it was stored in the right shard."""
     message: str | None
     maybe_stored: bool
     """Whether this attempt stored, or may have stored, a copy in the stream."""
@@ -40,7 +40,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 @final
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """When a successful request was sent, and how long it took. All its entries share this object."""
+    """When a successful request was sent, and how long it took. All entries of the request share this object."""
 
     started_at: float
     duration: float
@@ -55,12 +55,12 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, eq=False):
     sub_sequence: int
     """The index inside the aggregate, from 0. It is 0 for a record that was sent alone."""
     _tries: tuple[Attempt, ...] | Sent
-    """The attempts. If there was only one, which is usual, only its times are stored."""
+    """The attempts. In the usual case of a single attempt, only the times of that attempt are stored."""
     attempt_count: int = 1
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """The attempts; the last one succeeded. If there were very many, only the first and the last ones are kept."""
+        """The attempts, the last of which succeeded. If there were many, only the first and the last ones are kept."""
         tries = self._tries
         if not isinstance(tries, Sent):
             return tries
@@ -98,17 +98,19 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
     """Why a record was not delivered."""
 
     code: str
-    """The service's error code, or ours: ``Expired``, ``Closed``, ``WrongShard``, ..."""
+    """The service's error code, or one of Shardline's own codes: ``Expired``, ``Closed``, ``WrongShard``, ..."""
     message: str
     attempts: tuple[Attempt, ...] = ()
-    """The attempts. If there were very many, only the first and the last ones are kept.
+    """The attempts. If there were many, only the first and the last ones are kept.
 
     The last attempt of an expired record has the code ``Expired``.
     """
     attempt_count: int = 0
     """How often the record was sent. An ``Expired`` attempt does not count."""
     maybe_stored: bool = False
-    """Whether some attempt stored, or may have stored, a copy in the stream. Sending it again may then duplicate it."""
+    """Whether some attempt stored, or may have stored, a copy in the stream. If so, sending the record again may
+    duplicate it.
+    """
 
     @property
     def delivered(self) -> Literal[False]:
@@ -117,11 +119,11 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
 
 @final
 class Landing(msgspec.Struct, frozen=True, gc=False):
-    """Where an aggregate or a bundle of records was stored. All its records share this object."""
+    """Where an aggregate or a bundle of records was stored. All these records share this object."""
 
     shard_id: str
     sequence_number: str
-    """The number of the aggregate. Empty for a bundle: each of its records has a number of its own."""
+    """The sequence number of the aggregate. Empty for a bundle, whose records have sequence numbers of their own."""
     sent: Sent
     """The times of the attempt that succeeded."""
 
@@ -148,7 +150,9 @@ _NO_ATTEMPTS: Final = History(0, ())
 
 @final
 class OptionalTags(bytes):
-    """Headers of a trace, encoded. If they cannot be sent, the record is sent without them: no caller passed them."""
+    """The encoded headers of a trace. If they cannot be sent, the record is sent without them, because no caller passed
+    them.
+    """
 
 
 NO_TAGS: Final = OptionalTags()
@@ -158,26 +162,28 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     """A record of the user, until it is delivered or has failed (P11)."""
 
     data: bytes | None
-    """Dropped on delivery, kept on failure."""
+    """The data of the record. It is dropped on delivery and kept on failure."""
     key: str | None
-    """``None``: the record is keyless, and the producer chooses the shard."""
+    """The partition key. ``None`` if the record is keyless, so that the producer chooses the shard."""
     explicit_hash_key: str | None
     expires_at: Instant
-    """The time of the put plus ``record_ttl``. It orders the records (P9), and says when the record is due."""
+    """The time of the put plus ``record_ttl``. It determines the order of records (P9) and when a record is due."""
     ending: Landing | Undelivered | None = None
     place: int | str = 0
-    """Where a delivered record is: its index in the aggregate, or its sequence number if it is an entry of its own."""
+    """The index of a delivered record in its aggregate, or the sequence number of a record that was sent alone."""
     history: History | None = None
     waiters: list[Any] | None = None
-    """The waiters that the shell wakes when the record has ended. ``core`` only checks whether there are any."""
+    """The waiters that the shell wakes when the record was delivered or has failed. ``core`` only checks whether any
+    exist.
+    """
     extra_ttl: float = 0.0
     """How much longer than ``record_ttl`` the record lives, in seconds. Negative if its own TTL is shorter."""
     tags: bytes = b""
-    """The headers, as ``codec.aggregation.encode_tags`` returns them. Empty without headers."""
+    """The headers, encoded by ``codec.aggregation.encode_tags``. Empty if the record has no headers."""
 
     @property
     def deadline(self) -> Instant:
-        """When the record expires, if it was not delivered before."""
+        """When the record expires, unless it is delivered earlier."""
         return self.expires_at + self.extra_ttl
 
     @property
@@ -187,7 +193,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
 
     @property
     def conclusion(self) -> Receipt | Undelivered | None:
-        """The receipt or failure for the record's owner. ``None`` if the record has not ended."""
+        """The receipt or failure for the record's owner. ``None`` while the record is neither delivered nor failed."""
         landing = self.ending
         if not isinstance(landing, Landing):
             return landing
@@ -201,7 +207,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
 
 
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
-    """Add a failed attempt to the history of each record. Records that share a history keep sharing it."""
+    """Add a failed attempt to the history of each record. Consecutive records that share a history keep sharing it."""
     old: History | None = None
     new = _NO_ATTEMPTS.then(attempt)
     for record in records:
@@ -212,7 +218,7 @@ def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
 
 
 def payload_bytes(record: BufferedRecord) -> int:
-    """Return the room that a record takes in the buffer: the length of its data, key and headers."""
+    """Return the room that a record takes in the buffer: the total length of its data, key and headers."""
     data = record.data
     assert data is not None, "a delivered record takes no room"
     return len(data) + (len(record.key) if record.key is not None else 0) + len(record.tags)
@@ -223,9 +229,9 @@ def undelivered(record: BufferedRecord, code: str, message: str, last: Attempt |
 
     Args:
         record: the record.
-        code: why it failed.
-        message: why it failed, in words.
-        last: appended to the attempts, but not counted, because it was not a request.
+        code: the error code.
+        message: why the record failed, in words.
+        last: an attempt to append. It is not counted, because it was not a request.
     """
     history = record.history or _NO_ATTEMPTS
     kept = history.kept if last is None else history.then(last).kept

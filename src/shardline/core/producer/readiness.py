@@ -6,9 +6,9 @@ DescribeStreamSummary.
 Invariants:
 
 - A producer is ready when it has a shard map. It is also ready when it can never list the shards but the summary shows
-  that the stream exists: it then sends without a map.
+  that the stream exists. The producer then sends without a map.
 - A producer is hopeless when the stream does not exist, or when both requests fail and would fail again (access denied,
-  wrong keys, an untrusted certificate). Any other failure may pass.
+  wrong keys, an untrusted certificate). Any other failure may be temporary.
 - Only the latest answers count: if the stream is created later, the producer becomes ready.
 """
 
@@ -26,15 +26,15 @@ class Readiness:
         self._has_summary = False
         self._summary: Failure | None = None
         self.failure: Failure | None = None
-        """Why the last ListShards failed. ``None`` if it succeeded."""
+        """Why the last ListShards failed. ``None`` if the request succeeded."""
 
     def handle_listing(self, failure: Failure | None, *, has_map: bool) -> None:
-        """Note the answer to a ListShards. ``failure`` is ``None`` if it succeeded."""
+        """Note the answer to a ListShards. ``failure`` is ``None`` if the request succeeded."""
         self.failure = failure
         self._has_map = has_map
 
     def handle_summary(self, failure: Failure | None) -> None:
-        """Note the answer to a DescribeStreamSummary. ``failure`` is ``None`` if it succeeded."""
+        """Note the answer to a DescribeStreamSummary. ``failure`` is ``None`` if the request succeeded."""
         self._summary = failure
         self._has_summary = failure is None
 
@@ -44,7 +44,7 @@ class Readiness:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether waiting cannot help. ``failure`` has the reason."""
+        """Whether waiting cannot help. ``failure`` gives the reason."""
         if self._has_map or self.failure is None:
             return False
         if self.failure.kind is FailureKind.NOT_FOUND:

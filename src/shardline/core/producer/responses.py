@@ -3,22 +3,24 @@
 Invariants:
 
 - P1: every shipment that was sent is settled exactly once: delivered, failed, or passed to ``retries``.
-- P4: records of an aggregate that landed out of range are routed again under a map that is newer than the request.
-  While such a map is expected they are parked, but no longer than ``PARKING_TIMEOUT``. If it does not arrive, or does
-  not explain the landing, they are sent again one per entry. The same holds for an aggregate that landed in an unknown
-  shard.
+- P4: records of an aggregate that landed out of range are routed again with a map that is newer than the request.
+  While such a map is expected, the records are parked, but no longer than ``PARKING_TIMEOUT``. If the map does not
+  arrive, or does not explain the landing, the records are sent again, one per entry. The same holds for an aggregate
+  that landed in an unknown shard.
 - P4: once an entry of a lane has landed in another shard, the lane sends one record per entry.
 - P5: retryable records are sent again, after a pause of the lane or of the whole producer. A request that is refused
   as invalid is taken apart until each invalid record was refused alone (``isolation``).
-- A shard never changes its range. So if an entry landed in a known shard whose range does not contain it, an old map is
-  not the cause. The service may have begun to choose the shards: the stream's summary is read again, once for each such
-  landing. Records that wait for the summary are sent again afterwards. If they land out of range again, they wait
-  longer.
-- A map that is newer than a landing and does not contain its shard is stale. It is read again after a backoff.
+- A shard never changes its range. So if an entry landed in a known shard whose range does not contain the entry's hash
+  key, an old map is not the cause. The service may have begun to choose the shards. Therefore the stream's summary is
+  read again, once for each such landing. Records that wait for the summary are sent again afterwards. If they land out
+  of range again, they wait longer.
+- A map that is newer than a landing and does not contain the shard of the landing is stale. The map is read again after
+  a backoff.
 - If the sequence numbers of a shard show that it was created at another time than the shard of the same id in the map,
-  the stream was deleted and re-created. Map and summary are dropped, and the landings are judged by the new map.
+  the stream was deleted and re-created. Then the map and the summary are dropped, and the landings are judged by the
+  new map.
 - Under AUTO, entries may be sent without a key. When such an entry is refused, the summary is read again to see whether
-  the stream needs keys. Until it shows that the stream does not, every record gets a key.
+  the stream needs keys. Until the summary shows that the stream needs no keys, every record gets a key.
 """
 
 from typing import Final, NamedTuple, final
@@ -50,7 +52,7 @@ from shardline.core.producer.verdicts import (
 from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered
 from shardline.model.hashing import HashRange
 
-PARKING_TIMEOUT: Final = 1.0  # seconds that an aggregate may wait for a map that explains where it landed
+PARKING_TIMEOUT: Final = 1.0  # how long an aggregate may wait for a map that explains where it landed, in seconds
 
 
 @final
@@ -60,7 +62,7 @@ class Flight(NamedTuple):
     group: Group
     started_at: Instant
     wall_started_at: float
-    """The same moment in seconds since 1970, for the attempts."""
+    """``started_at`` in seconds since 1970, for the records' attempts."""
     size_bytes: int
 
     @property
@@ -70,7 +72,7 @@ class Flight(NamedTuple):
 
 @final
 class _Parked(NamedTuple):
-    """An aggregate that was stored, perhaps in a shard where readers drop it."""
+    """An aggregate that was stored, perhaps in a shard whose readers drop it."""
 
     shipment: Shipment
     flight: Flight
@@ -120,8 +122,8 @@ class ResponseHandler:
             answer = _without_contradictions(answer)
         refused = entries
         part = flight.group.part
-        # Before the records of this part are queued again, later parts of the same lanes are taken back, so that they
-        # do not overtake (P9).
+        # Before the records of this part are queued again, later parts of the same lanes are taken back, so that the
+        # later parts do not overtake these records (P9).
         if part is not None and self._config.ordered and not _needs_no_resend(shipments, answer):
             self._retries.recall((shipment.lane for shipment in shipments), now)
         if isinstance(answer, Failure):
@@ -147,7 +149,7 @@ class ResponseHandler:
         return self._ledger.delivered_records - delivered_before == records and not repacked_lane
 
     def reconsider_parked(self, now: Instant) -> None:
-        """Judge the parked aggregates again, because the map or the summary is new or a parking time is over."""
+        """Judge the parked aggregates again, because the map or summary is new or the parking time is over."""
         parked, self._parked = self._parked, []
         for landed in parked:
             self._judge_landed(landed, now)
@@ -177,7 +179,7 @@ class ResponseHandler:
         return [parked.shipment for parked in self._parked]
 
     def take_parked(self) -> list[Shipment]:
-        """Take all parked aggregates, because the producer ends. Their histories get the attempt that parked them."""
+        """Take all parked aggregates, because the producer ends. Add the last attempt to the history of each record."""
         parked, self._parked = self._parked, []
         for landed in parked:
             _note_wrong_shard(landed)
@@ -186,7 +188,7 @@ class ResponseHandler:
     # ---- one entry
 
     def _settle_entries(self, flight: Flight, results: list[PutRecordsResult], now: Instant) -> int:
-        """Settle each entry by its result. Returns how many were refused."""
+        """Settle each entry according to its result. Returns how many entries were refused."""
         ledger = self._ledger
         refused = 0
         sent = Sent(flight.wall_started_at, now - flight.started_at)
@@ -202,7 +204,7 @@ class ResponseHandler:
             at += 1
             shard_id, number = result.shard_id, result.sequence_number
             numbers = lane.numbers
-            # Nearly all entries land as predicted, so this case comes first and calls little.
+            # Nearly all entries land as predicted, so this case is checked first and calls few functions.
             if number and shard_id and shard_id == lane.predicted and numbers.first <= number < numbers.limit:
                 lane.handle_success(now)
                 lane.note_settled()
@@ -222,7 +224,7 @@ class ResponseHandler:
     def _settle_separate(
         self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
     ) -> int:
-        """Settle each record of a bundle by its own result. Returns how many were refused."""
+        """Settle each record of a bundle according to its own result. Returns how many records were refused."""
         aggregate, lane = shipment
         others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
@@ -242,8 +244,8 @@ class ResponseHandler:
             rule = judge_refused(result, fail_if_throttled=self._config.fail_if_throttled)
             lane.handle_failure(now, throttled=rule.throttled)
             code, message = result.error_code or "Unknown", result.error_message or "the service gave no reason"
-            # A faulty service may return a number without a shard, or neither a number nor an error. The record may be
-            # stored then.
+            # A faulty service may return a sequence number without a shard, or neither a sequence number nor an error.
+            # In both cases, the record may be stored.
             stored = bool(result.sequence_number) or not result.error_code
             note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
             lane.note_settled()
@@ -255,21 +257,22 @@ class ResponseHandler:
         self._judge_landed(_Parked(shipment, flight, landing, now), now)
 
     def _judge_landed(self, landed: _Parked, now: Instant) -> None:
-        """Deliver, park or resend an aggregate that was stored, by where it landed (P4)."""
+        """Deliver, park or resend an aggregate that was stored, depending on where it landed (P4)."""
         aggregate, lane = landed.shipment
         landing = landed.landing
-        if landing.shard_id == lane.predicted:  # the id is right, so the sequence number was not one of that shard's
+        if landing.shard_id == lane.predicted:  # the id is right, so the sequence number is not one of that shard
             self._note_recreated_shard(landed, now)
         predicted = lane.predicted if self._facts.may_predict else None
         count = len(aggregate.records) if aggregate.packing is None else 1
-        # A record with headers is an aggregate even if it is alone. Like other records, it is not sent a fourth time.
+        # A record with headers is sent as an aggregate even if it is alone. Once it landed wrong twice, it is delivered
+        # wherever it lands, like other records.
         alone = not aggregate.is_checked or (count == 1 and landed_wrong_twice(aggregate.records[0]))
         rule = judge_landing(predicted, landing.shard_id, alone=alone)
         if rule is None:
             digests = [aggregate.hash_digest(record) for record in aggregate.records]
             rule = judge_range(digests, self._range_of(landing))
         if not alone and predicted is None and lane.shard_id not in {None, landing.shard_id}:
-            # The aggregate was sent before the service began to choose the shards. Readers may drop it.
+            # The aggregate was sent before the service began to choose the shards. Readers may drop its records.
             rule = Rules.STORED_OUT_OF_RANGE
         asked = False
         if predicted is not None and rule.stale_map:
@@ -287,17 +290,17 @@ class ResponseHandler:
             self._send_again(landed, now)
 
     def _note_recreated_shard(self, landed: _Parked, now: Instant) -> None:
-        """Drop the map, because the stream was re-created: its shard has the predicted id, but is another shard."""
+        """Drop the map, because the stream was re-created: the entry landed in another shard with the predicted id."""
         lane = landed.shipment.lane
         lane.predicted = ""
         if not lane.vanished:
             self._map.note_foreign_number(landed.landing.shard_id, lane.numbers)
-            self._map.reset(now)  # at once, because its ranges must not judge further landings
+            self._map.reset(now)  # done at once, because the map's ranges must not judge further landings
 
     def _investigate(self, landed: _Parked, now: Instant) -> bool:
-        """Request a newer map or summary, because an entry landed elsewhere than predicted.
+        """Request a newer map or summary, because an entry did not land as predicted.
 
-        Returns whether the summary was requested, now or before.
+        Returns whether the summary was requested because of this landing, now or earlier.
         """
         lane = landed.shipment.lane
         if self._is_unexplained(landed):
@@ -305,8 +308,8 @@ class ResponseHandler:
                 self._facts.query_again(now)
             return True
         if lane.vanished:
-            # The map is already newer than the lane. It may still have the lane's shard id, if the stream was
-            # re-created, so it must not be invalidated for that id.
+            # The map is already newer than the lane. If the stream was re-created, the map may still contain the lane's
+            # shard id, so it must not be invalidated because of that id.
             return landed.asked
         is_news = self._map.invalidate(landed.flight.started_at, lane.shard_id, now)
         if not is_news and self._range_of(landed.landing) is None:
@@ -314,17 +317,17 @@ class ResponseHandler:
         return landed.asked
 
     def _range_of(self, landing: Landing) -> HashRange | None:
-        """Return the hash range of the shard that an entry landed in, if the map knows the shard."""
+        """Return the hash range of the shard that an entry landed in, if the map contains the shard."""
         return self._map.hash_range(landing.shard_id, landing.sequence_number)
 
     def _is_unexplained(self, landed: _Parked) -> bool:
-        """Whether no map, old or new, can explain where the entry landed: its shard's range does not contain it."""
+        """Whether no map can explain where the entry landed: the shard's range does not contain its hash key."""
         aggregate = landed.shipment.aggregate
         own = [aggregate.hash_digest(aggregate.records[0])]
         return judge_range(own, self._range_of(landed.landing)) is Rules.STORED_OUT_OF_RANGE
 
     def _should_park(self, landed: _Parked, now: Instant) -> bool:
-        """Whether a map or summary is expected soon that may decide where the records belong."""
+        """Whether a map or summary that may decide where the records belong is expected soon."""
         until = landed.seen_at + self._parking_timeout
         if now >= until or not self._facts.may_predict:
             return False
@@ -350,7 +353,7 @@ class ResponseHandler:
         throttled_is_fatal = self._config.fail_if_throttled
         rule = judge_request(failure, flight.record_count, keyless=keyless, fail_if_throttled=throttled_is_fatal)
         self._learn_from(failure, rule, shipments, now)
-        # A refused or throttled request stored nothing. After any other failure, its records may be stored.
+        # A refused or throttled request stored nothing. After any other failure, the request's records may be stored.
         stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
         for aggregate, lane in shipments:
             attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
@@ -367,7 +370,7 @@ class ResponseHandler:
             self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
 
     def _learn_from(self, failure: Failure, rule: Rule, shipments: list[Shipment], now: Instant) -> None:
-        """Slow down, or read the summary again, as the failure of a request suggests."""
+        """Slow down or read the summary again, depending on why a request failed."""
         lanes = dict.fromkeys(shipment.lane for shipment in shipments)
         if rule is Rules.REQUEST_KEYLESS:
             self._facts.query_again(now)
@@ -378,7 +381,7 @@ class ResponseHandler:
         if failure.retryable:
             self._collector.handle_failure(failure.retry_after, now)
         else:
-            self._collector.handle_success()  # the service refused the request, so it is reachable
+            self._collector.handle_success()  # the service refused the request, so the service is reachable
         if rule.throttled:
             for lane in lanes:
                 lane.handle_failure(now, throttled=True)
@@ -392,7 +395,7 @@ class ResponseHandler:
 
 
 def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
-    """Whether no record of a part has to be sent again, except by taking the part apart further."""
+    """Whether no record of a part has to be sent again, other than by taking the part apart further."""
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
@@ -400,7 +403,7 @@ def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Fai
 
 
 def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
-    """Whether an entry is in the lane's own shard, and not in one of the same id of a stream that was re-created."""
+    """Whether an entry is in the lane's own shard, and not in the shard of the same id of a re-created stream."""
     number, numbers = result.sequence_number, lane.numbers
     if number is None or result.shard_id != lane.predicted:
         return False

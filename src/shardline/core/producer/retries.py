@@ -1,18 +1,20 @@
 """What happens to records that were not delivered?
 
-They are sent again, or fail if they have expired or have no attempt left.
+Such records are sent again, or fail if they have expired or have no attempt left.
 
 Invariants:
 
-- P1: every record that is passed to this module ends, or is in a lane again.
+- P1: every record that is passed to this module fails, or is in a lane again.
 - P8: the router chooses a lane again for the keyless records of a refused entry.
 - P4: a record that landed out of range twice becomes an entry of its own, which is delivered wherever it lands. So no
   record is stored more than three times because the map is wrong.
-- A record with headers fails as soon as it is known that the stream must not get aggregates, because it cannot be sent
-  without its headers. One that is in flight then is delivered if it is stored where every reader accepts it.
-- A record whose headers are those of a trace (``OptionalTags``) does not fail because of them. It goes on without them.
-- P9: records that come back to an ordered lane are placed before the records that wait there, by the time of their put.
-  A part of an aggregate that was cut up never overtakes the part before it.
+- A record with headers fails as soon as it is known that the stream must not get aggregates, because the record cannot
+  be sent without its headers. A record that is in flight at this time is delivered if it is stored where every reader
+  accepts it.
+- A record whose headers are those of a trace (``OptionalTags``) does not fail because of these headers, but is sent
+  without them.
+- P9: records that return to an ordered lane are placed before the waiting records that were put later. A part of an
+  aggregate that was cut up never overtakes the part before it.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,14 +53,14 @@ class Retries:
         self.ending: tuple[str, str] | None = None
         """Set when the producer ends: the code and message for records that would have to be sent again."""
         self.headers_refusal: str | None = None
-        """Why no record with headers may be sent, if the stream forbids it. Set by ``heed_stream``."""
+        """Why no record with headers may be sent. ``None`` if headers are allowed. Set by ``heed_stream``."""
         self.has_repacked = False
         """Whether a lane's records were packed again, which may change deadlines. Reset by ``ResponseHandler``."""
 
     # ---- one entry
 
     def resend(self, shipment: Shipment, code: str, message: str, now: Instant, *, reroute: bool) -> None:
-        """Queue an aggregate of a failed entry again, unchanged if possible.
+        """Queue the aggregate of a failed entry again, unchanged if possible.
 
         Args:
             shipment: the aggregate and its lane.
@@ -77,7 +79,7 @@ class Retries:
         if lane.vanished or lane is self._router.catch_all or _is_split_up(aggregate, lane):
             self._route(alive, now)
             return
-        # Keyless records of a refused entry may do better in another lane. Records with a key have to stay.
+        # Keyless records of a refused entry may be stored sooner from another lane. Records with a key have to stay.
         staying = [record for record in alive if record.key is not None] if reroute else alive
         if len(staying) == len(aggregate.records) and not drops_tags:
             lane.requeue(aggregate)
@@ -87,7 +89,7 @@ class Retries:
             self._route([record for record in alive if record.key is None], now)
 
     def send_again(self, records: list[BufferedRecord], now: Instant, code: str, message: str) -> None:
-        """Route each record by the newest map, and send it again."""
+        """Route each record according to the newest map, and send it again."""
         alive = self._give_up_some(records, now, code, message)
         self._ledger.note_retried(len(alive), code)
         self._route(alive, now)
@@ -95,7 +97,11 @@ class Retries:
     def _give_up_some(
         self, records: list[BufferedRecord], now: Instant, code: str, message: str
     ) -> list[BufferedRecord]:
-        """Fail the records that have expired or have no attempt left. Returns the others."""
+        """Fail the records that can no longer be sent. Returns the other records.
+
+        Records fail if the producer ends, if the stream forbids their headers, if they have no attempt left, or if they
+        have expired.
+        """
         if self.ending is not None:
             self._ledger.fail(records, *self.ending)
             return []
@@ -113,7 +119,7 @@ class Retries:
         return records
 
     def fail_expired(self, records: list[BufferedRecord], now: Instant) -> None:
-        """Fail expired records. The message names the last failure, and the expiry becomes the last attempt."""
+        """Fail expired records. The message names the last failure, and the expiry is added as the last attempt."""
         by_reason: dict[str, list[BufferedRecord]] = {}
         for record in records:
             last = record.history.kept[-1] if record.history is not None else None
@@ -125,7 +131,7 @@ class Retries:
             self._ledger.fail(group, EXPIRED, reason, end)
 
     def _ttl_of(self, record: BufferedRecord) -> str:
-        """Name the limit of a record's life, for a message."""
+        """Return the name and value of the TTL that applies to a record, for a message."""
         ttl = self._config.record_ttl
         return f"its ttl ({ttl + record.extra_ttl:g} s)" if record.extra_ttl else f"record_ttl ({ttl:g} s)"
 
@@ -160,7 +166,7 @@ class Retries:
     # ---- parts of refused requests
 
     def expire_isolated(self, now: Instant) -> None:
-        """Fail the expired records in parts of refused requests. They fail with the reason of the refusal."""
+        """Fail the expired records in parts of refused requests. The reason of each failure is that of the refusal."""
         if self._isolation.expires_at() <= now:
             self._isolation.filter_waiting(lambda shipment, family: self._without_expired(shipment, family, now))
 
@@ -175,7 +181,7 @@ class Retries:
         return self._without_ended(shipment, now) if expired else shipment
 
     def _without_ended(self, shipment: Shipment, now: Instant) -> Shipment | None:
-        """Return a waiting shipment without its ended records. ``None`` if no record is left."""
+        """Return a waiting shipment without its failed records. ``None`` if no record is left."""
         aggregate, lane = shipment
         rest = [record for record in aggregate.records if record.ending is None]
         lane.handle_ended(aggregate.records)
@@ -187,7 +193,7 @@ class Retries:
     def recall(self, lanes: Iterable[Lane], now: Instant) -> None:
         """Move the waiting parts of these lanes back into the lanes, because an earlier part has to be sent again (P9).
 
-        Otherwise the later parts would be sent while the earlier one pauses or waits for a map.
+        Otherwise the later parts would be sent while the earlier part pauses or waits for a map.
         """
         homeless: list[BufferedRecord] = []
         for aggregate, lane in self._isolation.recall(set(lanes)):
@@ -203,17 +209,17 @@ class Retries:
     def enforce_limit(self, max_bytes: int, now: Instant) -> None:
         """Fail the waiting records that are larger than the stream's new, lower limit.
 
-        If they were sent, the service would refuse whole requests because of them.
+        If such records were sent, the service would refuse whole requests because of them.
         """
         self._fail_waiting(lambda records: self._fail_larger(records, max_bytes), now)
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
-        """Fail the larger ones of records that are not in a lane yet. Returns the others."""
+        """Fail those records, not yet in a lane, that exceed ``max_bytes``. Returns the other records."""
         self._fail_larger(records, max_bytes)
         return [record for record in records if record.ending is None]
 
     def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
-        """Fail the records that the stream no longer accepts, unless they fit without the headers of a trace.
+        """Fail the records that are too large for the stream, unless they fit without the headers of a trace.
 
         Returns whether any record failed or lost its headers.
         """
@@ -227,7 +233,7 @@ class Retries:
 
     def _is_larger(self, record: BufferedRecord, max_bytes: int) -> bool:
         assert record.data is not None
-        if len(record.data) + len(record.tags) + WRAP_MAX_BYTES <= max_bytes:  # true for nearly all records, and cheap
+        if len(record.data) + len(record.tags) + WRAP_MAX_BYTES <= max_bytes:  # cheap, and true for nearly all records
             return False
         packing = packing_named(self._config.packing)
         return bytes_alone(record.data, record.key, record.explicit_hash_key, packing, record.tags) > max_bytes
@@ -235,7 +241,7 @@ class Retries:
     def _fail_waiting(self, fail: Callable[[list[BufferedRecord]], bool], now: Instant) -> None:
         """Fail some of the records that wait in lanes and in parts of refused requests.
 
-        ``fail`` fails some of the given records, and returns whether it failed any.
+        ``fail`` fails or changes some of the given records, and returns whether any record failed or changed.
         """
         for lane in self._router.all_lanes():
             if fail(lane.unsent()):
@@ -255,10 +261,10 @@ class Retries:
     # ---- a stream that must not get aggregates
 
     def heed_stream(self, headers_refusal: str | None, now: Instant, *, may_aggregate: bool) -> None:
-        """Stop aggregating or allow it again, and fail waiting records with headers if they can no longer be sent.
+        """Stop or allow aggregation, and fail waiting records with headers if these can no longer be sent.
 
         Args:
-            headers_refusal: why the stream must not get headers, if that is so.
+            headers_refusal: why the stream must not get headers. ``None`` if headers are allowed.
             now: the current time.
             may_aggregate: whether the lanes of the map may aggregate.
         """
@@ -275,7 +281,7 @@ class Retries:
                 self._switch(lane, now, aggregates=False)
 
     def without_headers(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
-        """Fail the records with headers, if the stream must not get any. Returns the others."""
+        """Fail the records with headers, if the stream must not get headers. Returns the other records."""
         if self.headers_refusal is None or not self._fail_with_headers(records):
             return records
         return [record for record in records if record.ending is None]
@@ -288,7 +294,7 @@ class Retries:
         return has_dropped or bool(refused)
 
     def _drop_optional_tags(self, records: list[BufferedRecord]) -> bool:
-        """Drop the headers of traces from records that are packed again. Returns whether there were any."""
+        """Drop the headers of traces from records that are packed again. Returns whether any headers were dropped."""
         traced = [record for record in records if record.tags and type(record.tags) is OptionalTags]
         self._ledger.drop_tags(traced)
         return bool(traced)
@@ -325,9 +331,9 @@ class Retries:
     # ---- into lanes
 
     def _route(self, records: list[BufferedRecord], now: Instant) -> None:
-        """Return records to lanes, before the records that wait there (P9).
+        """Return records to lanes, before the waiting records that were put later (P9).
 
-        The records have lingered already, so their aggregates are sealed and released.
+        The returned records have lingered already, so their aggregates are sealed and released.
         """
         for lane in self._add_again(records, now):
             lane.release()
@@ -336,7 +342,7 @@ class Retries:
     def adopt_lanes(self, added: list[Lane], removed: list[Lane], now: Instant) -> bool:
         """Move the unsent records of removed lanes to other lanes.
 
-        Return whether any of these records had already been released.
+        Returns whether any of these records had already been released.
         """
         for lane in [*added, self._router.catch_all]:
             lane.held = self._config.ordered and self._router.must_wait(lane)
@@ -361,19 +367,19 @@ class Retries:
         by_lane: dict[Lane, list[BufferedRecord]] = {}
         for record in records:
             lane = self._router.lane_for(record, now)
-            # P4: sent alone, the record is delivered wherever it lands, and is not stored a fourth time.
+            # P4: if the record is sent alone, it is delivered wherever it lands, and is not stored a fourth time.
             if lane.aggregates and landed_wrong_twice(record):
                 self.distrust(lane, now, now)
             returning = by_lane.setdefault(lane, [])
             if record.key is None:
-                lane.add_again(record)  # at once: the choice of a lane for the next record depends on it (P8)
+                lane.add_again(record)  # added at once, because the next record's lane depends on it (P8)
             else:
                 returning.append(record)
         for lane, returning in by_lane.items():
             together = returning
             released = lane.released
             if self._config.ordered:
-                # Sort by the time of the put: the records of two merged parents arrive here one after the other, and
+                # Sort by the time of the put: the records of one merged parent are added after those of the other, and
                 # deadlines decide which aggregate is sent first. The sort is stable, so the order of a key is kept.
                 together = sorted(returning + lane.take_unsent(), key=lambda record: record.expires_at)
             for record in together:
@@ -383,7 +389,7 @@ class Retries:
         return list(by_lane)
 
     def release_held(self, now: Instant) -> None:
-        """Release lanes that waited for a vanished lane with an overlapping range, if that lane is settled (P9)."""
+        """Release lanes that waited for vanished lanes with overlapping ranges, once these lanes are settled (P9)."""
         if not self._router.vanished:
             return
         for lane in [*self._router.lanes, self._router.catch_all]:
@@ -396,7 +402,7 @@ class Retries:
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
     """Whether an aggregate must be split, because its lane now sends one record per entry.
 
-    With ``ordered``, each of its records then has to wait for earlier records of its own key (P9).
+    With ``ordered``, each record of the aggregate then has to wait for earlier records of the same key (P9).
     """
     return not aggregate.separate and not lane.aggregates
 

@@ -3,10 +3,11 @@
 Invariants:
 
 - P2: a record goes to the lane of the shard that its hash key belongs to. Without a map, it goes to the catch-all lane.
-- P8: a keyless record goes to the healthiest lane, by load and recent failures. The choice sticks until that lane's
-  aggregate is sealed, and is made again for every retry. A record with a key never changes its key.
-- The lanes are those of the newest snapshot. A lane that vanished is remembered, for P9, until all aggregates that it
-  sent are settled.
+- P8: a keyless record goes to the healthiest lane, judged by load and recent failures. Further keyless records go to
+  the same lane until its aggregate is sealed. The choice is made again for every retry. A record with a key never
+  changes its key.
+- There is one lane for each shard of the newest snapshot. A lane that vanished is remembered, for P9, until all
+  aggregates that it sent are settled.
 """
 
 from bisect import bisect_left
@@ -23,10 +24,11 @@ from shardline.core.producer.shard_map import Snapshot
 from shardline.model.hashing import hash_digest_of, md5_of_key
 from shardline.model.limits import KIB
 
-_CACHE_MAX: Final = 16_384  # keys whose lane is remembered: a look-up takes a third of the time of hashing the key
-_CACHE_TRIAL: Final = 1_024  # keys in the cache during a trial, and look-ups that a trial counts
-_CACHE_LIFE: Final = 1 << 20  # look-ups after which the cache is emptied and tried again
-_COMPARE_ALL_MAX: Final = 16  # up to this many lanes, all are compared to find the healthiest; else a sample is
+# The largest number of keys whose lanes are remembered. A look-up takes a third of the time of hashing the key.
+_CACHE_MAX: Final = 16_384
+_CACHE_TRIAL: Final = 1_024  # the number of keys in the cache during a trial, and of look-ups that a trial counts
+_CACHE_LIFE: Final = 1 << 20  # the number of look-ups after which the cache is emptied and tried again
+_COMPARE_ALL_MAX: Final = 16  # up to this many lanes, the healthiest is found by comparing all, otherwise a sample
 _SAMPLE: Final = 8
 
 
@@ -35,9 +37,9 @@ LaneRecords = tuple[Lane, list[BufferedRecord]]
 
 @final
 class _Cache(IntEnum):
-    """What happens with a key that is not in the cache?"""
+    """What happens to a key that is not in the cache?"""
 
-    LEFT_ALONE = 0  # nothing: the cache is full, or empty because it does not pay
+    LEFT_ALONE = 0  # nothing happens: the cache is full, or is kept empty because it saves no time
     FILLING = 1  # the key is added
     ON_TRIAL = 2  # the miss is counted
 
@@ -50,11 +52,11 @@ class Router:
         self._config = config
         self._rng = rng
         self._endings: tuple[bytes, ...] = ()
-        # By the first byte of a hash: the lane, if all hashes with this byte belong to one lane. Otherwise the next
-        # four bits are looked up, and only if they do not decide either, the lane is found by bisection.
+        # Maps the first byte of a hash to a lane, if all hashes with this byte belong to the same lane. Otherwise the
+        # next four bits are looked up. Only if these do not decide either is the lane found by bisection.
         self._by_first_byte: list[Lane | None] = []
         self._by_twelve_bits: list[list[Lane | None]] = []
-        self._lane_by_key: dict[str | None, Lane] = {}  # ``None`` is never a key of it
+        self._lane_by_key: dict[str | None, Lane] = {}  # the key ``None`` never occurs
         self._cache = _Cache.FILLING
         self._cache_max = _CACHE_TRIAL
         self._misses = 0
@@ -62,7 +64,7 @@ class Router:
         self._sticky: Lane | None = None
         self._aggregate_max_bytes = config.aggregate_max_bytes
         self.catch_all = Lane(None, None, config, rng, now)
-        """The lane of records without a prediction. When a map arrives, it vanishes like other lanes."""
+        """The lane of records without a prediction. When a map arrives, this lane vanishes like other lanes."""
         self.catch_all.held = config.ordered
         self._ttls_differ = False
         self.may_aggregate = True
@@ -72,10 +74,10 @@ class Router:
         self.lanes: tuple[Lane, ...] = ()
         """The lanes of the map, in the order of their hash ranges."""
         self.vanished: list[Lane] = []
-        """Lanes of earlier maps that are not settled."""
+        """Lanes of earlier maps that still have records in flight."""
 
     def lane_for(self, record: BufferedRecord, now: Instant) -> Lane:
-        """Return the lane of a record."""
+        """Return the lane that a record goes to."""
         key, hash_key = record.key, record.explicit_hash_key
         lane = self._lane_by_key.get(key) if hash_key is None else None
         if lane is None:
@@ -91,7 +93,7 @@ class Router:
         return lane
 
     def sort(self, records: list[BufferedRecord]) -> tuple[list[LaneRecords], list[BufferedRecord]]:
-        """Group records by the lanes of their keys, in their order.
+        """Group records by the lanes of their keys. The records of each lane keep their order.
 
         Returns the records of each lane, and the records that ``lane_for`` has to route one by one.
         """
@@ -128,11 +130,11 @@ class Router:
                 self._counted_from = -1
 
     def judge_cache(self, routed: int) -> None:
-        """Decide from time to time whether the cache of keys pays. ``routed`` is the number of records routed so far.
+        """Decide from time to time whether the cache of keys saves time. ``routed`` counts the records routed so far.
 
-        A small cache is tried first. If most look-ups hit, the cache may grow. If they do not, as with keys that never
-        repeat, the cache stays empty for a while. After ``_CACHE_LIFE`` look-ups the trial is repeated, because hot
-        keys may have become cold.
+        A small cache is tried first. If most look-ups hit, the cache may grow. If most look-ups miss, as with keys that
+        never repeat, the cache stays empty for a while. After ``_CACHE_LIFE`` look-ups the trial is repeated, because
+        other keys may have become frequent.
         """
         looked_up = routed - self._counted_from
         if self._cache is _Cache.ON_TRIAL and self._counted_from < 0:
@@ -155,7 +157,8 @@ class Router:
         if sticky is not None and sticky.is_open_for_keyless and not sticky.vanished:
             return sticky
         lanes = self.lanes
-        # On a large stream, the best lane of a random sample is nearly as good as the best of all, and much cheaper.
+        # On a large stream, the best lane of a random sample is nearly as good as the best of all lanes, and is found
+        # much faster.
         if len(lanes) > _COMPARE_ALL_MAX:
             rng = self._rng
             lanes = tuple(lanes[rng.getrandbits(32) % len(lanes)] for _ in range(_SAMPLE))
@@ -166,12 +169,12 @@ class Router:
     def install(
         self, snapshot: Snapshot | None, now: Instant, *, may_predict: bool = True
     ) -> tuple[list[Lane], list[Lane]]:
-        """Replace the map by a newer one, or by no map.
+        """Replace the map by a newer one, or remove it if ``snapshot`` is ``None``.
 
         Returns the lanes that were added and the lanes that were removed. The caller moves the unsent records of the
         removed lanes.
         """
-        # Lanes are compared by id and range, because the shards of a re-created stream have the ids of the old ones.
+        # Lanes are compared by id and range, because the shards of a re-created stream may have the ids of old shards.
         current = {(lane.shard_id, lane.hash_range): lane for lane in self.lanes}
         shards = [] if snapshot is None else list(zip(snapshot.shard_ids, snapshot.ranges, strict=True))
         added = [Lane(*shard, self._config, self._rng, now) for shard in shards if shard not in current]
@@ -191,7 +194,8 @@ class Router:
         self._lane_by_key = {}
         removed = [lane for shard, lane in current.items() if shard not in set(shards)]
         self.is_blind = may_predict and not shards
-        # The records in the catch-all lane can be predicted now, so it is replaced like a lane that vanished.
+        # The shards of the records in the catch-all lane can be predicted now, so the lane is replaced like a lane that
+        # vanished.
         if shards and not self.catch_all.is_idle:
             removed.append(self.catch_all)
             self.catch_all = Lane(None, None, self._config, self._rng, now)
@@ -199,12 +203,12 @@ class Router:
         for lane in removed:
             lane.vanished = True
             if snapshot is not None and lane.shard_id in snapshot.shard_ids:
-                lane.predicted = ""  # the shard with this id has another range now, so it is another shard
+                lane.predicted = ""  # the map's shard of this id has another range, so it is another shard
         self.vanished += removed
         return added, removed
 
     def _lanes_by_prefix(self, bits: int) -> list[Lane | None]:
-        """Return, for each value of the first bits of a hash, the lane if all such hashes belong to one lane."""
+        """Return the lane for each value of the first bits of a hash, or ``None`` if several lanes share the value."""
         shift = 128 - bits
         found: list[Lane | None] = []
         start = 0
@@ -212,24 +216,24 @@ class Router:
             if start < len(found) << shift:  # this lane shares the last prefix with the lane before it
                 found[-1] = None
             start = int.from_bytes(ending, "big") + 1
-            found += [lane] * (-(-start >> shift) - len(found))  # rounded up
+            found += [lane] * (-(-start >> shift) - len(found))  # the quotient is rounded up
         return found
 
     def limit_aggregates(self, record_max_bytes: int) -> None:
-        """Limit aggregates to the largest record that the stream accepts, minus the space for a key."""
+        """Limit the size of aggregates to that of the largest record that the stream accepts, minus space for a key."""
         self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)
         for lane in self.all_lanes():
             lane.max_bytes = self._aggregate_max_bytes
 
     def tell_ttls_apart(self) -> None:
-        """Let every lane expire records by their own TTLs, because some records have one."""
+        """Make every lane respect the records' own TTLs, because some records have one."""
         if not self._ttls_differ:
             self._ttls_differ = True
             for lane in self.all_lanes():
                 lane.ttls_differ = True
 
     def forget_predictions(self) -> None:
-        """Let no landing count as predicted, because the stream may have been re-created with the same shard ids."""
+        """Count no landing as predicted, because the stream may have been re-created with the same shard ids."""
         for lane in self.lanes:
             lane.predicted = ""
 

@@ -8,19 +8,20 @@
 Invariants:
 
 - P3: a snapshot stays in use until the next one is complete (copy on write), so prediction never pauses.
-- Prediction takes O(log N). Both ends of a range belong to it.
+- Prediction takes O(log N). Both ends of a range belong to the range.
 - There is one refresh at a time, with one request in flight. Every request is answered by exactly one ``handle_page``.
-- ``invalidate`` starts a refresh only if all of this holds: the request was sent after the snapshot was requested, the
-  predicted shard is still open in the map (or there was no prediction), and no refresh is in progress.
-- The range of a closed shard is remembered for ``closed_shard_ttl``, because entries may still be in flight to it.
+- ``invalidate`` starts a refresh only if all of these conditions hold: the request was sent after the snapshot was
+  requested, the predicted shard is still open in the map (or there was no prediction), and no refresh is in progress.
+- The range of a closed shard is remembered for ``closed_shard_ttl``, because entries for this shard may still be in
+  flight.
 - A listing whose shards do not cover all hash keys exactly once, or that does not end, counts as a failed refresh. A
   shard with an ending sequence number counts as closed even if only open shards were requested, because some servers
   ignore the filter.
-- Sequence numbers show when a shard was created, and so whether the stream was re-created. If a foreign number leads to
-  a listing that still has the same shard, and this happens twice, the service lays its numbers out differently. Numbers
-  are then ignored.
-- A map that is newer than a landing and does not explain it is stale. It is read again after a backoff of 1 s to 30 s.
-  The same backoff applies while listings bring nothing new.
+- Sequence numbers show when a shard was created, and so whether the stream was re-created. A sequence number outside
+  the shard's range is called *foreign*. If the listing after a foreign number still contains the same shard, and this
+  happens twice, the service structures its sequence numbers differently. Sequence numbers are then ignored.
+- A map that is newer than a landing and does not explain the landing is stale. The map is read again after a backoff of
+  1 s to 30 s. The same backoff applies while listings bring nothing new.
 """
 
 from bisect import bisect_left
@@ -39,13 +40,13 @@ from shardline.model.limits import LIST_SHARDS_MAX_RESULTS
 from shardline.model.sequence import ANY_NUMBER, NumberRange, numbers_of_shard
 from shardline.model.stream import StreamRef
 
-_BACKOFF_FIRST: Final = 1.0  # the KPL's values
+_BACKOFF_FIRST: Final = 1.0  # this value and the next are the KPL's
 _BACKOFF_LONGEST: Final = 30.0
 
 
 @final
 class MapState(Enum):
-    INVALID = "invalid"  # there is no snapshot, and none is being fetched
+    INVALID = "invalid"  # there is no snapshot, and no snapshot is being fetched
     UPDATING = "updating"  # a snapshot is being fetched; the previous one, if any, stays in use
     READY = "ready"
 
@@ -55,11 +56,11 @@ class Snapshot(NamedTuple):
     """All open shards, sorted by hash range. The ranges cover all hash keys without gap or overlap."""
 
     endings: tuple[bytes, ...]
-    """The last hash key of each shard, as 16 bytes. Bytes compare like the numbers."""
+    """The last hash key of each shard, as 16 bytes. These bytes compare like the numbers that they encode."""
     shard_ids: tuple[str, ...]
     ranges: tuple[HashRange, ...]
     numbers: tuple[NumberRange, ...]
-    """The sequence numbers that each shard can give out."""
+    """The range of each shard's sequence numbers."""
 
     def predict(self, digest: bytes) -> str:
         """Return the shard that a hash key belongs to."""
@@ -84,13 +85,13 @@ class ShardMap:
         self._in_flight = False
         self._is_outdated = False  # whether the request in flight was sent before ``reset``
         self._asked_at: Instant = -NEVER  # when the first request of the current refresh was sent
-        self._ranges: dict[str, tuple[HashRange, NumberRange]] = {}  # of open shards and of recently closed ones
+        self._ranges: dict[str, tuple[HashRange, NumberRange]] = {}  # contains open and recently closed shards
         self._closed_at: dict[str, Instant] = {}
         self.snapshot: Snapshot | None = None
         self.updated_at: Instant = -NEVER
-        """When the snapshot was requested. It may lack later changes."""
+        """When the snapshot was requested. The snapshot may lack later changes."""
         self.failure: Failure | None = None
-        """Why the last refresh failed. ``None`` if it succeeded."""
+        """Why the last refresh failed. ``None`` if the refresh succeeded."""
         self.answered = False
         """Whether any refresh has succeeded or failed since the start or the last ``reset``."""
 
@@ -101,9 +102,10 @@ class ShardMap:
         return MapState.READY
 
     def hash_range(self, shard_id: str, sequence_number: str) -> HashRange | None:
-        """Return the range of the shard that gave out a number, if that shard is open or was closed recently.
+        """Return the range of the shard that assigned a sequence number, if the shard is open or was closed recently.
 
-        ``None`` also for a known id with a foreign number, because a re-created stream has another shard of that id.
+        The result is also ``None`` if the id is known but the sequence number is outside the shard's range, because a
+        re-created stream has another shard of the same id.
         """
         known = self._ranges.get(shard_id)
         if known is None:
@@ -112,7 +114,7 @@ class ShardMap:
         return hash_range if numbers.first <= sequence_number < numbers.limit else None
 
     def invalidate(self, seen_at: Instant, predicted: str | None, now: Instant) -> bool:
-        """Request a refresh, because an entry landed elsewhere than predicted.
+        """Request a refresh, because an entry did not land as predicted.
 
         Args:
             seen_at: when the request with the entry was sent.
@@ -120,24 +122,24 @@ class ShardMap:
             now: the current time.
 
         Returns:
-            Whether a refresh was started: the map did not know of the change yet.
+            Whether a refresh was started, because the map did not contain the change yet.
         """
         if self.state is not MapState.READY or seen_at <= self.updated_at:
             return False
-        # The map already knows that the predicted shard is closed: the entry was sent under an older map.
+        # If the map already shows that the predicted shard is closed, the entry was routed by an older map.
         if predicted is not None and (predicted not in self._ranges or predicted in self._closed_at):
             return False
-        # If the last listing brought nothing new, the next one may not either: back off.
+        # If the last listing brought nothing new, the next may bring nothing new either. So back off.
         self._wanted_at = now + self._stale_backoff.next_delay() if self._is_unchanged else now
         return True
 
     def refresh_later(self, now: Instant) -> None:
-        """Request a refresh after a backoff, because the map is stale although it is new."""
+        """Request a refresh after a backoff, because even the newest map does not explain a landing."""
         if self.state is MapState.READY:
             self._wanted_at = now + self._stale_backoff.next_delay()
 
     def is_expected_by(self, until: Instant) -> bool:
-        """Whether a newer map may arrive by then: a refresh is in progress or planned, and the last one succeeded."""
+        """Whether a newer map may arrive by ``until``: a refresh is in progress or planned, and the last succeeded."""
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
     def note_foreign_number(self, shard_id: str, numbers: NumberRange) -> None:
@@ -145,7 +147,7 @@ class ShardMap:
         self._foreign_numbers.append((shard_id, numbers))
 
     def reset(self, now: Instant) -> None:
-        """Drop the map, because the stream may have been re-created: the same shard ids may have other ranges."""
+        """Drop the map, because the stream may have been re-created, so that the same shard ids have other ranges."""
         self.answered = False
         self._next_token = None
         self._wanted_at = now
@@ -213,8 +215,8 @@ class ShardMap:
         return False
 
     def _install(self, snapshot: Snapshot, now: Instant) -> None:
-        # A foreign number should mean that the stream was re-created. If listings show the same shard in spite of two
-        # foreign numbers, numbers prove nothing for this service.
+        # A foreign sequence number should mean that the stream was re-created. If listings still contain the same shard
+        # after two foreign numbers, sequence numbers prove nothing for this service.
         same = [
             shard for shard in zip(snapshot.shard_ids, snapshot.numbers, strict=True) if shard in self._foreign_numbers
         ]

@@ -1,12 +1,13 @@
 """How large may a record of the stream be, does the service ignore keys, and may records be aggregated?
 
-The producer reads the stream's summary (DescribeStreamSummary) when it starts, again when entries land where no map
-explains it, and every minute under AUTO record distribution or if the stream has channels.
+The producer reads the stream's summary (DescribeStreamSummary) when it starts and when no map explains where entries
+landed. Under AUTO record distribution, or if the stream has channels, it also reads the summary every minute.
 
 Invariants:
 
-- There is one request at a time, each answered by exactly one ``handle_summary``. After a retryable failure the request
-  is repeated with a backoff of 1 s to 30 s. Other failures are final, except that a missing stream may be created.
+- There is one request at a time, and each request is answered by exactly one ``handle_summary``. After a retryable
+  failure, the request is repeated with a backoff of 1 s to 30 s. The same holds if the stream is missing, because the
+  stream may be created. Other failures are final.
 - Under AUTO record distribution the service ignores keys. Shards cannot be predicted (``may_predict`` is false), so
   records must not be aggregated, and landings are not judged by hash range. The same applies if the summary was
   requested because of unexplained landings and cannot be read.
@@ -15,10 +16,10 @@ Invariants:
 - Under AUTO, and while there are channels, the summary is read every minute, because there is no other sign that
   records may be aggregated again.
 - A re-created stream is recognised by its creation time. Its shards may have the old ids, but no fact about the old
-  shards holds. After the stream was missing, the earlier summary does not count until a new one was read
+  shards holds. After the stream was missing, the earlier summary does not count, until a new summary was read
   (``is_current``).
-- While summaries do not explain the landings, the pauses between two requests grow like the pauses between attempts.
-  After each request, the waiting records are stored once more, where readers may drop them again.
+- While summaries do not explain the landings, the pauses between two requests grow like the pauses between attempts,
+  because after each request the waiting records are stored once more, where readers may drop them again.
 """
 
 from typing import Final, final
@@ -42,7 +43,7 @@ from shardline.model.stream import StreamRef
 _AUTO: Final = "AUTO"
 _DELETING: Final = "DELETING"
 _RECHECK_INTERVAL: Final = 60.0  # seconds between two requests while AUTO or channels forbid aggregates
-_LIMIT_PAUSE: Final = 10.0  # seconds between two requests that are caused by refused large records
+_LIMIT_PAUSE: Final = 10.0  # the shortest time between two requests because of refused large records, in seconds
 _UNEXPLAINED_MEMORY: Final = 60.0  # after this many seconds without unexplained landings, their backoff starts over
 
 
@@ -64,10 +65,10 @@ class StreamFacts:
         self.recreated = False
         """Whether the last summary showed that the stream was re-created."""
         self.is_current = True
-        """Whether the last summary is about the stream that exists now, as far as we know."""
+        """Whether the last summary describes the stream that exists now, as far as we know."""
         self._is_outdated = False  # whether the request in flight was sent before ``reset``
         self.has_unexplained_landings = False
-        """Whether entries landed where no map explains it, and the summary that may explain it was not read yet."""
+        """Whether no map explains where some entries landed, and the summary that may explain it was not read yet."""
         self.answered = False
         """Whether any request has succeeded or failed since the start or the last ``reset``."""
         self.auto: bool = False
@@ -78,12 +79,12 @@ class StreamFacts:
         """The number of channels of the stream. 0 if the settings ignore channels."""
         self._heeds_channels = config.heeds_channels
         self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES
-        """The largest record, data and key. Before the first summary, the largest that any stream can accept."""
+        """The size of the largest record, data and key. Before the first summary, the highest limit of any stream."""
         self.events: list[Event] = []
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why the stream must not get aggregates, which alone can hold headers. ``None`` if it may."""
+        """Why the stream must not get headers, which only aggregates can hold. ``None`` if headers are allowed."""
         if self.auto:
             return "headers are sent in aggregates, which readers may drop under AUTO record distribution"
         if not self.may_predict:
@@ -103,11 +104,11 @@ class StreamFacts:
         return self._in_flight or self._wanted_at != NEVER
 
     def query_again(self, now: Instant) -> None:
-        """Request the summary, because entries landed where no map explains it."""
+        """Request the summary, because no map explains where some entries landed."""
         self.has_unexplained_landings = True
         if now >= self._next_query_at + _UNEXPLAINED_MEMORY:
             self._unexplained_backoff.reset()
-        # A backoff after a failure goes on, but the request that is sent every minute may be sent earlier.
+        # A backoff after a failure continues, but the request that is due every minute may be sent earlier.
         if not self.is_asking or self.auto or self.channels:
             self._wanted_at = min(self._wanted_at, max(now, self._next_query_at))
 
@@ -117,7 +118,7 @@ class StreamFacts:
             self._wanted_at = max(now, self._limit_read_at + _LIMIT_PAUSE)
 
     def reset(self, now: Instant) -> None:
-        """Request the summary now, and trust none until then: the stream is missing or was re-created."""
+        """Request the summary now, and do not rely on earlier summaries: the stream is missing or was re-created."""
         self.is_current = self.answered = self.has_unexplained_landings = False
         self._is_outdated = self._in_flight
         self._backoff.reset()
@@ -190,7 +191,7 @@ class StreamFacts:
         if not self._has_summary:  # otherwise the limit of the last summary still applies
             self.record_max_bytes = self._fixed_max_bytes or RECORD_DEFAULT_MAX_BYTES
         if self.has_unexplained_landings:
-            # The service may choose the shards, and we cannot find out. Single records are safe in any case.
+            # The service may be choosing the shards, and we cannot find out. Single records are safe in any case.
             self.has_unexplained_landings = False
             self.may_predict = False
             self.events.append(AggregationStopped(failure))

@@ -1,14 +1,15 @@
 """May an entry be sent now, and if not, when?
 
-A token bucket with two balances, entries per second and bytes per second. The balances are updated when they are used.
+The answer comes from a token bucket with two balances, one for entries and one for bytes. The balances are updated when
+they are used.
 
 Invariants:
 
 - A take debits both balances or neither.
-- A balance grows by its rate, up to its capacity, which is one second of the rate.
+- A balance grows at its rate, up to its capacity, which is the amount that it gains in one second.
 - A take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6). So an entry that costs
   more than the capacity can still be sent, and the entries after it wait until the debt is paid.
-- A take is admitted at ``ready_at``, and not earlier, except for a nanosecond or the resolution of the clock.
+- A take is admitted at ``ready_at`` and not earlier, with a tolerance of a nanosecond or of the clock's resolution.
 """
 
 from math import ulp
@@ -16,7 +17,7 @@ from typing import Final, final
 
 from shardline.core.clock import Instant
 
-_GRAIN: Final = 1e-9  # seconds of tolerance: a rounding error of a balance must not make a wake-up come too early
+_GRAIN: Final = 1e-9  # the tolerance in seconds, so that a rounding error does not make a wake-up come too early
 
 
 @final
@@ -34,7 +35,7 @@ class TokenBucket:
         self._updated_at: Instant = now
 
     def set_rates(self, entry_rate: float, byte_rate: float, now: Instant) -> None:
-        """Change the rates. A balance above the new capacity is cut down to it; a debt remains."""
+        """Change the rates. A balance above the new capacity is reduced to the capacity. A debt remains."""
         self._grow(now)
         self._entry_rate, self._byte_rate = entry_rate, byte_rate
         self._entries = min(self._entries, entry_rate)
@@ -46,8 +47,9 @@ class TokenBucket:
             self._grow(now)
         left, left_bytes = self._entries - entries, self._bytes - size
         if left < 0 or left_bytes < 0:
-            slack = max(_GRAIN, ulp(now))  # after months of uptime, the resolution of a float is above a nanosecond
-            # Not enough for the whole cost. It is still admitted if the bucket is full, and then leaves a debt (P6).
+            slack = max(_GRAIN, ulp(now))  # after months of uptime, floats are coarser than a nanosecond
+            # A balance is less than the cost. The take is still admitted if that balance is full, and leaves a debt
+            # (P6).
             if self._entries < min(entries, self._entry_rate) - self._entry_rate * slack:
                 return False
             if self._bytes < min(size, self._byte_rate) - self._byte_rate * slack:
@@ -56,11 +58,11 @@ class TokenBucket:
         return True
 
     def covers(self, entries: float, size: float) -> bool:
-        """Whether a full bucket could pay this without a debt."""
+        """Whether a full bucket could pay this cost without a debt."""
         return entries <= self._entry_rate and size <= self._byte_rate
 
     def ready_at(self, entries: float, size: float, now: Instant) -> Instant:
-        """Return when a take will be admitted, if there is no other take before."""
+        """Return when a take will be admitted, if no other take comes earlier."""
         self._grow(now)
         missing = (min(entries, self._entry_rate) - self._entries) / self._entry_rate
         missing_bytes = (min(size, self._byte_rate) - self._bytes) / self._byte_rate

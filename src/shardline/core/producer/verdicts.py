@@ -1,13 +1,13 @@
-"""Is an entry delivered, sent again or failed, by the answer to its request?
+"""What does the answer to a request mean for an entry: is it delivered, sent again or failed?
 
-This is the retry table, as data. The ``judge_`` functions find the rule that applies. The rule holds everything else:
-the action, the consequences for the lane, and the words in the documentation.
+This module contains the retry table as data. The ``judge_`` functions find the rule that applies. The rule contains
+everything else: the action, the consequences for the lane, and the words in the documentation.
 
 Invariants:
 
 - P4: an aggregate that landed in another shard than predicted is delivered only if every record in it belongs to that
   shard's range. A record that was sent alone is delivered wherever it landed.
-- P5: fatal failures (``failures``) fail the records at once. After all others, the records are sent again, later.
+- P5: after a fatal failure (``failures``), the records fail at once. After any other, they are sent again later.
 - Exactly one rule applies to each answer.
 """
 
@@ -42,12 +42,12 @@ class Rule(NamedTuple):
     throttled: bool = False
     """Whether the shard or the stream was overloaded, so that the lane lowers its rates."""
     stale_map: bool = False
-    """Whether the map contradicts the service, so that it is read again."""
+    """Whether the map contradicts the service, so that the map is read again."""
 
 
 @final
 class Rules:
-    """The retry table. ``ALL`` has the rules in the order of the documentation."""
+    """The retry table. ``ALL`` lists the rules in the order of the documentation."""
 
     STORED = Rule("stored in the predicted shard, or without a prediction", Action.DELIVER)
     STORED_ALONE = Rule("stored in another shard, as a single record", Action.DELIVER, stale_map=True)
@@ -108,7 +108,7 @@ class Rules:
 
 
 def judge_landing(predicted: str | None, shard_id: str, *, alone: bool) -> Rule | None:
-    """Return the rule for a stored entry, or ``None`` if the hash keys of its records decide (``judge_range``)."""
+    """Return the rule for a stored entry, or ``None`` if ``judge_range`` must decide by the records' hash keys."""
     if predicted is None or predicted == shard_id:
         return Rules.STORED
     return Rules.STORED_ALONE if alone else None
