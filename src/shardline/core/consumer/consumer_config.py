@@ -41,13 +41,13 @@ class ConsumerConfig:
     scan_interval: float | None = None
     """How often the worker lists the group's leases. ``None``: 0.5 s, or 2 s on DynamoDB."""
     max_leases: int | None = None
-    """The number of shards that this worker reads at most. ``None``: its fair share."""
+    """The maximum number of shards that this worker reads. ``None``: its fair share."""
     hand_over_timeout: float = 30.0
-    """How long your code may finish the records in hand when another worker asks for their shard."""
+    """How much time your code has to finish the records in hand when another worker asks for their shard."""
     list_interval: float = 60.0
-    """How often the worker lists the shards. It finds the children of a shard that ends without this."""
+    """How often the worker lists the shards. The children of a shard that ends are found even without a listing."""
     prefetch_max_bytes: int = 64 * MIB
-    """How much the worker reads ahead, over all shards. Each shard may exceed it by one page."""
+    """How many bytes the worker reads ahead, over all shards. Each shard may exceed this limit by one page."""
     page_max_records: int = GET_RECORDS_MAX_RECORDS
     """The number of records that one GetRecords call asks for."""
     idle_poll_interval: float = 1.0
@@ -57,12 +57,13 @@ class ConsumerConfig:
     bytes_per_second: float = SHARD_READ_BYTES_PER_SECOND
     """Bytes per second read from a shard."""
     ack: Ack = "auto"
-    """With ``auto``, requesting the next record acknowledges the one before. With ``manual``, you call ``ack``."""
+    """With ``auto``, requesting the next record acknowledges the previous one. With ``manual``, you call ``ack``."""
     max_unacknowledged: int = 100_000
     """With ``ack="manual"``: a shard with this many unacknowledged records pauses. Records behind an unacknowledged one
     count too."""
     out_of_range: OutOfRange = "deliver"
-    """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Both count them."""
+    """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Such records
+    are counted in both cases."""
     if_recreated: IfRecreated = "stop"
     """What happens when the stream is deleted and re-created: ``stop``, or ``restart`` at the start position."""
     store_patience: float = 300.0
