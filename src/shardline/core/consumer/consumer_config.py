@@ -59,8 +59,8 @@ class ConsumerConfig:
     ack: Ack = "auto"
     """With ``auto``, requesting the next record acknowledges the previous one. With ``manual``, you call ``ack``."""
     max_unacknowledged: int = 100_000
-    """With ``ack="manual"``: a shard with this many unacknowledged records pauses. Records behind an unacknowledged one
-    count too."""
+    """With ``ack="manual"``: a shard with this many unacknowledged records pauses. Acknowledged records behind an
+    unacknowledged one count, too."""
     out_of_range: OutOfRange = "deliver"
     """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Such records
     are counted in both cases."""

@@ -18,7 +18,7 @@ from shardline.model.position import Position
 
 @final
 class LeaseGained(NamedTuple):
-    """Start a reader for this shard."""
+    """The worker gained a lease. The shell must start a reader for this shard."""
 
     shard_id: str
     grant: Grant

@@ -133,7 +133,7 @@ class Discovery:
         return ListShards(self._stream)
 
     def take_listing(self) -> Listing | None:
-        """Return the last complete listing, once."""
+        """Return the last complete listing, unless it was returned before."""
         listing, self._listing = self._listing, None
         return listing
 

@@ -48,7 +48,7 @@ class FailurePolicy:
     """How often to retry a failing record, and what to do after the last attempt."""
 
     attempts: int = 5
-    """How often the consumer passes a record, or a whole batch, to the handler."""
+    """How many times the consumer passes a record, or a whole batch, to the handler."""
     backoff: float = 0.5
     """The pause after the first failure, in seconds. Each further failure doubles it."""
     backoff_max: float = 30.0

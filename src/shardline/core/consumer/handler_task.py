@@ -62,7 +62,10 @@ Step: TypeAlias = Handle | Attempt | WriteDeadLetter | Stop
 
 @final
 class Outcome(NamedTuple):
-    """The outcome of a step. ``error`` is the exception that the handler or the dead letter raised, or ``None``."""
+    """The outcome of a step.
+
+    ``error`` is the exception that was raised by the handler or while writing the dead letter, or ``None``.
+    """
 
     error: object = None
     summary: ErrorSummary = ErrorSummary("", "", "")

@@ -194,8 +194,8 @@ class HeldShard:
     # ---- reports to the coordinator
 
     def report(self, done: int, now: Instant) -> bool:
-        """Report the first ``done`` records of the cursor as done. With manual acknowledgements, report the records
-        that were taken as delivered.
+        """Report the first ``done`` records of the cursor as done. With manual acknowledgements, report all taken
+        records as delivered.
         """
         cursor = self.cursor
         assert cursor is not None, "there is a cursor in hand"

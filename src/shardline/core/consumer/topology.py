@@ -50,7 +50,7 @@ class Topology:
         self._rows: Rows = {}  # the rows at the time when the listing began
         self._listing: int = 0  # the number of the last complete listing
         self._listing_wanted: int = 1  # the number of the first listing that counts
-        self._doubted_since: dict[str, Instant] = {}  # rows that seem to belong to another stream, and since when
+        self._doubted_since: dict[str, Instant] = {}  # since when a row seems to belong to another stream
         self._foreign: list[Lease] = []
         self._has_news: bool = False
         self._reported_trimmed: set[str] = set()

@@ -301,7 +301,7 @@ class Isolation:
             if part.shipments:
                 self._add(part)
 
-    # ---- which is next
+    # ---- choosing the next part
 
     def _choose(self) -> Part | None:
         """Take the next waiting part that may be sent. Cut up parts that must not be sent whole."""

@@ -128,7 +128,8 @@ class KeyOrder:
     def in_order(self, queued: list[BufferedRecord]) -> list[BufferedRecord]:
         """Return the queued and the waiting records, ordered by the time of their puts.
 
-        For records of one key with equal times, the order is: the head, the records behind it, the others.
+        Among records of one key with equal times, the head comes first, then the waiting records, then the other queued
+        records.
         """
         heads = [record for record in queued if self._is_head(record)]
         others = [record for record in queued if not self._is_head(record)]

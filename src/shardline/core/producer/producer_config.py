@@ -47,7 +47,7 @@ def _switch(*, default: bool, about: str) -> Any:
 
 
 def _check_setting(name: str, value: object, rules: dict[str, Any]) -> None:
-    """Check one value by the metadata of its field. A field without metadata is not a setting."""
+    """Check one value against the metadata of its field. A field without metadata is not a setting."""
     about = rules.pop("about", None)
     if "choices" in rules:
         check_choice(name, value, *rules["choices"], None)

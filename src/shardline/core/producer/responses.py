@@ -260,7 +260,7 @@ class ResponseHandler:
         """Deliver, park or resend an aggregate that was stored, depending on where it landed (P4)."""
         aggregate, lane = landed.shipment
         landing = landed.landing
-        if landing.shard_id == lane.predicted:  # the id is right, so the sequence number is not one of that shard
+        if landing.shard_id == lane.predicted:  # the id is right, so the sequence number is foreign to that shard
             self._note_recreated_shard(landed, now)
         predicted = lane.predicted if self._facts.may_predict else None
         count = len(aggregate.records) if aggregate.packing is None else 1
