@@ -43,9 +43,7 @@ class HandlerWatch:
     def __init__(self, stuck_after: float | None) -> None:
         self._stuck_after: float = NEVER if stuck_after is None else stuck_after
         self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # the records of each shard, and when user code got them
-        self._stuck: dict[
-            ShardKey, Instant
-        ] = {}  # when user code got the records of each shard that was reported as stuck
+        self._stuck: dict[ShardKey, Instant] = {}  # when user code got the records of a shard that is stuck
         self._events: list[WatchEvent] = []
 
     @property
