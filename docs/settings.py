@@ -290,6 +290,9 @@ CONSUMER_ARGUMENTS = {
     "max_leases": "Short for the setting of the same name.",
     "fan_out": "Read by [enhanced fan-out](../../guides/consumer/fan-out.md) with this registered consumer.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
+    "on_assigned": "Called before the first record of a shard. See [callbacks](../../guides/consumer/callbacks.md).",
+    "on_revoked": "Called before the lease of a shard is released, or after it was lost.",
+    "on_shard_end": "Called after the last record of a shard, before its end is committed.",
     "close_timeout": "How long the end of the block waits for handlers. `None`: until they are done.",
 }
 POLICY = ["attempts", "backoff", "backoff_max", "bisect", "finally_"]

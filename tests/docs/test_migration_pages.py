@@ -229,6 +229,7 @@ def test_what_the_tables_call_ours_exists():
 
     import shardline
     from shardline import sync
+    from shardline.sinks import CloudWatchSink
 
     known = set()
     for holder in (
@@ -242,7 +243,8 @@ def test_what_the_tables_call_ours_exists():
         for _, function in inspect.getmembers(holder, inspect.isfunction):  # inherited ones too
             known |= set(inspect.signature(function).parameters)
     known |= {*shardline.ProducerConfig.__slots__, *shardline.ConsumerConfig.__slots__}
-    known |= set(inspect.signature(shardline.Client.__init__).parameters)
+    for made in (shardline.Client, CloudWatchSink):
+        known |= set(inspect.signature(made.__init__).parameters)
     text = "".join(pages.text_of(page) for page in pages.pages_in(FOLDER))
     last_cells = [row.rsplit(" | ", 1)[-1] for row in text.splitlines() if row.startswith("| ")]
     named = {word for cell in last_cells for word in re.findall(r"[`(\s](\w+)=", cell)}

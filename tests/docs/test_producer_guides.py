@@ -201,7 +201,7 @@ def test_a_receipt(page, with_producer, capsys):
 
 def test_failures_as_values(page, with_producer, kinesis, capsys):
     deny(kinesis)
-    [failed] = with_producer(page("def put_all(").put_all, [("customer-7", b"x")])
+    [failed] = with_producer(page("def put_all(producer").put_all, [("customer-7", b"x")])
     assert (failed.key, failed.data, failed.delivered) == ("customer-7", b"x", False)
     assert capsys.readouterr().out == "customer-7 AccessDeniedException not allowed 1 False\n"
 
@@ -337,7 +337,13 @@ def test_stats(page, with_producer, capsys):
         "1 delivered, 0 given up, 0 sent again",
         "1.0 entries in a request",
     ]
-    assert [line.partition(" ")[2] for line in lines[3:]] == ["0 wait, 0 under way, rates at 1.0"] * 2
+    assert lines[3] in {f"{rate} records a second; sent again: {{}}" for rate in (0, 1)}
+    assert [line.partition(" ")[2] for line in lines[4:]] == ["0 wait, 0 under way, rates at 1.0"] * 2
+
+
+def test_aggregation_by_force(page, kinesis, backend):
+    anyio.run(page("def put_all(orders").put_all, [b"a", b"b", b"c"], backend=backend)
+    assert sorted(record.data for record in deaggregate(kinesis.streams["orders"].records)) == [b"a", b"b", b"c"]
 
 
 def test_the_sink(page, kinesis, backend):

@@ -140,7 +140,7 @@ async def test_a_bytearray_may_be_changed_after_the_put(make_producer, stored):
         ([b"bytes"], "record 0: not a tuple"),
         ([("k", b"x"), ["k", b"x"]], "record 1: not a tuple"),
         ([("k",)], "record 0: not a tuple"),
-        ([("k", b"x", None, None)], "record 0: not a tuple"),
+        ([("k", b"x", None, None, None)], "record 0: not a tuple"),
         ([()], "record 0: not a tuple"),
         ([(b"data", "key")], "record 0: "),
         ({"k": b"x"}, "record 0: not a tuple"),
