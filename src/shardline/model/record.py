@@ -212,7 +212,9 @@ def options_of_tuple(fields: Sequence[Any]) -> tuple[Any, Any]:
     third and the fourth may be ``None``.
     """
     third, fourth = (*fields, None, None)[2:4]
-    return (None, third) if len(fields) == 3 and isinstance(third, Mapping) else (third, fourth)  # noqa: PLR2004
+    if len(fields) == 3 and isinstance(third, Mapping):  # noqa: PLR2004
+        return None, fields[2]
+    return third, fourth
 
 
 def check_entries(entries: Iterable[object]) -> list[Entry]:
