@@ -177,7 +177,7 @@ def measure_opening(name: str, blobs: list[bytes], rounds: int, count: int) -> t
     for blob, lambda_input, boto3_input in zip(blobs, from_lambda, from_boto3, strict=True):
         columns = split_columns(blob)
         assert columns is not None
-        expected = list(zip(*columns, strict=True))
+        expected = list(zip(*columns[:3], strict=True))
         assert expected == open_peer_bytes(boto3_input), "different records"
         assert expected == [(record.key, record.data, record.explicit_hash_key) for record in deaggregate(lambda_input)]
         peer = [record["kinesis"] for record in open_peer_lambda(lambda_input)]
