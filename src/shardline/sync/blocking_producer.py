@@ -253,8 +253,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         try:
             with self._lock if _get_ident() != self._network_ident else self._callbacks_lock:
                 reserved, reserved_bytes = intake.reserved_records + 1, intake.reserved_bytes + size
-                # This is ``Intake.put``, inlined so that up to the append no call lets a signal handler run in between
-                # (P1).
+                # This is ``Intake.put``, inlined: up to the append, no call lets a signal handler run (P1).
                 if (
                     intake.refusal is None
                     and reserved <= intake.limit_records
