@@ -161,7 +161,7 @@ class Shell(ProducerShell):
             headers = self.load.headers.get(data, {})
             if headers and self.intake.headers_refusal is not None:
                 self.world.reached.add("headers refused at the put")
-                headers = {}  # the application was told, and does without
+                headers = {}  # the producer refused the headers: the application puts the record without them
             record = self.record(data, key, hash_key, waits=self.load.waits, ttl=ttl, headers=headers)
             answer = self._put(record)
             if answer is None:  # the record was not accepted
