@@ -30,6 +30,7 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 from aws_kinesis_agg.deaggregator import deaggregate_records, iter_deaggregate_records
 from results import Cost, add_json_option, note_ratio, note_verdict, write
 
+from shardline import implementation
 from shardline.codec.aggregation import split_columns
 from shardline.codec.raw_records import deaggregate
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
@@ -39,8 +40,9 @@ T = TypeVar("T")
 
 SEAL_BYTES = 51_200
 RECORDS = 4_000  # a round lasts only milliseconds, so that some rounds are undisturbed
-BUILD_TARGET = 2.5
-OPEN_TARGET = 3.0
+IS_NATIVE = implementation == "native"
+BUILD_TARGET = 15.0 if IS_NATIVE else 4.5
+OPEN_TARGET = 12.0 if IS_NATIVE else 3.3
 NO_ADDRESS = KeylessAddress(None, None)  # every record has a key
 
 

@@ -1,7 +1,8 @@
 """How much CPU does a record cost a consumer, with Shardline and with async-kinesis, and how much an idle consumer?
 
-The figure is the CPU seconds of the client's process, user and system, per million records of 200 bytes that
-`json.loads` deserialized: wall-clock time says more about the machine and the server. Every client is a separate
+The figure is the CPU seconds of the client's process, user and system, per million records of 200 bytes: wall-clock
+time says more about the machine and the server. The records are deserialized with `json.loads`, with msgspec, or not at
+all, because `json.loads` alone takes longer than everything else that our consumer does. Every client is a separate
 process (consumer_clients.py) and reads the same 4 shards of the embedded server (consumer_server.py, another process,
 without rate limits). The clients take turns round by round, after one warm-up round each.
 
@@ -26,6 +27,8 @@ from pathlib import Path
 
 from consumer_server import AGGREGATED, EMPTY, PLAIN, SHARDS, Server, running_consumer_server
 from results import Cost, add_json_option, isolate_environment, note_ratio, verdict, write
+
+from shardline import implementation
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # async-kinesis needs its own aiobotocore
@@ -69,6 +72,7 @@ class Case:
     targets: list[Target]
 
 
+IS_NATIVE = implementation == "native"
 OURS = ["shardline batches", "shardline records", "shardline run"]
 CASES = [
     Case(
@@ -82,6 +86,24 @@ CASES = [
         AGGREGATED,
         [*OURS, "async-kinesis KPL"],
         [Target("async-kinesis KPL", "shardline batches", 5)],
+    ),
+    Case(
+        "Plain, no deserializer",
+        PLAIN,
+        ["shardline bytes", "shardline bytes, records", "async-kinesis text"],
+        [Target("async-kinesis text", "shardline bytes", 20 if IS_NATIVE else 9)],
+    ),
+    Case(
+        "Aggregated, no deserializer",
+        AGGREGATED,
+        ["shardline bytes", "shardline bytes, records", "async-kinesis text KPL"],
+        [Target("async-kinesis text KPL", "shardline bytes", 14 if IS_NATIVE else 5)],
+    ),
+    Case(
+        "Plain, JSON decoded by msgspec",
+        PLAIN,
+        ["shardline msgspec", "async-kinesis"],
+        [Target("async-kinesis", "shardline msgspec", 12)],
     ),
 ]
 

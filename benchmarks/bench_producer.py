@@ -10,18 +10,22 @@ client are longer, and a long round is hardly ever undisturbed, which is a reaso
 meets its target only if both do; the table says if only one does. aiokpl runs on uvloop if its environment has it; the
 table says if it does not, because it then needs more CPU. `--check` fails if a target is missed.
 
-    python benchmarks/bench_producer.py [--quick] [--check] [--only uuid] [--ours-only] [--peer-python PYTHON]
+With `--both-forms`, each of our clients runs a second time without the C extension, in turn with the others.
+
+    python benchmarks/bench_producer.py [--quick] [--check] [--only uuid] [--ours-only] [--both-forms]
+        [--peer-python PYTHON]
 """
 
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from producer_latency import LINGER, SHARES
@@ -30,6 +34,7 @@ from results import Cost, add_json_option, isolate_environment, note_ratio, note
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
+PURE = " (pure)"  # at the end of the name of a client that runs without the C extension
 DELAY = 0.002  # of the sink's answers when latency is measured
 ENTRIES_TARGET, MEMORY_TARGET, MEMORY_RUNS = 20, 450, 5
 COLUMNS = "  {:<24} {:>9} {:>9} {:>13} {:>10} {:>9}"
@@ -157,9 +162,12 @@ def command(script: str, sink: ProducerSink, *arguments: str, python: str = sys.
 @contextlib.contextmanager
 def running_client(name: str, case: Case, records: int, sink: ProducerSink, peer_python: str) -> Iterator[Client]:
     python = peer_python if name == "aiokpl" else sys.executable
-    job = ["--client", name, "--size", str(case.size), "--hot-keys", str(case.hot_keys)]
+    forms = {"SHARDLINE_PURE": "1" if name.endswith(PURE) else "0"}
+    job = ["--client", name.removesuffix(PURE), "--size", str(case.size), "--hot-keys", str(case.hot_keys)]
     line = command("producer_clients.py", sink, *job, python=python)
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | forms
+    ) as process:
         try:
             client = Client(name, process, records)
             loop = client.read()["ready"]
@@ -168,6 +176,16 @@ def running_client(name: str, case: Case, records: int, sink: ProducerSink, peer
             yield client
         finally:
             process.kill()
+
+
+def in_both_forms(case: Case) -> Case:
+    """Return the case with a second client, in the pure form, for each of ours."""
+    clients: dict[str, int] = {}
+    for name, records in case.clients.items():
+        clients[name] = records
+        if name.startswith("shardline"):
+            clients[name + PURE] = records
+    return replace(case, clients=clients)
 
 
 def measure_case(case: Case, plan: Plan, sink: ProducerSink, peer_python: str, *, ours_only: bool) -> dict[str, Client]:
@@ -215,7 +233,7 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
             what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
             wanted = f"at least {target.at_least:g}" if target.at_least else f"at most {target.at_most:g}"
             met.append(verdict(what, wanted, met=all(fine), partly=any(fine), of=case.name))
-    if "shardline" in clients and case is CASES[0]:
+    if "shardline" in clients and case.name == CASES[0].name:
         entries = clients["shardline"].entries_per_request
         what = f"Kinesis records per PutRecords: {entries:.1f}"
         met.append(verdict(what, f"at least {ENTRIES_TARGET}", met=entries >= ENTRIES_TARGET, of=case.name))
@@ -293,6 +311,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the cases whose names contain this")
     parser.add_argument("--ours-only", action="store_true", help="leave the peers out")
+    parser.add_argument("--both-forms", action="store_true", help="also measure our clients without the C extension")
     parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has aiokpl")
     add_json_option(parser)
     options = parser.parse_args()
@@ -300,6 +319,8 @@ def main() -> int:
     cases = [case for case in CASES if options.only in case.name.lower()]
     if not cases and options.only not in "latency" and options.only not in "memory":
         parser.error(f"no case's name contains {options.only!r}: {', '.join(case.name for case in CASES)}")
+    if options.both_forms:
+        cases = [in_both_forms(case) for case in cases]
     isolate_environment()
     met = run(cases, GUARD if options.guard else QUICK if options.quick else FULL, options)
     write(options.json)

@@ -49,9 +49,9 @@ PEERS = ("aiokpl", "async-kinesis", "uvloop")
 # The rows of the short tables in the README and on the home page, and the cases that they show.
 SHORT_TABLES = (HERE.parent / "README.md", DOCS / "index.md")
 SHORT_ROWS = {
-    "100 B, a key each": "100 B records, uuid keys",
+    "100 B, unique keys": "100 B records, uuid keys",
     "100 B, 1,000 keys": "100 B records, 1,000 hot keys",
-    "1 KiB, a key each": "1 KiB records, uuid keys",
+    "1 KiB, unique keys": "1 KiB records, uuid keys",
 }
 HEAD = """\
 # Benchmarks
@@ -98,7 +98,7 @@ The cost of a record hardly depends on the number of records. It grows with the 
   per second. Duplicates are records that the dead worker had handled and not yet committed. The [drills](drills.md)
   cover other failures and the other stores.
 
-This report is of {date}: Python {python}, {machine}, load average {load} before and after. {versions}.
+This report is from {date}: Python {python}, {machine}, load average {load} before and after. {versions}.
 
 ## Run it yourself
 

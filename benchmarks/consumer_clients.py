@@ -2,9 +2,10 @@
 
 Each client has its own process, in the environment that it needs, so this file imports only packages that all
 environments have. Each line on standard input starts a round: a new consumer reads that many records, from the oldest
-on, and deserializes each with `json.loads`. The process answers with a line of JSON. The figure is the CPU of the whole
-process, user and system: for ours including the start of the consumer, for the peer's from the open connection on. Rate
-limits are lifted as far as each client allows, so that the pages are full; all other settings are the defaults.
+on, and deserializes each with `json.loads`, with msgspec, or not at all. The process answers with a line of JSON. The
+figure is the CPU of the whole process, user and system: for ours including the start of the consumer, for the peer's
+from the open connection on. Rate limits are lifted as far as each client allows, so that the pages are full; all other
+settings are the defaults.
 
     python benchmarks/consumer_clients.py --client "shardline batches" --url http://127.0.0.1:4567 --stream plain
 """
@@ -70,13 +71,13 @@ def run_async(read: Callable[[Job, int], Awaitable[dict[str, float]]], job: Job)
 # ---- shardline
 
 
-def shardline_consumer(job: Job):
+def shardline_consumer(job: Job, deserializer: Callable[[bytes], object] | None = json.loads):
     from shardline import Consumer, ConsumerConfig, Credentials
 
     return Consumer(
         job.stream,
         config=ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12),
-        deserializer=json.loads,
+        deserializer=deserializer,
         endpoint_url=job.url,
         region=REGION,
         credentials=Credentials(job.access_key, job.secret_key),
@@ -84,8 +85,23 @@ def shardline_consumer(job: Job):
 
 
 async def shardline_batches(job: Job, count: int) -> dict[str, float]:
+    return await read_batches(job, count, json.loads)
+
+
+async def shardline_msgspec(job: Job, count: int) -> dict[str, float]:
+    from msgspec.json import Decoder
+
+    return await read_batches(job, count, Decoder().decode)
+
+
+async def shardline_bytes(job: Job, count: int) -> dict[str, float]:
+    """Read batches without a deserializer."""
+    return await read_batches(job, count, None)
+
+
+async def read_batches(job: Job, count: int, deserializer: Callable[[bytes], object] | None) -> dict[str, float]:
     meter = Meter()
-    async with shardline_consumer(job) as consumer:
+    async with shardline_consumer(job, deserializer) as consumer:
         async for batch in consumer.batches():
             count -= len(batch.values)
             if count <= 0:
@@ -98,6 +114,18 @@ async def shardline_records(job: Job, count: int) -> dict[str, float]:
     async with shardline_consumer(job) as consumer:
         async for record in consumer:
             if record.value is not None:
+                count -= 1
+            if count <= 0:
+                return check(count, meter)
+    raise RuntimeError("the records ended")
+
+
+async def shardline_bytes_records(job: Job, count: int) -> dict[str, float]:
+    """Read single records without a deserializer."""
+    meter = Meter()
+    async with shardline_consumer(job, None) as consumer:
+        async for record in consumer:
+            if record.data is not None:
                 count -= 1
             if count <= 0:
                 return check(count, meter)
@@ -171,11 +199,29 @@ async def async_kinesis_kpl(job: Job, count: int) -> dict[str, float]:
     return await read_peer(job, count, KPLJsonProcessor())
 
 
+async def async_kinesis_text(job: Job, count: int) -> dict[str, float]:
+    """Read without a deserializer. async-kinesis hands out text at least, never bytes."""
+    from kinesis import StringProcessor
+
+    return await read_peer(job, count, StringProcessor())
+
+
+async def async_kinesis_text_kpl(job: Job, count: int) -> dict[str, float]:
+    from kinesis.processors import KPLStringProcessor
+
+    return await read_peer(job, count, KPLStringProcessor())
+
+
 CLIENTS: dict[str, Callable[[Job, int], Awaitable[dict[str, float]]]] = {
     "shardline batches": shardline_batches,
     "shardline records": shardline_records,
     "shardline run": shardline_run,
+    "shardline msgspec": shardline_msgspec,
+    "shardline bytes": shardline_bytes,
+    "shardline bytes, records": shardline_bytes_records,
     "async-kinesis": async_kinesis,
+    "async-kinesis text": async_kinesis_text,
+    "async-kinesis text KPL": async_kinesis_text_kpl,
     "async-kinesis KPL": async_kinesis_kpl,
 }
 

@@ -1,7 +1,7 @@
 """The server of the consumer benchmark.
 
 This is the embedded server in a separate process, without rate limits. It has a stream of 4 shards with plain records,
-a stream with the same records in aggregates, and three empty streams, of 8, 100 and 1,000 shards. The process prints
+a stream with the same records in aggregates, and empty streams of 4, 8, 100 and 1,000 shards. The process prints
 its URL as a line of JSON. For each line on its standard input, it prints the number of requests since the previous
 line. It ends when its standard input ends.
 
@@ -22,6 +22,7 @@ from pathlib import Path
 PLAIN, AGGREGATED = "plain", "aggregated"
 SHARDS = 4
 EMPTY = {"empty": 100, "vast": 1_000}  # streams without records, and the number of their shards
+BLANK = {"blank": SHARDS}  # a stream without records that has as many shards as the full ones
 STEADY = {"steady": 8}  # a stream that bench_fanout.py puts into
 SIZE = 200
 PER_AGGREGATE = 200  # about 45 KB
@@ -68,7 +69,7 @@ def serve(count: int) -> None:
     from shardline.testing import LocalKinesis
 
     with LocalKinesis(limits=False) as kinesis:
-        for name, shards in {PLAIN: SHARDS, AGGREGATED: SHARDS, **EMPTY, **STEADY}.items():
+        for name, shards in {PLAIN: SHARDS, AGGREGATED: SHARDS, **EMPTY, **BLANK, **STEADY}.items():
             kinesis.create_stream(name, shards=shards)
         asyncio.run(fill(kinesis, count))
         keys = kinesis.credentials

@@ -3,7 +3,8 @@
 Each measurement is a separate process:
 
 - `latency`: the time from a put to the handler, at a steady rate of records;
-- `cpu`: the CPU seconds per million records when all records of a stream are read, in several rounds;
+- `cpu`: the CPU seconds per million records when all records of a stream are read, by both readers in turn, and the CPU
+  milliseconds of a consumer's start, which are not in the former;
 - `idle`: the CPU and the connections of a worker of an empty stream;
 - `stuck`: the memory of a worker whose handler does not return.
 
@@ -20,8 +21,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from consumer_clients import REGION, Meter
-from consumer_server import STEADY
+from consumer_server import BLANK, STEADY
 
+READERS = ("polling", "fan-out")
+TAKEOVER_WAIT = 5.5  # seconds between two subscriptions to a shard; the service refuses an earlier one
 RATE = 20  # records per second, for `latency`
 BUDGET = 8 * 1024 * 1024  # bytes of prefetch, for `stuck`
 
@@ -73,21 +76,55 @@ async def latency(options: argparse.Namespace) -> dict[str, object]:
 
 
 async def cpu(options: argparse.Namespace) -> dict[str, object]:
-    """Read all records of the stream, in rounds. The first round warms up."""
+    """Read all records of the stream with each reader in turn, in one process. The first round warms up.
+
+    Both readers do the same work with the same records: they deserialize each with ``json.loads``, in batches. Both
+    rounds include the start of a consumer, which is measured with an empty stream of as many shards, and subtracted.
+    """
+    costs: dict[str, list[float]] = {reader: [] for reader in READERS}
+    starts: dict[str, list[float]] = {reader: [] for reader in READERS}
+    for _ in range(options.rounds + 1):
+        for reader in READERS:
+            options.reader = reader
+            starts[reader].append(await cpu_of_start(options))
+            costs[reader].append(await cpu_of_reading(options))
+    start = {reader: min(starts[reader][1:]) for reader in READERS}
+    return {
+        "costs": {
+            reader: [(cost - start[reader]) / options.records * 1e6 for cost in costs[reader][1:]] for reader in READERS
+        },
+        "starts": {reader: start[reader] * 1e3 for reader in READERS},
+    }
+
+
+async def cpu_of_start(options: argparse.Namespace) -> float:
+    """Return the CPU seconds of a consumer that starts, reads every shard once, and closes."""
+    await asyncio.sleep(TAKEOVER_WAIT)
+    gc.collect()
+    meter = Meter()
+    async with consumer_of(options, *BLANK) as consumer:
+        reading = asyncio.create_task(anext(aiter(consumer)))
+        await consumer.wait_ready(60)
+        while not all(shard.lag == 0 for shard in consumer.status().shards):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.05)
+        reading.cancel()
+    return meter.read()["cpu"]
+
+
+async def cpu_of_reading(options: argparse.Namespace) -> float:
+    """Return the CPU seconds of a consumer that reads the whole stream."""
     from shardline import ConsumerConfig
 
-    costs = []
-    for _ in range(options.rounds + 1):
-        gc.collect()
-        meter, left = Meter(), options.records
-        config = ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12)
-        async with consumer_of(options, config=config, deserializer=json.loads) as consumer:
-            async for batch in consumer.batches():
-                left -= sum(record.value is not None for record in batch)
-                if left <= 0:
-                    break
-            costs.append(meter.read()["cpu"] / options.records * 1e6)
-    return {"costs": costs[1:]}
+    await asyncio.sleep(TAKEOVER_WAIT)
+    gc.collect()
+    meter, left = Meter(), options.records
+    config = ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12)
+    async with consumer_of(options, config=config, deserializer=json.loads) as consumer:
+        async for batch in consumer.batches():
+            left -= sum(record.value is not None for record in batch)
+            if left <= 0:
+                break
+    return meter.read()["cpu"]
 
 
 async def idle(options: argparse.Namespace) -> dict[str, object]:
@@ -153,7 +190,7 @@ QUESTIONS = {"latency": latency, "cpu": cpu, "idle": idle, "stuck": stuck}
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a consumer, for bench_fanout.py.")
     parser.add_argument("question", choices=QUESTIONS)
-    parser.add_argument("--reader", choices=["polling", "fan-out"], required=True)
+    parser.add_argument("--reader", choices=READERS, default="polling", help="`cpu` measures both")
     parser.add_argument("--url", required=True)
     parser.add_argument("--stream", required=True)
     parser.add_argument("--access-key", default="AKIDEXAMPLE")

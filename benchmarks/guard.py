@@ -79,7 +79,7 @@ PARTS = (
     Part("producer", ("--guard", "--only", "1 KiB records"), ("1 KiB records, uuid keys: boto3 / shardline",)),
     Part(
         "consumer",
-        ("--guard", "--only", "plain"),
+        ("--guard", "--only", "plain records"),
         ("Plain records: async-kinesis / shardline batches", "Plain records: async-kinesis / shardline records"),
     ),
 )

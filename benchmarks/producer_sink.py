@@ -1,10 +1,10 @@
 """A server for producers, so cheap that a benchmark measures only the producer's CPU.
 
-The sink is a separate process on loopback, with plain HTTP/1.1 and keep-alive. It has one stream that was never
-resharded. ListShards and DescribeStreamSummary describe its shards, and PutRecords returns for each entry the shard
-that its key belongs to, so that a producer that predicts shards is right. Only the keys of a body are read. The sink
-keeps only counts, which GET /counts returns. `--delay` delays each PutRecords answer; if it is negative, PutRecords is
-never answered.
+The sink is a separate process on loopback, with HTTP/1.1 and keep-alive, plain or TLS 1.3. It has one stream that was
+never resharded. ListShards and DescribeStreamSummary describe its shards, and PutRecords returns for each entry the
+shard that its key belongs to, so that a producer that predicts shards is right. Only the keys of a body are read. The
+sink keeps only counts, which GET /counts returns. `--delay` delays each PutRecords answer; if it is negative,
+PutRecords is never answered. `--ca-path` makes it serve TLS, and names the file for its authority's certificate.
 
     python benchmarks/producer_sink.py [--delay 0.002] [--shards 32]   # prints its URL, ends when its input does
 """
@@ -15,19 +15,23 @@ import contextlib
 import hashlib
 import http.client
 import json
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from sink import JSON, READ_BYTES, UNKNOWN_OPERATION, header, http_answer
+from sink import JSON, READ_BYTES, UNKNOWN_OPERATION, header, http_answer, tls_context
 
 SHARDS = 32  # every number of shards here must be a power of two
 HASH_BITS = 128
 SEQUENCE_START = "4959033827149025660855969253836157109592"  # followed by 16 digits of a counter
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STREAM_ARN = "arn:aws:kinesis:us-east-1:000000000000:bench"
 
 
@@ -160,6 +164,8 @@ class StreamProtocol(asyncio.BufferedProtocol):
             return
         head = head.lower()
         self._operation = header(head, b"x-amz-target").rpartition(b".")[2]
+        if b"\r\nexpect: 100-continue" in head:
+            self._transport.write(CONTINUE)  # the KPL waits for this, for up to a second
         self._body = memoryview(bytearray(int(header(head, b"content-length"))))
         self._filled = len(rest)
         self._body[: len(rest)] = rest
@@ -175,11 +181,12 @@ class StreamProtocol(asyncio.BufferedProtocol):
             self._transport.write(answer)
 
 
-async def serve(delay: float, shards: int) -> None:
+async def serve(delay: float, shards: int, ca_path: Path | None) -> None:
     stream = Stream(shards)
+    context = tls_context(ca_path) if ca_path else None
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: StreamProtocol(stream, delay), "127.0.0.1", 0)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    server = await loop.create_server(lambda: StreamProtocol(stream, delay), "127.0.0.1", 0, ssl=context)
+    print(f"{'https' if context else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     # until the parent process closes it or ends
     await loop.run_in_executor(None, sys.stdin.read)
 
@@ -201,34 +208,44 @@ class Counts:
 @dataclass(frozen=True)
 class ProducerSink:
     url: str
+    ca_path: str | None = None
 
     def counts(self) -> Counts:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=10)
+        place = urlsplit(self.url).netloc
+        if self.ca_path:
+            trusted = ssl.create_default_context(cafile=self.ca_path)
+            connection = http.client.HTTPSConnection(place, timeout=10, context=trusted)
+        else:
+            connection = http.client.HTTPConnection(place, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", "/counts")
             return Counts(**json.loads(connection.getresponse().read()))
 
 
 @contextlib.contextmanager
-def running_producer_sink(delay: float = 0.0, shards: int = SHARDS) -> Iterator[ProducerSink]:
+def running_producer_sink(delay: float = 0.0, shards: int = SHARDS, *, tls: bool = False) -> Iterator[ProducerSink]:
     """Run a sink until the block ends."""
-    command = [sys.executable, __file__, f"--delay={delay}", f"--shards={shards}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            url = process.stdout.readline().strip()
-            if not url:
-                raise RuntimeError("the sink did not start")
-            yield ProducerSink(url)
-        finally:
-            process.kill()
+    with tempfile.TemporaryDirectory() as directory:
+        ca_path = str(Path(directory) / "ca.pem") if tls else None
+        command = [sys.executable, __file__, f"--delay={delay}", f"--shards={shards}"]
+        command += ["--ca-path", ca_path] if ca_path else []
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                url = process.stdout.readline().strip()
+                if not url:
+                    raise RuntimeError("the sink did not start")
+                yield ProducerSink(url, ca_path)
+            finally:
+                process.kill()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Answer producers as a stream would, for benchmarks.")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds before each PutRecords answer; -1: never")
     parser.add_argument("--shards", type=int, default=SHARDS, help="number of shards, a power of two")
+    parser.add_argument("--ca-path", type=Path, help="serve TLS and write the authority's certificate here")
     options = parser.parse_args()
-    asyncio.run(serve(options.delay, options.shards))
+    asyncio.run(serve(options.delay, options.shards, options.ca_path))
 
 
 if __name__ == "__main__":

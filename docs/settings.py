@@ -66,7 +66,7 @@ PRODUCER = [
             "linger": [
                 up("if you have many shards and few records, so that aggregates are small and requests many."),
                 down("if single records must arrive quickly. With 0 the producer sends whatever is waiting."),
-                cost("a higher value adds its own length to the latency; a lower value adds requests and CPU."),
+                cost("a higher value increases the latency by as much; a lower value adds requests and CPU."),
             ],
             "aggregation": [
                 off("if a reader cannot unpack aggregates, or treats each Kinesis record as one item of work."),
@@ -225,7 +225,7 @@ CONSUMER = [
                 down("if handling a record twice is expensive. With 0 every acknowledged record is committed at once."),
             ],
             "ack": [
-                set_it('to `"manual"` to handle the records of a shard concurrently or out of order.'),
+                set_it('to `"manual"` to acknowledge records later than your code requests the next ones.'),
                 cost("an unacknowledged record holds back the checkpoint of its shard."),
             ],
             "max_unacknowledged": [
@@ -284,6 +284,7 @@ CONSUMER_ARGUMENTS = {
     "store": "The URL of the group's [lease store](../../guides/stores/index.md), or an object.",
     "start": "Where a group without a checkpoint starts: `TRIM_HORIZON`, `LATEST` or a time.",
     "deserializer": "Turns `record.data` into `record.value`.",
+    "filter": "Decides which records are handed out. See [filter](../../guides/consumer/control.md).",
     "worker_id": "Short for the setting of the same name.",
     "until": '`"latest"` ends the iteration at the newest record.',
     "idle_timeout": "Ends the iteration after this many seconds without records.",
@@ -360,15 +361,15 @@ TAILS = {
     "client": """\
 ## Timeouts
 
-`read_timeout` limits the silence within a response. The whole response is limited too, so that a server that sends a
+`read_timeout` limits how long a response may pause. The whole response is limited, too, so that a server that sends a
 byte now and then cannot hold a request: it may take `read_timeout`, plus one second for each 16 KiB. A page of 10 MiB
 may take ten minutes. The events of `subscribe_to_shard` are limited by silence only.
 
 ## Credentials that change
 
 The client checks expiring credentials every minute, and botocore refreshes them in a worker thread well before they
-expire. If the service calls the keys of a request expired or unknown, the client looks them up again, at most once per
-second. If they have changed, it sends the request a second time: a key rotation costs nothing.
+expire. If the service says that the keys of a request are expired or unknown, the client looks them up again, at most
+once per second. If they have changed, it sends the request a second time: a key rotation costs nothing.
 
 A call waits up to `read_timeout` for a slow lookup, such as a `credential_process`. Then it fails with the code
 `CredentialsTimeout`, which is retryable: the lookup continues, and the next call waits for it.

@@ -1,7 +1,7 @@
 """Writes the tables that are generated from the code: ``python docs/tables.py``.
 
-In a page, a table is between ``<!-- table: NAME -->`` and ``<!-- end -->``. ``tests/docs/test_tables.py`` fails if a table
-is out of date. Another script, ``settings.py``, writes the settings pages.
+In a page, a table is between ``<!-- table: NAME -->`` and ``<!-- end -->``. ``tests/docs/test_tables.py`` fails if a
+table is out of date. Another script, ``settings.py``, writes the settings pages.
 """
 
 # ruff: noqa: E501, SLF001 - rows of tables; some tables are private to their modules
@@ -35,7 +35,7 @@ CONSUMER_DEFAULTS = {setting.name: shown(setting.name, setting.default) for sett
 
 PRODUCER_EVENTS = {
     "RequestAnswered": "A PutRecords request has ended.",
-    "RecordsDelivered": "Records of one request were stored in one shard. Emitted when the request is answered, once per shard.",
+    "RecordsDelivered": "Records of one request were stored. `shards` holds a `ShardDelivery` for each shard: `shard_id`, `records`, `payload_bytes`, `latency`.",
     "RecordsRetried": "Records are sent again.",
     "RecordsFailed": "Records failed.",
     "ShardsChanged": "The producer has a new shard map.",
@@ -48,6 +48,7 @@ PRODUCER_EVENTS = {
 }
 CONSUMER_EVENTS = {
     "LeaseGained": "This worker owns the shard and reads it from `start`.",
+    "ShardSought": "The store has written the position that your code sought. The shard is read from `start`.",
     "HandOverAsked": "Another worker asked for the shard. You have until `until` to finish the records in hand.",
     "HandOverOverdue": "Your code did not finish in time. Your handler for the shard was cancelled, and the lease is released.",
     "LeaseLost": "The lease is lost, and your handler for the shard was cancelled. Another worker may be reading it.",
@@ -59,6 +60,8 @@ CONSUMER_EVENTS = {
     "RecordsTrimmed": "The position is older than the retention. Records after it may be lost.",
     "ShardTrimmed": "The retention of a whole shard ended before it was finished.",
     "TooManyUnacknowledged": "`max_unacknowledged` is reached. The shard pauses until you acknowledge records.",
+    "ShardsPaused": "Your code paused shards. `is_all`: all shards, including those that the worker gains later.",
+    "ShardsResumed": "Your code resumed shards.",
     "ReadFailed": "A call to a shard failed. The worker retries at `retry_at` (NEVER: it does not).",
     "Subscribed": "A subscription to the shard began at `position` (enhanced fan-out).",
     "SubscriptionEnded": "A subscription ended, or was refused once. The worker subscribes again at `retry_at`.",
@@ -75,6 +78,7 @@ CONSUMER_EVENTS = {
     "HandlerStuck": "Your code has had these records for longer than `stuck_after`.",
     "HandlerRecovered": "Code that was stuck has continued, or its shard was released.",
     "PageRead": "A page of a shard was read, and all its records are unpacked. It may be empty.",
+    "RecordsFiltered": "Records of a page did not pass your filter. They count as done.",
     "RecordsHandedOut": "A page, a part of it or a batch was handed to your code.",
     "RecordsHandled": "Your code is done with records: you asked for the next ones, or your handler returned. A long page is reported in parts, about every second.",
     "Committed": "The lease store confirmed a checkpoint.",
@@ -208,9 +212,9 @@ KPL_METRICS = {
     "KinesisRecordsDataPut": "bytes of these entries",
     "ErrorsByCode": "records that were sent again or failed, with the dimension `ErrorCode`",
     "AllErrors": "the sum of these",
-    "RetriesPerRecord": "retries divided by delivered records; its maximum is not that of a single record",
+    "RetriesPerRecord": "retries divided by delivered records, so its maximum is not the number of retries of a single record",
     "UserRecordExpired": "records that were not delivered before their TTL",
-    "BufferingTime": "from the put of a request's oldest record per shard to the request",
+    "BufferingTime": "how long the oldest record of a request had waited when the request was sent",
     "RequestTime": "duration of PutRecords requests",
     "UserRecordsPerKinesisRecord": "records per entry",
     "KinesisRecordsPerPutRecordsRequest": "entries per request",
@@ -220,16 +224,21 @@ KPL_METRICS = {
 KCL_METRICS = [
     ("RecordsProcessed", "ProcessTask", "ShardId", "records that your code is done with"),
     ("DataBytesProcessed", "ProcessTask", "ShardId", "bytes of data that were read"),
-    ("MillisBehindLatest", "ProcessTask", "ShardId", "lag of reading"),
-    ("MillisBehindLatest", "ApplicationTracker", "", "the highest lag of reading of this worker's shards"),
+    ("MillisBehindLatest", "ProcessTask", "ShardId", "the reading lag"),
+    ("MillisBehindLatest", "ApplicationTracker", "", "the highest reading lag of this worker's shards"),
     ("ExpiredIterator", "ProcessTask", "ShardId", "expired shard iterators"),
-    ("RecordProcessor.processRecords.Time", "ProcessTask", "ShardId", "how long your code had a page, slice or batch"),
+    (
+        "RecordProcessor.processRecords.Time",
+        "ProcessTask",
+        "ShardId",
+        "how long your code worked on a page, a slice of a page, or a batch",
+    ),
     ("RecordProcessor.processRecords.Success", "ProcessTask", "ShardId", "1 for each of these, 0 for each failure"),
     ("KinesisDataFetcher.getRecords.Time", "ProcessTask", "ShardId", "duration of GetRecords requests"),
     ("KinesisDataFetcher.getRecords.Success", "ProcessTask", "ShardId", "1 for each page, 0 for each failed request"),
     ("CurrentLeases", "RenewAllLeases", "WorkerIdentifier", "leases that this worker holds"),
     ("LostLeases", "RenewAllLeases", "WorkerIdentifier", "leases that it lost"),
-    ("UpdateLease.Time", "RenewAllLeases", "WorkerIdentifier", "duration of checkpoints"),
+    ("UpdateLease.Time", "RenewAllLeases", "WorkerIdentifier", "how long commits took"),
 ]
 
 

@@ -62,6 +62,7 @@ BREACHES = {
     "an adapter reads the clock": ({"adapters/aws/endpoints.py": "import time"}, {"clock"}),
     "the server imports core": ({"server/endpoint.py": "import shardline.core.failures"}, {"oracle"}),
     "the server's model reads the clock": ({"server/model/buckets.py": "import time"}, {"pure"}),
+    "the command line imports the console": ({"cli/quantities.py": "import shardline.console"}, {"layers", "acyclic"}),
     "two siblings import each other": (
         {"model/one.py": "import shardline.model.two", "model/two.py": "import shardline.model.one"},
         {"acyclic"},
@@ -310,11 +311,19 @@ def test_a_module_without_an_opening_is_seen():
 SUITES = {"server": "shell", "testing": "shell", "cli": "cli", "adapters/leases": "contract"}
 # Modules that are tested together, in one file.
 TOGETHER = {
+    "shell/test_console.py": {  # they are one server: what a browser may do, through all of them
+        "console/console_actions.py",
+        "console/console_command.py",
+        "console/console_server.py",
+        "console/stream_watch.py",
+    },
     "unit/adapters/aws/test_credential_provider.py": {"adapters/aws/aws_service.py"},  # botocore's two chains
     "unit/server/model/test_broken_constraints.py": {  # each constraint of each member, against botocore's model
         "server/model/channel_inputs.py",
         "server/model/member_types.py",
     },
+    "contract/test_redis_latency.py": {"adapters/leases/row_swaps.py"},  # the round trips of its writes
+    "postgres/test_postgres_leases.py": {"adapters/leases/postgres.py"},
     "contract/test_lease_stores.py": {"adapters/leases/memory.py"},  # it is the reference of all stores
     "shell/test_local_kinesis.py": {  # the server behind a socket, and its use in tests
         *("server/http_server.py", "server/http1_connection.py", "server/running_server.py", "server/sockets.py"),
@@ -379,6 +388,7 @@ ACROSS = {
     "server/model/test_broken_constraints.py",
     "server/model/test_service_model.py",  # all operations and members that botocore knows
     "server/model/test_texts.py",  # the table of docs/tested/differences.md
+    "core/consumer/test_handlers_side_by_side.py",  # the hand-out, the held shard and the tasks of a pool
     "test_public_names.py",  # of the package
 }
 

@@ -199,7 +199,7 @@ ROWS = {
         Panel(
             "Handler duration",
             "s",
-            "How long your code had a page, a slice or a batch.",
+            "How long your code worked on a page, a slice of a page, or a batch.",
             quantiles("consumer_handler_seconds", C, "stream, group"),
         ),
         Panel(
@@ -283,7 +283,7 @@ ROWS = {
         Panel(
             "Commit duration",
             "s",
-            "Duration of checkpoints in the lease store.",
+            "Duration of commits to the lease store.",
             quantiles("consumer_commit_seconds", C, "group"),
         ),
         Panel(

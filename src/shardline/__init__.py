@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from shardline._speedups import implementation as implementation
     from shardline.aio.client import Client as Client
     from shardline.aio.client import ConnectionArguments as ConnectionArguments
     from shardline.aio.consumer.async_consumer import Consumer as Consumer
     from shardline.aio.consumer.batches import Batch as Batch
     from shardline.aio.consumer.consumer_status import ConsumerStatus as ConsumerStatus
+    from shardline.aio.consumer.consumer_status import KeyStatus as KeyStatus
     from shardline.aio.consumer.consumer_status import ShardStatus as ShardStatus
     from shardline.aio.consumer.fan_out import FanOut as FanOut
     from shardline.aio.producer.async_producer import Producer as Producer
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from shardline.core.consumer.consumer_totals import ConsumerTotals as ConsumerTotals
     from shardline.core.consumer.failure_policy import DeadLetter as DeadLetter
     from shardline.core.consumer.failure_policy import FailurePolicy as FailurePolicy
+    from shardline.core.consumer.key_lanes import HotKey as HotKey
     from shardline.core.consumer.lifecycle import AssignedShard as AssignedShard
     from shardline.core.consumer.lifecycle import RevokedShard as RevokedShard
     from shardline.core.producer.producer_config import ProducerConfig as ProducerConfig
@@ -37,7 +40,10 @@ if TYPE_CHECKING:
     from shardline.errors import Closed as Closed
     from shardline.errors import CredentialsError as CredentialsError
     from shardline.errors import DeliveryFailed as DeliveryFailed
+    from shardline.errors import FilterFailed as FilterFailed
     from shardline.errors import HandlerFailed as HandlerFailed
+    from shardline.errors import HandlerProcessFailed as HandlerProcessFailed
+    from shardline.errors import LeaseNotHeld as LeaseNotHeld
     from shardline.errors import RequestError as RequestError
     from shardline.errors import ServiceError as ServiceError
     from shardline.errors import ShardlineError as ShardlineError
@@ -94,8 +100,13 @@ __all__ = [
     "Entry",
     "FailurePolicy",
     "FanOut",
+    "FilterFailed",
     "HandlerFailed",
+    "HandlerProcessFailed",
     "HashRange",
+    "HotKey",
+    "KeyStatus",
+    "LeaseNotHeld",
     "LeaseStore",
     "Position",
     "Producer",
@@ -124,6 +135,7 @@ __all__ = [
     "at_timestamp",
     "deaggregate",
     "hash_key_of",
+    "implementation",
 ]
 
 _HOMES = {
@@ -147,9 +159,14 @@ _HOMES = {
     "Entry": "model.record",
     "FailurePolicy": "core.consumer.failure_policy",
     "FanOut": "aio.consumer.fan_out",
+    "FilterFailed": "errors",
     "HandlerFailed": "errors",
+    "HandlerProcessFailed": "errors",
     "HashRange": "model.hashing",
+    "HotKey": "core.consumer.key_lanes",
+    "KeyStatus": "aio.consumer.consumer_status",
     "LATEST": "model.position",
+    "LeaseNotHeld": "errors",
     "LeaseStore": "ports",
     "Position": "model.position",
     "Producer": "aio.producer.async_producer",
@@ -178,6 +195,7 @@ _HOMES = {
     "at_timestamp": "model.position",
     "deaggregate": "codec.raw_records",
     "hash_key_of": "model.hashing",
+    "implementation": "_speedups",
 }
 
 

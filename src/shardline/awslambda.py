@@ -20,6 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from inspect import isawaitable, iscoroutinefunction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict, cast, final
@@ -53,8 +54,11 @@ from shardline.model.record import Origin, Record, hand_out
 from shardline.model.stream import parse_stream
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from shardline.aio.producer.async_producer import Producer as AsyncProducer
     from shardline.aio.reporting import ConsumerReporter
+    from shardline.aio.tracing import Tracings
     from shardline.events import ConsumerEvent, EventSink, Sink
     from shardline.sync.blocking_producer import Producer as BlockingProducer
 
@@ -68,6 +72,7 @@ LambdaFunction: TypeAlias = "Callable[[Mapping[str, Any], object], Response]"
 
 _log: Final = logging.getLogger("shardline.consumer")
 _SLICE: Final = 0.01  # seconds for which an async handler may run without giving its event loop a turn
+_FLUSH_TIMEOUT: Final = 1.5  # seconds in which the spans of an invocation must end
 _MARGIN_MAX: Final = 900.0  # seconds: no function runs for longer
 
 
@@ -124,12 +129,13 @@ class KinesisEventSource:
             invocation raises, and Lambda retries all records of the event.
         report_failures: whether failures are returned to Lambda. Otherwise the invocation raises, and Lambda retries
             all records of the event.
-        margin: the number of seconds before Lambda's time limit in which no call to the handler begins. If this is more
-            than half of the time that the invocation has, half of that time is used. An async handler that is still
-            running when the margin begins is cancelled.
+        margin: how many seconds before Lambda's time limit to stop calling the handler. If this is more than half of
+            the time that the invocation has, half of that time is used. An async handler that is still running when
+            the margin begins is cancelled.
         sinks: the sinks that receive each event, like the sinks of a consumer. They are opened and closed in each
             invocation that has events. Such an invocation waits until the sinks have received the events, but for at
-            most two seconds.
+            most two seconds. A sink with ``tracing``, such as ``OpenTelemetrySink``, also calls the handler inside a
+            span.
         clock: the source of the time, for tests.
 
     Raises:
@@ -177,8 +183,8 @@ class KinesisEventSource:
         return _Function(self._settings, handler).as_function()
 
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch[Any]], object]], LambdaFunction]:
-        """Call the handler with batches of up to ``max_records`` records; ``None``: with all records of the event at
-        once.
+        """Call the handler with batches of up to ``max_records`` records, or with all records of the event at once if
+        it is ``None``.
 
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
         """
@@ -196,7 +202,7 @@ class KinesisEventSource:
         Args:
             on_end: called with the window and its final state when the window ends, after the last records. If it
                 raises, the invocation raises and Lambda retries it.
-            max_records: the size of a batch; ``None``: all records of the event.
+            max_records: the maximum size of a batch. ``None`` means all records of the event.
         """
         size = _check_size(max_records)
         if on_end is not None and not callable(on_end):
@@ -271,7 +277,7 @@ class _DeadLetters:
 
 @final
 class _Function:
-    """A handler, and how it is called."""
+    """A handler, and how it is called: with single records, with batches or with windows."""
 
     def __init__(
         self,
@@ -305,10 +311,10 @@ class _Function:
 
 @final
 class _Run:
-    """One invocation.
+    """One invocation of the Lambda function.
 
-    It is a coroutine in which an async handler is awaited. With a plain handler it never suspends, so that it needs no
-    event loop.
+    Its methods are coroutines, so that an async handler can be awaited in them. With a plain handler, they never
+    suspend, and need no event loop.
     """
 
     def __init__(self, function: _Function, event: object, context: object) -> None:
@@ -333,6 +339,8 @@ class _Run:
             give_up_at=self._give_up_at,
         )
         self._reporter: ConsumerReporter | None = None
+        self._has_logged_tracing = False
+        self._tracings: Tracings | None = self._find_tracings()
 
     async def run(self) -> Response:
         producer = self._settings.producer
@@ -353,6 +361,9 @@ class _Run:
                     await self._flush(producer, failed)
             finally:
                 await self._wait_for_sinks()
+                if self._tracings is not None:
+                    left = self._until(self._flush_by)
+                    self._tracings.flush(_FLUSH_TIMEOUT if left is None else min(left, _FLUSH_TIMEOUT))
         return self._respond()
 
     # ---- the records
@@ -393,7 +404,11 @@ class _Run:
                 record.origin.hand_out(record, time.time())
                 await self._yield()
             try:
-                await self._settle(handler(record), self._give_up_at)
+                if self._tracings is not None and record.headers:
+                    with self._tracings.handling(record):
+                        await self._settle(handler(record), self._give_up_at)
+                else:
+                    await self._settle(handler(record), self._give_up_at)
             except user_errors() as error:
                 self._fail(error, [record])
                 return
@@ -406,12 +421,19 @@ class _Run:
         given = records[0] if function.batch is None else Batch(list(records), _acknowledge_nothing)
         window = self._current_window() if function.is_windowed else None
         try:
-            called = function.handler(given) if window is None else function.handler(given, window)
-            result = await self._settle(called, self._give_up_at)
+            with self._handling(given):
+                called = function.handler(given) if window is None else function.handler(given, window)
+                result = await self._settle(called, self._give_up_at)
         except user_errors() as error:
             self._fail(error, records)
         else:
             machine.handle_success(self._clock.now(), None if window is None else _check_state(result))
+
+    def _handling(self, given: Record | Batch[Any]) -> "AbstractContextManager[object]":
+        """Return the spans around a call of the handler. A call with a single record without headers has no span."""
+        if self._tracings is None or (isinstance(given, Record) and not given.headers):
+            return nullcontext()
+        return self._tracings.handling(given)
 
     async def _write(self, letter: DeadLetter) -> None:
         dead_letters = self._settings.dead_letters
@@ -439,7 +461,7 @@ class _Run:
         return await awaitable if self._function.is_async else run_in_loop(bounded(awaitable, self._until(until)))
 
     async def _cancel_at(self, at: Instant, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, and cancel it if it is not done at the time ``at``. A plain handler cannot be cancelled."""
+        """Do the work, and cancel it if it is not done by the time ``at``. A plain handler cannot be cancelled."""
         await (bounded(work, self._until(at)) if self._function.is_async else work)
 
     def _until(self, at: Instant) -> float | None:
@@ -521,6 +543,23 @@ class _Run:
         )
 
     # ---- reports
+
+    def _find_tracings(self) -> "Tracings | None":
+        """Return the tracings for the calls of the handler. ``None`` if no sink traces."""
+        events = sys.modules.get("shardline.events")  # a process that has not imported it is not instrumented
+        instrumented: Iterable[Any] = () if events is None else events.instrumented_sinks()
+        sinks: list[Any] = [*self._settings.sinks, *instrumented]
+        if not any(hasattr(sink, "tracing") for sink in sinks):
+            return None
+        from shardline.aio.tracing import find_tracings  # noqa: PLC0415 - only tracings need it
+        from shardline.events import EventSource  # noqa: PLC0415 - likewise
+
+        return find_tracings(sinks, EventSource("consumer", self._name), self._log_tracing_error)
+
+    def _log_tracing_error(self, what: str, error: BaseException) -> None:
+        if not self._has_logged_tracing:
+            self._has_logged_tracing = True
+            _log.error("%s: %s failed; the records are handled without it", self._name, what, exc_info=error)
 
     @property
     def _name(self) -> str:

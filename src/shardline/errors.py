@@ -9,7 +9,10 @@ This is the whole tree::
     ├── WaitTimeout (also TimeoutError) a stream, consumer or delivery did not reach a state in time
     ├── BufferFull                      there was no room in time; the record was not accepted
     ├── DeliveryFailed                  a record was not delivered; carries the record and every attempt
+    ├── LeaseNotHeld                    the leases of some shards are lost, or were never held; names the shards
+    ├── FilterFailed                    the consumer's filter raised an exception; carries the record
     ├── HandlerFailed                   a handler failed for good, and its policy is to stop; carries the records
+    ├── HandlerProcessFailed            a handler's process died, hung, or raised what cannot be pickled
     ├── StreamRecreated                 the stream was deleted and re-created under its name
     └── RequestError                    a request failed; carries the facts
         ├── ServiceError                the service answered with an error
@@ -52,7 +55,7 @@ class UsageError(ShardlineError, ValueError):
 
 @final
 class Closed(ShardlineError):  # noqa: N818 - names the state
-    """The object is closed, or was not opened yet."""
+    """The object is closed, or has not been opened yet."""
 
 
 @final
@@ -101,6 +104,46 @@ class DeliveryFailed(ShardlineError):  # noqa: N818 - names what happened
 
 
 @final
+class LeaseNotHeld(ShardlineError):  # noqa: N818 - names the state
+    """This worker does not hold the leases of some shards, so nothing was written for them. Another worker has these
+    leases, or will get them, and reads the shards from their last checkpoints. The call was carried out for all other
+    shards.
+
+    Attributes:
+        call: the name of the call.
+        shards: the ids of these shards, each with the reason.
+    """
+
+    def __init__(self, call: str, shards: dict[str, str]) -> None:
+        reasons = "; ".join(f"{shard_id}: {why}" for shard_id, why in sorted(shards.items()))
+        super().__init__(f"{call}: this worker does not hold the leases of all shards: {reasons}")
+        self.call = call
+        self.shards = shards
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (LeaseNotHeld, (self.call, self.shards))
+
+
+@final
+class FilterFailed(ShardlineError):  # noqa: N818 - names what happened
+    """The consumer's filter raised an exception, so the consumer has stopped. The record was neither handed out nor
+    skipped: it is delivered again at the next start. ``__cause__`` is the exception.
+
+    Attributes:
+        shard_id: the shard of the record.
+        record: the record on which the filter failed.
+    """
+
+    def __init__(self, shard_id: str, record: Any) -> None:
+        super().__init__(f"the filter failed on record {record.sequence_number} of {shard_id}: the consumer stops")
+        self.shard_id = shard_id
+        self.record = record
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (FilterFailed, (self.shard_id, self.record))
+
+
+@final
 class HandlerFailed(ShardlineError):  # noqa: N818 - names what happened
     """A handler failed for good, and its failure policy is to stop. The records are delivered again at the next start.
 
@@ -122,6 +165,15 @@ class HandlerFailed(ShardlineError):  # noqa: N818 - names what happened
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (HandlerFailed, (self.shard_id, self.records, self.attempts))
+
+
+@final
+class HandlerProcessFailed(ShardlineError):  # noqa: N818 - names what happened
+    """A process of ``run(processes=...)`` died or hung while it handled a record, or an exception of the handler could
+    not be pickled.
+
+    The failure policy treats it like an exception of the handler, so it is the ``__cause__`` of a ``HandlerFailed``.
+    """
 
 
 @final

@@ -32,10 +32,14 @@ from shardline.core.consumer.consumer_events import (
     ProgressLost,
     ReadFailed,
     RecordsDeadLettered,
+    RecordsFiltered,
     RecordsHandedOut,
     RecordsHandled,
     RecordsTrimmed,
     ShardLag,
+    ShardSought,
+    ShardsPaused,
+    ShardsResumed,
     ShardTrimmed,
     Stalled,
     StoreFailed,
@@ -59,6 +63,7 @@ from shardline.core.producer_events import (
     RecordsFailed,
     RecordsRetried,
     RequestAnswered,
+    ShardDelivery,
     ShardMapFailed,
     ShardsChanged,
     StreamUnknown,
@@ -68,7 +73,7 @@ from shardline.errors import UsageError
 from shardline.model.record import Record
 
 Event: TypeAlias = ProducerEvent | ConsumerEvent
-"""Every event. A ``ProducerEvent`` is an event of a producer, and a ``ConsumerEvent`` one of a consumer."""
+"""Every event. A ``ProducerEvent`` is an event of a producer, and a ``ConsumerEvent`` is an event of a consumer."""
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -83,7 +88,7 @@ else:  # type checkers know the default of a type variable; at run time, only Py
 class EventSink(Protocol[EventT_contra]):
     """A callable that receives events. Its exceptions are logged, and have no other effect.
 
-    It is called in a thread of its own, within about 50 ms of the event. A producer takes an
+    It is called in its own thread, within about 50 ms of the event. A producer takes an
     ``EventSink[ProducerEvent]``, a consumer an ``EventSink[ConsumerEvent]``. A sink of all events, an ``EventSink``,
     works for both.
     """
@@ -112,8 +117,10 @@ class Sink(Protocol):
     def open(self, source: EventSource, /) -> EventSink[Event]:
         """Return the callable for the events of this producer or consumer.
 
-        Called once when the producer or consumer starts, in the thread that also calls the callable. If the callable
-        has a method ``close``, that is called once, after the last event.
+        Called once when the producer or consumer starts, in the thread that also calls the callable. The callable may
+        have two further methods. ``end_batch`` is called after all events that were waiting have been passed, about
+        20 times a second under load: a sink can add up numbers and write them once. ``close`` is called once, after
+        the last event.
         """
         ...
 
@@ -122,12 +129,13 @@ class Tracing(Protocol):
     """Carries the trace context from the put of a record to its handler.
 
     A ``Sink`` with a method ``tracing(source)`` that returns such an object traces that producer or consumer. The
-    methods of the object are called where your code runs, and must be quick. Their exceptions are logged, and cost no
-    record.
+    methods of the object are called where your code runs, and must be quick. If they raise, the exception is logged,
+    and no record is lost.
 
     If ``put_headers`` depends on a context variable alone, the object may have this variable as its attribute
     ``put_context``. Once ``put_headers`` has returned ``None``, it is not called again while the variable has the same
-    value.
+    value. If the object does work in threads, it may have a method ``flush(timeout)``, which waits for this work. AWS
+    Lambda freezes threads between invocations, so ``KinesisEventSource`` calls ``flush`` at the end of each.
     """
 
     def put_headers(self) -> Mapping[str, str] | None:
@@ -175,7 +183,7 @@ class Instrumentation:
 
 
 def instrument(*sinks: Sink | EventSink[Event]) -> Instrumentation:
-    """Pass the events of every producer and consumer that starts from now on in this process to these sinks, too.
+    """Add these sinks to every producer and consumer that starts in this process from now on.
 
     Raises:
         UsageError: an argument is not a sink.
@@ -246,15 +254,20 @@ __all__ = [
     "RecordsDeadLettered",
     "RecordsDelivered",
     "RecordsFailed",
+    "RecordsFiltered",
     "RecordsHandedOut",
     "RecordsHandled",
     "RecordsRetried",
     "RecordsTrimmed",
     "RequestAnswered",
+    "ShardDelivery",
     "ShardLag",
     "ShardMapFailed",
+    "ShardSought",
     "ShardTrimmed",
     "ShardsChanged",
+    "ShardsPaused",
+    "ShardsResumed",
     "Sink",
     "Stalled",
     "StoreFailed",

@@ -1,13 +1,13 @@
 """Reports the health of producers and consumers over HTTP: ``/livez``, ``/readyz`` and ``/metrics``.
 
-The server runs in threads of its own, so that it answers even while the event loop is blocked, and reports the blocked
+The server runs in its own threads, so that it answers even while the event loop is blocked, and reports the blocked
 loop.
 
 Invariants:
 
-- For each producer or consumer, a thread asks for its state again and again, in the event loop of that producer or
-  consumer. While a question is unanswered, the time since the question is how long that loop has been blocked. HTTP
-  requests are answered at once, from the last known state.
+- For each producer or consumer, a thread repeatedly asks the event loop of that producer or consumer for the current
+  state. While such a question is unanswered, the loop counts as blocked since the question was asked. HTTP requests
+  are answered at once, from the last known state.
 - ``/livez`` fails only because of problems that a restart can cure: a blocked event loop, a stuck handler or a failed
   consumer. Lag, a lease store that is down, and a closed producer or consumer are not reasons for a restart.
 - ``/readyz`` fails until every producer and consumer has reached its stream, and once one of them is closed.
@@ -80,7 +80,7 @@ class _State:
 
 @final
 class HealthServer:
-    """Serves ``/livez``, ``/readyz`` and ``/metrics`` on a port of its own::
+    """Serves ``/livez``, ``/readyz`` and ``/metrics`` on its own port::
 
         async with Consumer("orders", group="billing", store="redis://redis/0") as consumer:
             with HealthServer(consumer, port=8080):
@@ -91,10 +91,11 @@ class HealthServer:
 
     Args:
         watched: the producers and consumers.
-        port: the port to listen on; 0 chooses a free one; ``None``: do not listen, only ``respond``.
+        port: the port to listen on. 0 chooses a free port. With ``None``, the server does not listen, and only
+            ``respond`` works.
         host: the address to listen on. The default is all addresses, because probes and scrapes come from elsewhere.
         blocked_after: how many seconds an event loop may be blocked before ``/livez`` and ``/readyz`` fail.
-        registry: the metrics to serve; ``None``: those of all processes in the multiprocess mode of
+        registry: the metrics to serve. ``None`` means those of all processes in the multiprocess mode of
             ``prometheus_client``, otherwise its default registry.
 
     Raises:
@@ -205,7 +206,7 @@ class HealthServer:
 
 @final
 class _Probe:
-    """Asks one producer or consumer for its state, in a thread of its own."""
+    """Asks one producer or consumer for its state, in a separate thread."""
 
     def __init__(self, watched: Watched, call_soon: CallSoon | None) -> None:
         self.name: Final = repr(watched).strip("<>").split(",")[0]  # without its state, which changes
@@ -219,7 +220,7 @@ class _Probe:
 
     def start(self) -> None:
         if self._call_soon is not None:
-            self._state = self._look()  # ``start`` runs in the thread of the event loop
+            self._state = self._look()  # ``start`` runs in the event loop's thread
         self._thread.start()
 
     def stop(self) -> None:
@@ -305,7 +306,7 @@ def _do_nothing() -> None:
 
 @final
 class _Listener:
-    """Accepts connections in a thread, and answers each in a further thread."""
+    """Accepts connections in one thread, and answers each connection in its own thread."""
 
     def __init__(self, host: str, port: int, respond: Callable[[str, Mapping[str, str]], HealthAnswer]) -> None:
         try:
@@ -343,7 +344,7 @@ def _server_class(host: str) -> type[ThreadingHTTPServer]:
         block_on_close = False  # do not wait for slow clients
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Ignore a client that breaks its connection."""
+            """Ignore errors of a connection: the client may have broken it."""
 
     return Server
 

@@ -7,6 +7,7 @@ Invariants:
 - A lease store applies an operation to a row atomically, as ``core.leases.apply`` defines it, or does not apply it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, Protocol, TypeAlias, final, runtime_checkable
@@ -51,8 +52,10 @@ class HttpStream(Protocol):
     def status(self) -> int: ...
     @property
     def headers(self) -> Mapping[str, str]: ...
-    async def next_chunk(self) -> bytes | Failure | None:
-        """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke."""
+    async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see next_event
+        """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke or nothing
+        arrived within ``timeout`` seconds or the transport's own limit.
+        """
         ...
 
     async def read(self) -> bytes | Failure:
@@ -77,8 +80,12 @@ class HttpTransport(Protocol):
 class ShardEvents(Protocol):
     """The events of one subscription."""
 
-    async def next_event(self) -> SubscribeToShardEvent | Failure | None:
-        """Return the next event, or ``None`` at the end. No event follows a ``Failure``."""
+    async def next_event(self, timeout: float = math.inf) -> SubscribeToShardEvent | Failure | None:  # noqa: ASYNC109
+        """Return the next event, or ``None`` at the end. No event follows a ``Failure``.
+
+        If no event comes within ``timeout`` seconds, or nothing arrives for as long as the transport waits, the result
+        is a ``Failure``. A cancel scope per event would cost about as much as all other work on an empty event.
+        """
         ...
 
 

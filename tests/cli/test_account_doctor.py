@@ -14,7 +14,7 @@ from shardline.testing import LocalKinesis
 
 NETWORK = ["DNS", "TCP", "TLS"]
 ACCOUNT = ["identity", "streams", "limits", "may ListStreams", "may DescribeLimits"]
-EVERY_CHECK = {"region", "credentials", *NETWORK, "endpoint", "clock", *ACCOUNT}
+EVERY_CHECK = {"implementation", "region", "credentials", *NETWORK, "endpoint", "clock", *ACCOUNT}
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_name_that_cannot_be_resolved(diagnose):
     found = diagnose("--endpoint-url", "https://kinesis.invalid", code=1)
     assert verdicts(found, "failed") == {"DNS": "failed"}
     assert found["DNS"]["seen"].startswith("kinesis.invalid cannot be resolved: ")
-    assert set(verdicts(found, "not checked")) == EVERY_CHECK - {"region", "credentials", "DNS"}
+    assert set(verdicts(found, "not checked")) == EVERY_CHECK - {"implementation", "region", "credentials", "DNS"}
 
 
 def test_a_name_that_can_be_resolved(diagnose, kinesis):
@@ -136,7 +136,7 @@ def test_a_clock_that_is_wrong(diagnose, kinesis):
 def test_no_region(diagnose):
     found = diagnose(code=1, AWS_REGION=None, AWS_DEFAULT_REGION=None)
     assert verdicts(found, "failed") == {"region": "failed"}
-    assert set(verdicts(found, "not checked")) == EVERY_CHECK - {"region", "credentials"}
+    assert set(verdicts(found, "not checked")) == EVERY_CHECK - {"implementation", "region", "credentials"}
 
 
 def test_no_credentials(diagnose, kinesis):

@@ -91,7 +91,9 @@ def test_the_command_gets_the_headers(consume, put, tmp_path):
 def test_the_variables_describe_the_record(shardline, consume, put, tmp_path):
     key = "odd \"key\" 'é' 🗝 $(touch hacked)\n\t\\"
     put(("first", b"1"), (key, b"2", "17"))
-    printed = consume("env -0 | grep -z ^SHARDLINE_ >> got; printf '\\0' >> got", "--from", "1h")
+    # The commands of two shards run at the same time: the lock keeps the lines of each together.
+    program = "exec 9>>lock; flock 9; env -0 | grep -z ^SHARDLINE_ >> got; printf '\\0' >> got"
+    printed = consume(program, "--from", "1h")
     found = [
         dict(line.split("=", 1) for line in record.split("\0") if line)
         for record in (tmp_path / "got").read_text().split("\0\0")

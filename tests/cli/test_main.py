@@ -36,7 +36,8 @@ def test_help_names_every_command_and_every_option(shardline):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_summary_of_a_command_is_the_first_sentence_of_its_help(name):
-    command = getattr(import_module(f"shardline.cli.{name}.{name}_command"), name)
+    package = "shardline.console" if name == "console" else f"shardline.cli.{name}"
+    command = getattr(import_module(f"{package}.{name}_command"), name)
     first = " ".join(command.help.split("\n\n")[0].split())
     assert COMMANDS[name] == first
 

@@ -13,7 +13,7 @@ JOBS = 6
 
 def cost() -> str:
     played = [one for one in SCENARIOS.values() if not one.not_on_aws and not one.account_wide]
-    return f"The whole table makes {estimate(played, JOBS)}."
+    return f"The whole table creates {estimate(played, JOBS)}."
 
 
 def scenarios() -> str:

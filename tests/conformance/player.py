@@ -353,7 +353,7 @@ class Player:
             if first is None:
                 first = kind
                 continue
-            body = wire.decode(str(message.headers.get(":content-type", wire.JSON)), message.payload)
+            body = wire.decode(str(message.headers.get(":content-type", wire.JSON)), bytes(message.payload))
             if kind != "SubscribeToShardEvent":
                 events.append({"kind": kind, "body": body})
                 break

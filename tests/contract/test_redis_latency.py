@@ -162,7 +162,7 @@ async def test_a_write_during_a_slow_listing_is_not_forgotten(store, network):
 
     def list_then_write(key):
         found = read(key)
-        store._apply_all([RenewLease(SHARD, "a", row.counter)])
+        store._rows.apply_all([RenewLease(SHARD, "a", row.counter)])
         return found
 
     store._client.hvals = list_then_write

@@ -91,7 +91,7 @@ def check_page(name: str, text: str) -> Iterator[Finding]:
     for offset, message in findings_in(prose):
         yield Finding(name, text.count("\n", 0, offset) + 1, message)
     words = len(text.split())
-    if words > MAX_WORDS:
+    if words > MAX_WORDS and name != "CHANGELOG.md":  # a changelog grows with every version
         yield Finding(name, 1, f"{words} words: split the page, at most {MAX_WORDS} are allowed")
 
 

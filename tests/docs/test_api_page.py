@@ -6,7 +6,7 @@ import re
 from tests.docs import pages
 
 import shardline
-from shardline import awslambda, deserializers, events, health, sinks, stores, sync, testing
+from shardline import awslambda, deserializers, events, exactly_once, health, sinks, stores, sync, testing
 
 FOLDER = "docs/reference/api"
 INDEX = pages.text_of(f"{FOLDER}/index.md")
@@ -19,6 +19,7 @@ PUBLIC = {
     *(f"shardline.health.{name}" for name in health.__all__),
     *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
     *(f"shardline.testing.{name}" for name in testing.__all__),
+    *(f"shardline.exactly_once.{name}" for name in exactly_once.__all__),
     *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings", "length_prefixed")),
     "shardline.errors",
     "shardline.events",
@@ -49,12 +50,13 @@ def test_every_public_class_and_function_says_what_it_is():
 
 
 def test_the_index_names_every_public_module():
-    named = set(re.findall(r"^\| `(shardline[.a-z]*)` \|", INDEX, re.MULTILINE))
+    named = set(re.findall(r"^\| `(shardline[._a-z]*)` \|", INDEX, re.MULTILINE))
     assert named == {
         "shardline",
         "shardline.sync",
         "shardline.testing",
         "shardline.deserializers",
+        "shardline.exactly_once",
         "shardline.awslambda",
         "shardline.sinks",
         "shardline.health",

@@ -45,3 +45,11 @@ def test_the_short_tables_are_made_of_the_figures(report):
         page = path.read_text()
         assert all(f"\n| {row} | " in page for row in report.SHORT_ROWS)
         assert page == report.with_short_rows(page, figures), "run: python benchmarks/bench_report.py --render"
+
+
+def test_the_page_beside_the_kpl_is_made_of_its_figures(report):
+    import bench_java
+
+    figures = json.loads(bench_java.FIGURES.read_text())
+    assert bench_java.PAGE.read_text() == bench_java.rendered(figures), "run: python benchmarks/bench_java.py --render"
+    assert figures["read_back"]["read"] == figures["read_back"]["put"]

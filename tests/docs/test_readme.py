@@ -53,6 +53,6 @@ def test_the_two_commands_that_do_their_own_set_up_are_in_it_and_ci_runs_them():
 def test_the_status_says_what_has_not_been_shown():
     status = pages.section_of(README, "## Status")
     assert "beta" in status
-    assert "has not been shown on AWS" in status
+    assert "has not been shown to work on AWS" in status
     assert "pre-alpha" not in pages.text_of(README).lower()
     assert '"Development Status :: 4 - Beta"' in pages.text_of("pyproject.toml")

@@ -131,7 +131,7 @@ def test_the_levels(page, caplog):
     for sink in (named.sink, named.problems_only):
         log = sink.open(SOURCE)
         log(events.RequestAnswered(1, 1, 1, 0.1, 0, None))
-        log(events.RecordsDelivered(1, 1, "s-1", 0.1))
+        log(events.RecordsDelivered(1, 1, 0.1, ()))
         log(LOST)
     assert [(record.name, record.levelname, record.event) for record in caplog.records] == [
         ("kinesis", "DEBUG", "RequestAnswered"),

@@ -37,7 +37,7 @@ def test_the_consumer_of_the_environment(kinesis, monkeypatch, tmp_path):
 
 def test_the_consumers_of_each_store(kinesis, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for page in ("sqlite", "redis", "dynamodb"):
+    for page in ("sqlite", "redis", "postgres", "dynamodb"):
         assert repr(example(page).worker()) == "<Consumer of orders of group 'billing', starting>"
 
 
@@ -92,6 +92,15 @@ def test_every_example_is_tested():
     with_example = {page for page in pages.pages_in(FOLDER) if pages.blocks_of(page, "python")}
     assert with_example == {
         f"{FOLDER}/{name}.md"
-        for name in ("index", "sqlite", "redis", "dynamodb", "fencing-tokens", "lost-store", "write-a-store")
+        for name in (
+            "index",
+            "sqlite",
+            "redis",
+            "postgres",
+            "dynamodb",
+            "fencing-tokens",
+            "lost-store",
+            "write-a-store",
+        )
     }
-    assert set().union(*map(pages.languages_of, pages.pages_in(FOLDER))) == {"python"}
+    assert set().union(*map(pages.languages_of, pages.pages_in(FOLDER))) == {"python", "sql"}

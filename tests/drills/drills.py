@@ -8,7 +8,13 @@ the times are scaled down.
 from chaos_drill import chaos
 from fan_out_drills import cut_fan_out, kill_9_fan_out, reshard_storm_fan_out, server_away_fan_out, sigterm_fan_out
 from handler_drills import blocked_loop, overdue, poison, poison_stops, slow_handler
-from java_drills import java_after_us, java_fan_out, java_reads, us_after_java
+from java_drills import (
+    java_after_us,
+    java_fan_out,
+    java_reads,
+    newest_java_reads,
+    us_after_java,
+)
 from process_drills import balance, clock_jumps, kill_9, pause, rolling_restart, sigterm
 from producer_drills import full_buffer, soak
 from store_drills import slow_store, store_down, store_full, throttled
@@ -66,4 +72,5 @@ LONG = {
     "java-after-us": (java_after_us, ("dynamodb",)),
     "us-after-java": (us_after_java, ("dynamodb",)),
     "java-fan-out": (java_fan_out, ("dynamodb",)),
+    "newest-java-reads": (newest_java_reads, ("dynamodb",)),
 }

@@ -8,7 +8,7 @@ import signal
 import time
 
 from fleet import STREAM, place_of, require, running_fleet, wait_for
-from java_worker import START_LIMIT, JavaWorker
+from java_worker import START_LIMIT, JavaWorker, NewestJavaWorker, version_of_newest
 from verdict import finish, open_shards, require_parents_first
 
 FLEET = {"lease_duration": 10.0, "checkpoint_interval": 1.0}
@@ -40,9 +40,18 @@ def java_reads(directory, store, *, full):
 
     Most of them have headers, which the KCL does not know. The last ones are aggregates of one record.
     """
+    return java_reads_with(JavaWorker, directory)
+
+
+def newest_java_reads(directory, store, *, full):
+    """The newest KCL (3.5) reads the same 12,000 records: all of them, each once."""
+    return {"KCL": version_of_newest()} | java_reads_with(NewestJavaWorker, directory)
+
+
+def java_reads_with(worker, directory):
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         fleet.put(numbered(0, 6_000), aggregation=True, headers_of=some_headers)
-        java = JavaWorker(fleet, "java")
+        java = worker(fleet, "java")
         began = java.wait_for(lambda: fleet.tally().told("LeaseGained"), START_LIMIT, "the KCL has a lease")
         java.wait_for(lambda: not fleet.tally().lost, 60, "the KCL has read the first 6,000")
         fleet.call("split_shard", STREAM, open_shards(fleet)[0], wait=True)

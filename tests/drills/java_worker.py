@@ -1,9 +1,10 @@
 """The Java KCL as a worker of a drill.
 
-Its multi-language daemon runs in its own process group. It starts one record processor per shard
+``JavaWorker`` runs the KCL of a wheel: its multi-language daemon runs in its own process group. It starts one record processor per shard
 (tests/interop/java/record_processor.py), which writes the journal of a drill's worker. Kinesis is the embedded server
 over HTTP/2 in cleartext, DynamoDB is ministack, and CloudWatch is switched off. tests/interop/java/install.sh installs
-it.
+it. ``NewestJavaWorker`` runs the newest KCL, with tests/interop/java/KclWorker.java as its application;
+tests/interop/java/install-maven.sh installs it.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from stores import REPOSITORY, contract_servers
 
 HERE = REPOSITORY / "tests" / "interop" / "java"
 INSTALLED = REPOSITORY / ".servers" / "kcl"
+NEWEST = REPOSITORY / ".servers" / "java" / "kcl"
 START_LIMIT = 400.0  # it takes 50 to 140 s to start
 PROPERTIES = """\
 executableName = {python} {processor} {journal} {limit}
@@ -50,17 +52,12 @@ class JavaWorker:
     """
 
     def __init__(self, fleet, name, *, limit="", retrieval="POLLING"):
-        require_installed()
         self.name = name
         self.journal = fleet.directory / f"{name}.journal"
         self._output = fleet.directory / f"{name}.output"
         table, _, query = fleet.store.watched_url.removeprefix("dynamodb://").partition("?")
         endpoint = query.rpartition("endpoint_url=")[2]
-        properties = fleet.directory / f"{name}.properties"
-        processor = HERE / "record_processor.py"
-        facts = {"python": sys.executable, "processor": processor, "journal": self.journal}
-        facts |= {"limit": limit, "retrieval": retrieval}
-        properties.write_text(PROPERTIES.format(stream=STREAM, table=table, name=name, **facts))
+        java = self._command(fleet, table, limit, retrieval)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(fleet.directory),
@@ -68,8 +65,6 @@ class JavaWorker:
             "AWS_ENDPOINT_URL_DYNAMODB": endpoint,
             **fleet.kinesis.environment,
         }
-        daemon = "software.amazon.kinesis.multilang.MultiLangDaemon"
-        java = ["java", "-cp", f"{INSTALLED}/amazon_kclpy/jars/*", daemon, "--properties-file", str(properties)]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 ["sh", "-c", contract_servers().WATCHED, "sh", *java],
@@ -82,6 +77,16 @@ class JavaWorker:
             )
         self.started_at = time.monotonic()
         fleet.workers[name] = self
+
+    def _command(self, fleet, table, limit, retrieval):
+        require_installed()
+        properties = fleet.directory / f"{self.name}.properties"
+        processor = HERE / "record_processor.py"
+        facts = {"python": sys.executable, "processor": processor, "journal": self.journal}
+        facts |= {"limit": limit, "retrieval": retrieval}
+        properties.write_text(PROPERTIES.format(stream=STREAM, table=table, name=self.name, **facts))
+        daemon = "software.amazon.kinesis.multilang.MultiLangDaemon"
+        return ["java", "-cp", f"{INSTALLED}/amazon_kclpy/jars/*", daemon, "--properties-file", str(properties)]
 
     def wait_for(self, is_so, limit, what):
         """Wait until the condition is true. Return how long the KCL has been running then."""
@@ -120,3 +125,20 @@ class JavaWorker:
         self.signal(signal.SIGKILL)
         self.process.stdin.close()
         self.process.wait()
+
+
+class NewestJavaWorker(JavaWorker):
+    """The newest KCL as a worker of a fleet. It has no ``limit``."""
+
+    def _command(self, fleet, table, limit, retrieval):  # noqa: ARG002 - the signature is the base class's
+        require((NEWEST / ".stamp").exists(), "the newest KCL is not installed: tests/interop/java/install-maven.sh")
+        require(not limit, "the newest KCL reads without a limit")
+        jars = f"{NEWEST}/classes:{NEWEST}/jars/*"
+        level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return ["java", level, "-cp", jars, "KclWorker", STREAM, table, self.name, str(self.journal), retrieval]
+
+
+def version_of_newest():
+    """Return the version of the newest KCL, as installed."""
+    [jar] = (NEWEST / "jars").glob("amazon-kinesis-client-*.jar")
+    return jar.stem.removeprefix("amazon-kinesis-client-")

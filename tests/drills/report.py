@@ -59,9 +59,17 @@ def catalogue(drills):
     return "\n".join(["| drill | what happens, and what must hold | stores |", "|---|---|---|", *rows])
 
 
+def begin_of(part):
+    return f"<!-- results: {part} -->"
+
+
+def has_part(page, part):
+    return begin_of(part) in page.read_text()
+
+
 def split_at(page, part):
     """Return the page before this part and after it, and the marks around the part."""
-    begin, end = f"<!-- results: {part} -->", "<!-- end of results -->"
+    begin, end = begin_of(part), "<!-- end of results -->"
     before, mark, rest = page.read_text().partition(begin)
     if not mark:
         raise ValueError(f"{page} has no mark {begin}")

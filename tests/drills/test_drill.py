@@ -83,6 +83,18 @@ def test_so_is_the_page_for_the_results(ran, tmp_path, capsys):
         assert "the results cannot be written: " in capsys.readouterr().err
 
 
+def test_a_page_of_results_needs_no_list_of_drills(ran, tmp_path):
+    """The list of all drills is on one page, the results are on others."""
+    page = tmp_path / "page.md"
+    for has_catalogue in (False, True):
+        page.write_text(PAGE if has_catalogue else PAGE.replace("catalogue", "other"))
+        drill.ALL["broken"][0].__doc__ = drill.ALL["fine"][0].__doc__ = "It is drilled."
+        drill.main(["fine", "--report", str(page)])
+        assert "| fine | sqlite |" in page.read_text()
+        assert ("| `fine` | It is drilled. |" in page.read_text()) == has_catalogue
+    assert ran == ["fine", "fine"]
+
+
 def test_whatever_fails_the_others_are_run_and_the_report_is_written(ran, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text(PAGE)

@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 
 from shardline import deserializers
+from shardline._speedups import native, pure_twins
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.aws.endpoints import parse_endpoint
 from shardline.adapters.http.http2_connection import Http2Connection
@@ -93,6 +94,8 @@ def aggregate(data):
     """Decode a message under the right checksum, so that all of it is read; and the input as it is."""
     assert aggregation.split_columns(data) is None or aggregation.is_framed(data)
     framed = aggregation.MAGIC + data + md5(data, usedforsecurity=False).digest()
+    if native is not None:
+        assert native.split_message(framed) == pure_twins["split_message"](framed), "both forms agree"
     found = aggregation.split_columns(framed)
     if found is not None:
         keys, payloads, named, headers = found

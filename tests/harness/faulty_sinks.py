@@ -50,10 +50,10 @@ def make_otel_sink(work):
         record = set = add
 
     class Meter:
-        def create_counter(self, *_, **__):
+        def create_gauge(self, *_, **__):
             return Instrument()
 
-        create_up_down_counter = create_gauge = create_histogram = create_counter
+        create_histogram = create_observable_counter = create_observable_up_down_counter = create_gauge
 
     class Meters:
         def get_meter(self, *_, **__):

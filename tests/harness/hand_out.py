@@ -9,6 +9,7 @@ from shardline.core.consumer.handler_task import Run
 from shardline.core.consumer.handout import HandOut, Iteration
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.reader import Page, ReaderState
+from shardline.core.consumer.record_filter import leave_out
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.leases import TakeLease, apply
@@ -24,7 +25,7 @@ class FakeReader:
         self.state = ReaderState.READY
         self.failure = self.lag = None
         self.has_unopened = self.has_caught_up = self.is_stopped = False
-        self.out_of_range = 0
+        self.out_of_range, self.read_by = 0, "polling"
         self.age = None
         self._budget = budget
 
@@ -77,9 +78,11 @@ class Desk:
 
     # ---- leases and pages
 
-    def gain(self, name="a", stream="s"):
+    def gain(self, name="a", stream="s", *, counter=0):
+        """Gain a lease. ``counter`` is that of the row before; a lease that is gained again has a higher one."""
         held = self.groups[stream].held
-        row = apply(Lease(name), TakeLease(name, "me", Lease(name).fence))
+        free = Lease(name, counter=counter)
+        row = apply(free, TakeLease(name, "me", free.fence))
         held.handle_taken(row, self.now, self.now)
         (gained,) = held.take_events()
         reader = FakeReader((stream, name), self.hand_out.budget)
@@ -91,17 +94,18 @@ class Desk:
         self.groups[stream].held.take_events()
         self.hand_out.handle_gone(stream, name, self.now)
 
-    def bring(self, count, name="a", *, last=False, children=()):
-        """Give the reader a page with this many records."""
+    def bring(self, count, name="a", *, keys="k", last=False, children=(), passed=None):
+        """Give the reader a page with this many records. ``keys`` has one letter per key; ``-`` means no key."""
         shard = self.shards[name]
         origin = Origin(shard.grant)
         records = []
-        for _ in range(count):
+        for place in range(count):
             self.sequence += 1
+            key = keys[place % len(keys)]
             records.append(
                 Record(
                     b"x",
-                    "k",
+                    None if key == "-" else key,
                     sequence_number=str(self.sequence),
                     shard_id=name,
                     stream=shard.key[0],
@@ -111,6 +115,7 @@ class Desk:
             )
         self.hand_out.budget.hold(shard.key, 100 * count)
         page = Page(name, records, 100 * count, 0.0, last, children)
+        page = page if passed is None else leave_out(page, passed)
         self.hand_out.handle_pages(shard, [page], self.now)
         return records
 

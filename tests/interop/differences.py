@@ -343,10 +343,11 @@ UPDATES = ("moto's test_update_shard_count", MOTO)
 DETAILS = (
     Detail(
         what="Short shard ids",
-        aws="The number in a shard id counts, with or without anything before a hyphen: `0`, `shardId-0` and `x-000` are "
-        "the first shard. An id without a number up to 2147483647 is refused before the stream is looked for. GetRecords "
-        "and GetShardIterator have one text for a missing shard and a missing stream.",
-        ours="The same, also in SubscribeToShard, ExclusiveStartShardId and ShardFilter, which are not recorded.",
+        aws="Only the number in a shard id matters, alone or after a hyphen: `0`, `shardId-0` and `x-000` all mean the "
+        "first shard. An id without a number of at most 2147483647 is refused before the stream is looked up. GetRecords "
+        "and GetShardIterator use the same text for a missing shard and a missing stream.",
+        ours="The same. This includes SubscribeToShard, ExclusiveStartShardId and ShardFilter, for which there are no "
+        "recordings.",
         seen=_kinesalite("getShardIterator", "getRecords", "splitShard", "mergeShards"),
         tests=(
             f"{_UNIT}/test_records.py::test_a_short_shard_id_is_as_good_as_the_full_one",
@@ -363,8 +364,8 @@ DETAILS = (
     ),
     Detail(
         what="StreamARN of GetRecords",
-        aws="The reference has the parameter and says nothing of a stream that is not the iterator's.",
-        ours="Another stream than the iterator's is refused with InvalidArgumentException, a stream of another account "
+        aws="The reference lists the parameter. It does not say what happens if the stream is not the iterator's.",
+        ours="A stream other than the iterator's is refused with InvalidArgumentException, and a stream of another account "
         "with ResourceNotFoundException.",
         seen=(("API reference", api("GetRecords")),),
         tests=(f"{_UNIT}/test_records.py::test_the_stream_of_an_iterator_may_be_named_beside_it",),
@@ -374,8 +375,8 @@ DETAILS = (
         aws="47 hexadecimal digits: `2`, the second in which the shard began (9), the last digit of the shard (1), the number in "
         "the shard (16), `00`, the second of arrival (9), the shard (8), `2`. The start numbers of a stream's shards are "
         "22300745198530623141535718272648361505980432 apart, and begin 2 to 7 seconds before the stream was created.",
-        ours="The same layout, and a start 3 seconds before the creation. Each shard counts by itself, where AWS has one "
-        "counter for several shards. A data file of an earlier version keeps the numbers that it gave out.",
+        ours="The same layout. The start numbers begin 3 seconds before the creation. Each shard has its own counter, while "
+        "on AWS several shards share one. Shards in a data file of an earlier version keep their numbers.",
         seen=(*_kinesalite("createStream", "putRecord"), SPLITS),
         tests=(
             f"{_UNIT}/test_sequence_numbers.py::test_the_numbers_of_aws_are_made_and_read",
@@ -385,26 +386,26 @@ DETAILS = (
     ),
     Detail(
         what="Start of a child shard",
-        aws="One second after the second of its parents' ending sequence numbers. Until then AWS puts records into the "
-        "closed parent.",
-        ours="The same number. The parent gets no record after it is closed.",
+        aws="The numbers of a child begin one second after the ending sequence numbers of its parents. Until then, AWS "
+        "still puts records into the closed parent.",
+        ours="The same numbers. The parent gets no more records once it is closed.",
         seen=(*_kinesalite("splitShard", "mergeShards"), SPLITS),
         tests=(
             f"{_UNIT}/test_sequence_numbers.py::test_on_aws_children_begin_a_second_after_the_ending_number_of_their_parents",
         ),
     ),
     Detail(
-        what="StartingSequenceNumber that is not of the shard",
-        aws="Numbers of all three layouts that AWS has had are read. A number of another shard is refused with the shard "
-        "that it encodes, one of an earlier stream because it did not come from this stream. A number of the oldest "
-        "layout, such as 0, is answered with InternalFailure (500).",
+        what="StartingSequenceNumber of another shard",
+        aws="AWS reads numbers of all three layouts that it has used. It refuses a number of another shard with a text that "
+        "names that shard, and a number of an earlier stream with a text that says that the number did not come from "
+        "this stream. It answers a number of the oldest layout, such as 0, with InternalFailure (500).",
         seen=_kinesalite("getShardIterator"),
         tests=("tests/interop/test_recorded_refusals.py::test_a_refused_request",),
     ),
     Detail(
         what="SequenceNumberForOrdering",
-        aws="A number that cannot be read, or of the future, is refused. Numbers of other shards and of older layouts, "
-        "such as 0, are accepted.",
+        aws="A number that cannot be read, or that lies in the future, is refused. Numbers of other shards and of older "
+        "layouts, such as 0, are accepted.",
         seen=_kinesalite("putRecord"),
         tests=(
             f"{_UNIT}/test_records.py::test_an_ordering_number_of_any_shard_and_layout_is_accepted",
@@ -414,10 +415,10 @@ DETAILS = (
     ),
     Detail(
         what="Shard ids of UpdateShardCount",
-        aws="From 4 to 3 shards, the shards 6, 9 and 10 remain open. From 2 to 4 shards there are 6 shards in all, open "
-        "and closed, from 4 to 5 there are 15, from 10 to 13 there are 37, from 4 to 2 there are 6.",
-        ours="The same. moto has two more figures, which do not fit to these and are not reproduced: 7 shards from 5 to 3 "
-        "(here 13, of equal size), and 17 from 10 to 3, which AWS refuses as less than half.",
+        aws="After scaling from 4 to 3 shards, the shards 6, 9 and 10 are open. Open and closed shards together number 6 "
+        "after scaling from 2 to 4, 15 from 4 to 5, 37 from 10 to 13, and 6 from 4 to 2.",
+        ours="The same. moto has two more figures, which contradict these and are not reproduced: 7 shards after scaling "
+        "from 5 to 3 (here 13, of equal size), and 17 from 10 to 3, which AWS refuses because 3 is less than half of 10.",
         seen=(RISINGWAVE, UPDATES),
         tests=(
             f"{_UNIT}/test_streams.py::test_scaling_from_4_to_3_gives_the_shards_the_ids_that_aws_gives_them",
@@ -426,10 +427,10 @@ DETAILS = (
     ),
     Detail(
         what="ListShards: members beside NextToken",
-        aws="`NextToken and StreamName cannot be provided together.`, with InvalidArgumentException; the same for StreamARN, "
-        "ExclusiveStartShardId and ShardFilter. MaxResults may be there.",
-        ours="The same, and so for StreamCreationTimestamp, of which the reference says that it cannot be specified. "
-        "ListStreamConsumers refuses StreamCreationTimestamp in the same words.",
+        aws="AWS answers `NextToken and StreamName cannot be provided together.` with InvalidArgumentException, and "
+        "refuses StreamARN, ExclusiveStartShardId and ShardFilter in the same way. MaxResults is allowed.",
+        ours="The same. StreamCreationTimestamp is refused in the same way, because the reference says that it cannot be "
+        "specified together with a token. ListStreamConsumers refuses it in the same words.",
         seen=(
             (
                 "an issue of Terraform's AWS provider",
@@ -451,8 +452,8 @@ DETAILS = (
         what="Resource policies",
         aws="Without a policy, GetResourcePolicy answers `{}`. A policy comes back unchanged. Deleting an absent policy "
         "is an error, and so is a policy for a stream that does not exist.",
-        ours="The same; the text for an absent policy is moto's. A policy is stored and returned, and grants nothing: there are no "
-        "other accounts. Of a policy's content, only Statement, Effect, Principal and Action are checked.",
+        ours="The same; the text for an absent policy is moto's. A policy is stored and returned, but grants nothing, because "
+        "there are no other accounts. In a policy, only Statement, Effect, Principal and Action are checked.",
         seen=(("LocalStack's recordings", LOCALSTACK),),
         tests=(
             f"{_UNIT}/test_policies.py::test_a_policy_is_stored_returned_and_deleted",
@@ -472,16 +473,17 @@ DETAILS = (
     ),
     Detail(
         what="StreamId",
-        aws="The reference has it in requests and in DescribeStreamSummary, as reserved for future use.",
-        ours="Its form is checked in requests, where it names no stream. DescribeStreamSummary answers one, which stays the "
-        "same over restarts.",
+        aws="The reference lists it for requests and for DescribeStreamSummary, as reserved for future use.",
+        ours="In requests, its form is checked, but it identifies no stream. DescribeStreamSummary returns an id that stays "
+        "the same across restarts.",
         seen=(("API reference", api("DescribeStreamSummary")),),
         tests=(f"{_UNIT}/test_descriptions.py::test_an_id_names_no_stream",),
     ),
     Detail(
         what="Account settings",
-        aws="A minimum throughput billing commitment lasts 24 hours at least. Disabled earlier, it ends then, unless it is "
-        "enabled again. With it, an on-demand stream has up to 50 registered consumers; other streams have 20.",
+        aws="A minimum throughput billing commitment lasts at least 24 hours. If it is disabled earlier, it ends after 24 "
+        "hours, unless it is enabled again. With a commitment, an on-demand stream may have 50 registered consumers; other "
+        "streams may have 20.",
         seen=(
             ("API reference", api("MinimumThroughputBillingCommitmentInput")),
             ("API reference", api("RegisterStreamConsumer")),
@@ -493,8 +495,8 @@ DETAILS = (
     ),
     Detail(
         what="Warm throughput",
-        aws="On-demand streams of accounts with a commitment have one, up to 10 GiBps; UpdateStreamWarmThroughput scales the "
-        "stream to it.",
+        aws="On-demand streams of accounts with a commitment can have a warm throughput of up to 10 GiBps. "
+        "UpdateStreamWarmThroughput scales the stream accordingly.",
         ours="The number is checked, stored and returned. It changes neither the shards nor their limits.",
         seen=(("API reference", api("UpdateStreamWarmThroughput")),),
         tests=(
@@ -504,11 +506,11 @@ DETAILS = (
     ),
     Detail(
         what="Channels",
-        aws="A channel delivers the records of an on-demand stream to a bucket or to a table. A stream has at most one for "
-        "each of the two, and cannot be deleted while it has one. Data freshness is 300 to 900 seconds.",
-        ours="Channels are checked, kept, described and counted, and deliver nothing: none of them fails. The form of their "
-        "ARN (`channel/NAME`) and of their id, and the prefix of a dead-letter queue that was not given (`error/`), are our "
-        "own: no recording has them.",
+        aws="A channel delivers the records of an on-demand stream to a bucket or to a table. A stream has at most one "
+        "channel of each kind, and cannot be deleted while it has a channel. Data freshness is 300 to 900 seconds.",
+        ours="Channels are checked, stored, described and counted, but deliver nothing, so none of them fails. The form of "
+        "their ARN (`channel/NAME`), the form of their id and the default prefix of a dead-letter queue (`error/`) are our "
+        "own, because there is no recording of them.",
         seen=(("API reference", api("CreateChannel")), ("developer guide", f"{GUIDE}/data-delivery-quotas.html")),
         tests=(
             f"{_UNIT}/test_channels.py::test_one_channel_for_each_kind_of_destination",
@@ -518,16 +520,16 @@ DETAILS = (
     ),
     Detail(
         what="Base64",
-        aws="Strict: line breaks, white space, missing padding, the alphabet for URLs and bits of no byte are refused with "
-        "SerializationException.",
+        aws="Base64 is read strictly: line breaks, white space, missing padding, the alphabet for URLs and surplus bits are "
+        "refused with SerializationException.",
         seen=_kinesalite("helpers"),
         tests=(f"{_UNIT}/test_constraints.py::test_base64_is_strict",),
     ),
     Detail(
         what="Creation times",
-        aws="Whole seconds.",
-        ours="The same. A stream that is deleted and created again within a second gets the next one, and other start "
-        "numbers: consumers tell the two streams apart by these.",
+        aws="Creation times are whole seconds.",
+        ours="The same. If a stream is deleted and re-created within a second, the new stream gets the next second and "
+        "other start numbers, so that consumers can tell the two streams apart.",
         seen=(*_kinesalite("createStream"), LOCALSTACK_TESTS),
         tests=(
             f"{_UNIT}/test_descriptions.py::test_creation_times_are_whole_seconds",
@@ -549,8 +551,9 @@ DETAILS = (
     ),
     Detail(
         what="Characters and number of tags",
-        aws="Letters, numbers and spaces of Unicode and `_ . / = + - @` are accepted. A percent sign has a refusal of its "
-        "own. A stream has up to 50 tags; the text of the refusal still says 10. Keys that begin with `aws:` are reserved.",
+        aws="Unicode letters, numbers and spaces and `_ . / = + - @` are accepted. A percent sign is refused with a text of "
+        "its own. A stream has up to 50 tags, but the text of the refusal still says 10. Keys that begin with `aws:` are "
+        "reserved.",
         ours="The same wherever tags are given: AddTagsToStream, TagResource, CreateStream and RegisterStreamConsumer. A "
         "colon is accepted too. The text for reserved keys is not recorded.",
         seen=_kinesalite("addTagsToStream", "removeTagsFromStream", "listTagsForStream"),
@@ -571,7 +574,7 @@ SUMMARY = """# Differences from AWS
 {note}
 
 The embedded server imitates AWS. It was compared with AWS's own answers, as the tests of others recorded them, and with
-[kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, a Kinesis that others wrote. No call was made to AWS
+[kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an emulator of Kinesis that others wrote. No call was made to AWS
 for these pages; anyone with an account can do that with [one command](conformance-on-aws.md).
 
 | table | rows | |
@@ -587,7 +590,7 @@ Every row has a test, so that the tables stay true. `python tests/interop/differ
 
 | source | content | why it counts as AWS's answer |
 | --- | --- | --- |
-| [LocalStack](https://github.com/localstack/localstack/tree/8b9a79f05846835cf4dff63ab7eefdde9df83783/tests/aws/services/kinesis) | answers of AWS, field by field, with the date of each | The tests ran against AWS, and the recording is a file. |
+| [LocalStack](https://github.com/localstack/localstack/tree/8b9a79f05846835cf4dff63ab7eefdde9df83783/tests/aws/services/kinesis) | AWS's answers, field by field, with the date of each | The tests ran against AWS, and the recording is a file. |
 | [kinesalite](https://github.com/mhart/kinesalite/tree/c76689da192ab96c87c5db8f95c1e3fba1985433/test) | requests with the status, code and text of AWS's answer | The author says in [a commit of 2018](https://github.com/mhart/kinesalite/commit/7d62e92f4b44feafd79cd796211d2ba05026195a) that all tests pass against AWS. The tests of ListShards were added days later to the same suite. |
 | [moto](https://github.com/getmoto/moto/tree/0af643a5dbfc98797f08ee64f5be3ef8002d56ff/tests/test_kinesis) | error texts, numbers of shards | The [pull request](https://github.com/getmoto/moto/pull/4540) that added them says that they were seen on AWS. Most other tests of moto describe moto. |
 
@@ -601,9 +604,9 @@ The member that holds the text is `message`; for SerializationException it is `M
 text: UnknownOperationException, InternalFailure, and an unparseable body
 ([`kinesalite connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
 
-Another test breaks every constraint of botocore's model, one at a time
-(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value breaks. AWS prints at
-most ten broken constraints, in an order that varies. Our order is that of the recordings until 2016.
+Another test violates every constraint of botocore's model, one at a time
+(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value violates. AWS prints at
+most ten violated constraints, in an order that varies. We use the order of the recordings until 2016.
 
 ## kinesis-local
 

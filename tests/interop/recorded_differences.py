@@ -45,8 +45,8 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: Value null at 'streamName'",
         ours="InvalidArgumentException",
         kind=CHANGED,
-        why="StreamName became optional when StreamARN came (2022). AWS's answer to neither is not recorded. Where "
-        "other members are missing too, AWS's recorded text names StreamName among them, and ours does not.",
+        why="StreamName became optional when StreamARN was added (2022). There is no recording of AWS's answer if both are "
+        "missing. If other members are missing too, AWS's recorded text also names StreamName, and ours does not.",
         source=f"{KINESALITE}/deleteStream.js",
         status=400,
         code="InvalidArgumentException",
@@ -57,7 +57,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: at most 168",
         ours="accepted",
         kind=CHANGED,
-        why="Records can be retained for 8,760 hours since 2020.",
+        why="Since 2020, records can be retained for up to 8,760 hours.",
         source=f"{KINESALITE}/increaseStreamRetentionPeriod.js",
         parameters={**KNOWN, "RetentionPeriodHours": 169},
     ),
@@ -67,7 +67,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: at least 1",
         ours="InvalidArgumentException: Minimum allowed retention period is 24 hours.",
         kind=CHANGED,
-        why="The recorded constraint, from 1 to 168, is not in AWS's model any more: the member has none.",
+        why="AWS's model no longer contains the recorded constraint (1 to 168): the member has no constraint.",
         source=f"{KINESALITE}/decreaseStreamRetentionPeriod.js",
         parameters={**KNOWN, "RetentionPeriodHours": -1},
         status=400,
@@ -79,7 +79,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: at most 10",
         ours="accepted",
         kind=CHANGED,
-        why="A stream has up to 50 tags, and a request up to 200, by AWS's model of today.",
+        why="According to AWS's current model, a stream may have 50 tags, and a request 200.",
         source=f"{KINESALITE}/addTagsToStream.js",
         parameters={**KNOWN, "Tags": dict.fromkeys(ELEVEN, "")},
     ),
@@ -89,7 +89,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: at most 10",
         ours="accepted",
         kind=CHANGED,
-        why="A request has up to 50 keys, by AWS's model of today.",
+        why="According to AWS's current model, a request may have 50 keys.",
         source=f"{KINESALITE}/removeTagsFromStream.js",
         parameters={**KNOWN, "TagKeys": ELEVEN},
     ),
@@ -99,7 +99,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: at most 10",
         ours="accepted",
         kind=CHANGED,
-        why="The limit is 50, by AWS's model of today.",
+        why="According to AWS's current model, the limit is 50.",
         source=f"{KINESALITE}/listTagsForStream.js",
         parameters={**KNOWN, "Limit": 11},
     ),
@@ -109,7 +109,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: Value null at 'shardCount'",
         ours="an on-demand stream",
         kind=CHANGED,
-        why="ShardCount became optional with the on-demand mode (2021). LocalStack recorded what it means today.",
+        why="ShardCount became optional with the on-demand mode (2021). LocalStack recorded AWS's current behaviour.",
         source=f"{KINESALITE}/createStream.js",
         parameters={"StreamName": "on-demand"},
     ),
@@ -119,7 +119,7 @@ RECORDED_DIFFERENCES = (
         recorded="ValidationException: at most 100000",
         ours="LimitExceededException: the limit of the account",
         kind=CHANGED,
-        why="The constraint is not in AWS's model of today: what limits a stream is the quota of its account.",
+        why="AWS's current model does not contain the constraint: the quota of the account limits the stream.",
         source=f"{KINESALITE}/createStream.js",
         parameters={"StreamName": "large", "ShardCount": 100_000_000_000},
         status=400,
@@ -131,8 +131,8 @@ RECORDED_DIFFERENCES = (
         recorded="two members are named: data and streamName",
         ours="streamName alone",
         kind=CHANGED,
-        why="By AWS's model of today a record has up to 10 MiB. That this stream takes 1 MiB is found out later, when the "
-        "stream is known: then the text is the recorded one.",
+        why="According to AWS's current model, a record may be 10 MiB. The lower limit of this stream is checked later, "
+        "once the stream is known; the text is then the recorded one.",
         source=f"{KINESALITE}/putRecord.js",
         parameters={"StreamName": "", "PartitionKey": "k", "Data": "A" * 1_398_104},
         status=400,
@@ -142,9 +142,9 @@ RECORDED_DIFFERENCES = (
         operations=("GetRecords",),
         case="a closed shard at its end",
         recorded="a few empty pages with a NextShardIterator, and no ChildShards",
-        ours="no NextShardIterator at once, and ChildShards",
+        ours="ChildShards and no NextShardIterator, without such empty pages",
         kind=CHANGED,
-        why="ChildShards came in 2020. AWS hands out more iterators for a while; a test should not have to wait for that.",
+        why="ChildShards was added in 2020. AWS returns further iterators for a while, which would only slow tests down.",
         source=f"{KINESALITE}/mergeShards.js",
         is_by_hand=True,
     ),
@@ -154,7 +154,8 @@ RECORDED_DIFFERENCES = (
         recorded="no StreamModeDetails",
         ours="StreamModeDetails",
         kind=CHANGED,
-        why="AWS's answers have it today (recorded by LocalStack), and the summary has further members of AWS's model.",
+        why="Today AWS's answers contain it (recorded by LocalStack), and the summary contains further members of AWS's "
+        "model.",
         source=f"{KINESALITE}/describeStream.js",
         parameters=KNOWN,
         has=("*.StreamModeDetails",),
@@ -163,9 +164,9 @@ RECORDED_DIFFERENCES = (
         operations=("ListStreams",),
         case="any",
         recorded="StreamNames and HasMoreStreams alone",
-        ours="StreamSummaries and, with more to come, NextToken too",
+        ours="also StreamSummaries and, if there are more streams, NextToken",
         kind=CHANGED,
-        why="They are in AWS's model since 2022.",
+        why="AWS's model has contained them since 2022.",
         source=f"{KINESALITE}/listStreams.js",
         has=("StreamSummaries",),
     ),
@@ -186,7 +187,7 @@ RECORDED_DIFFERENCES = (
         recorded="`access-control-allow-origin: *`",
         ours="no such header; OPTIONS is refused with 403",
         kind=ON_PURPOSE,
-        why="AWS's requests are signed, so that a web page can do no harm. This server takes unsigned requests: with the "
+        why="Requests to AWS are signed, so a web page can do no harm. This server accepts unsigned requests: with the "
         "header, every web page that you visit could read and write its streams.",
         source=f"{KINESALITE}/connection.js",
         is_by_hand=True,
@@ -197,7 +198,7 @@ RECORDED_DIFFERENCES = (
         recorded="no Content-Type",
         ours="`Content-Type: application/xml`",
         kind=ON_PURPOSE,
-        why="A client should not have to guess. Such a refusal answers requests that are not for Kinesis.",
+        why="A client should not have to guess the type. Only requests that are not Kinesis requests are refused in XML.",
         source=f"{KINESALITE}/connection.js",
         is_by_hand=True,
     ),
@@ -207,7 +208,7 @@ RECORDED_DIFFERENCES = (
         recorded="the shards share the counter in their sequence numbers",
         ours="each shard counts for itself",
         kind=ON_PURPOSE,
-        why="Nothing but the order within a shard is promised. The digits of a number are otherwise AWS's.",
+        why="AWS promises only the order within a shard. Otherwise, the numbers have AWS's layout.",
         source=f"{KINESALITE}/putRecord.js",
         is_by_hand=True,
     ),
@@ -217,7 +218,7 @@ RECORDED_DIFFERENCES = (
         recorded="status 500",
         ours="a subscription",
         kind=ON_PURPOSE,
-        why="LocalStack notes it beside a test that fails against AWS. No client should have to expect it.",
+        why="LocalStack notes this next to a test that fails against AWS. No client should have to expect it.",
         source=f"{LOCALSTACK}/services/kinesis/test_kinesis.py",
         is_by_hand=True,
     ),
@@ -227,8 +228,8 @@ RECORDED_DIFFERENCES = (
         recorded="`Stream arn:aws:kinesis:us-east-1:000000000000:stream/absent under account 000000000000 not found.`",
         ours="`Stream absent under account 000000000000 not found.`",
         kind=UNCLEAR,
-        why="moto has the ARN in the text. LocalStack recorded the name for DescribeStream with an ARN, and ours has the "
-        "name in every operation.",
+        why="moto's text contains the ARN. LocalStack recorded a text with the name for DescribeStream with an ARN, so ours "
+        "contains the name in every operation.",
         source=f"{MOTO}/test_kinesis_resource_policy.py",
         parameters={"ResourceARN": "arn:aws:kinesis:us-east-1:000000000000:stream/absent"},
         status=400,
@@ -240,7 +241,7 @@ RECORDED_DIFFERENCES = (
         recorded="`Shard 123 in stream`",
         ours="`Shard shardId-000000000123 in stream`",
         kind=UNCLEAR,
-        why="moto has the id of the request. kinesalite recorded that AWS writes it out.",
+        why="moto's text contains the id that was sent. kinesalite recorded that AWS writes the full id.",
         source=f"{MOTO}/test_kinesis.py",
         parameters={**KNOWN, "ShardId": "123", "ShardIteratorType": "LATEST"},
         status=400,
@@ -253,7 +254,7 @@ RECORDED_DIFFERENCES = (
         ours="`Value '[com.amazonaws.kinesis.v20131202.PutRecordsRequestEntry@..., ...]' at 'records' failed to satisfy "
         "constraint`",
         kind=UNCLEAR,
-        why="moto's text has no value, kinesalite's has it. The same is true of data that is too long.",
+        why="kinesalite's text contains the value, and moto's does not. The same is true of data that is too long.",
         source=f"{MOTO}/test_kinesis_stream_limits.py",
         parameters={**KNOWN, "Records": [{"Data": "", "PartitionKey": "k"}] * 501},
         status=400,
@@ -265,7 +266,7 @@ RECORDED_DIFFERENCES = (
         recorded="carried out",
         ours="InvalidArgumentException",
         kind=UNCLEAR,
-        why="The reference forbids to go below half of the shards. moto's table of numbers 'verified against AWS' has it.",
+        why="The reference forbids scaling below half of the shards, but moto's table, 'verified against AWS', contains it.",
         source=f"{MOTO}/test_kinesis_boto3.py",
         parameters={"StreamName": "ten", "TargetShardCount": 3, "ScalingType": "UNIFORM_SCALING"},
         status=400,
@@ -276,14 +277,14 @@ RECORDED_DIFFERENCES = (
 # Tests of moto, by what they check, that describe moto and not AWS. The second part states the contradiction.
 OF_MOTO = (
     ("sequence numbers such as 1 and 3", "every recorded number"),
-    ("LATEST with a StartingSequenceNumber, and an AT_TIMESTAMP of the future", "kinesalite: both are refused"),
+    ("LATEST with a StartingSequenceNumber, and an AT_TIMESTAMP in the future", "kinesalite: both are refused"),
     ("an unknown ShardIteratorType is InvalidArgumentException", "kinesalite: ValidationException"),
-    ("merging shards that are not adjacent: the text is a shard's id", "kinesalite has the text"),
-    ("splitting out of range: the text has an EndingHashKey of one less", "kinesalite: the shard's own"),
+    ("merging shards that are not adjacent: the text is only a shard's id", "kinesalite recorded the whole text"),
+    ("splitting out of range: the text names an EndingHashKey that is too low by 1", "kinesalite: the shard's own"),
     ("ListShards with both NextToken and StreamName", "kinesalite: it is refused"),
     ("ListStreams lists 10 streams by default", "the reference: 100"),
     ("DescribeLimits: 6,000 shards in us-west-2", "the developer guide: 20,000"),
-    ("EnableEnhancedMonitoring with ALL answers ALL", "the reference: the list of the metrics"),
+    ("EnableEnhancedMonitoring with ALL returns ALL", "the reference: the list of the metrics"),
     ("the ARN of a consumer without its creation time", "LocalStack, and the pattern in AWS's model"),
     ("at most 5 MiB in a PutRecords", "the reference: 10 MiB"),
 )
@@ -291,8 +292,8 @@ OF_MOTO = (
 INTRODUCTION = """\
 Every answer that LocalStack recorded, and every error in the tests of kinesalite and moto that describes AWS, is either
 reproduced by one of our tests or listed in this table. The [sources](differences.md#recordings-of-aws) are described with
-the other tables. The column "Reason" says whether AWS has changed since the recording (by the API reference, by
-botocore's model or by a later recording), whether the difference is intended, or whether two sources disagree.
+the other tables. The column "Reason" says whether AWS has changed since the recording (according to the API reference,
+botocore's model or a later recording), whether the difference is intended, or whether two sources disagree.
 """
 
 

@@ -172,6 +172,11 @@ def test_a_new_group_has_lost_nothing():
 NO_STREAM = Failure(FailureKind.NOT_FOUND, "ResourceNotFoundException", "no such stream", 400)
 
 
+def children(parent):
+    """The shards 2 and 3, into which a shard was split."""
+    return [shard(number, parent, part=(number, number + 1), begin=91) for number in (2, 3)]
+
+
 def read_and_delete(**config):
     """A worker has read a stream of two shards, and then the stream is deleted."""
     group, worker = hold_one(shards=HALVES, **config)
@@ -202,6 +207,26 @@ def test_a_stream_that_is_missing_for_long_is_read_from_its_start_when_it_is_bac
     assert not any(group.rows[shard_id].checkpoint.has_begun for shard_id in worker.held)
     assert all(event.start == event.checkpoint.position for event in worker.seen(LeaseGained)[-shards:])
     assert worker.seen(ConsumerFailed) == []
+
+
+def test_a_shard_of_a_re_created_stream_waits_for_no_parent_of_the_old_stream():
+    """Regression: a row at its start position looked like one of the new stream, and waited for its old parent."""
+    group, worker = hold_one(shards=HALVES, if_recreated="restart")
+    group.stream.shards = [HALVES[0], shard(1, part=(2, 4), end=90), *children(1)]
+    worker.read(A, 5)
+    worker.read(B, 5)
+    worker.end(B, *children(1))
+    group.run(5.0)
+    assert {shard_id for shard_id, row in group.rows.items() if row.parent_ids} == set(names(2, 3))
+    group.workers.remove(worker)
+    assert not any(group.rows[shard_id].checkpoint.has_begun for shard_id in names(2, 3))
+    group.stream.created_at = 2.0
+    group.stream.shards = [shard(number, part=(number, number + 1), begin=900) for number in range(4)]
+    for name in ("second", "third"):
+        fresh = group.worker(name)
+        group.run(120.0)
+        assert fresh.held.keys() == set(names(0, 1, 2, 3)), name
+        group.workers.remove(fresh)
 
 
 def test_a_stream_that_is_missing_is_asked_for_now_and_then():

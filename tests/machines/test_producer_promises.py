@@ -435,6 +435,26 @@ def test_p4_while_no_newer_map_can_be_had_every_record_is_delivered_and_stored_t
     assert len(stream.sent()) - before == 1  # they share an entry again
 
 
+def test_p4_failures_between_the_wrong_landings_do_not_make_a_fourth_copy():
+    """Regression: landings that were no longer among the kept attempts were not counted, so more copies were stored."""
+    stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF), retry_backoff=0.01, retry_backoff_max=0.02)
+    stream.run(1.0)
+    stale = stream.listing()
+    stream.shards = [shard("c", 0, HALF // 2 - 1), shard("d", HALF // 2, HALF - 1), shard("b", HALF)]
+    stream.listing = lambda: stale
+    requests = iter(range(1, 1_000))
+    failure = Failure(FailureKind.TRANSIENT, "ConnectError", "why", maybe_received=False)
+    stream.fail = lambda _: failure if next(requests) % 12 else None  # eleven failures before each landing
+    record = stream.record(b"1", "k", "1", headers={"trace": "1"})  # with headers, it is an aggregate even if alone
+    stream.records.append(record)
+    stream.accept(record)
+    stream.pump()
+    stream.run(30.0)
+    assert stream.delivered() == [True]
+    assert record.conclusion.attempt_count == len(stream.requests)
+    assert len(stream.requests) == 3 * 12, "it is stored three times, and not again"
+
+
 def test_a_shard_with_an_ending_sequence_number_is_not_open():
     """kinesalite lists closed shards, whatever the filter."""
     stream = Stream(shard("a", 0, HALF - 1), shard("b", HALF))

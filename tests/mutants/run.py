@@ -1,9 +1,11 @@
 """Runs the tests on every mutant, to see whether they find bugs: ``python tests/mutants/run.py``.
 
-The test that is expected to kill a mutant runs first, then the machines and the simulation, until one test fails. A
-mutant that is listed as equivalent has to survive them all. ``--write`` puts the results into
-``tests/mutants/results.tsv`` and their sums into ``docs/tested/mutants.md``. The exit code is 0 if every mutant was
-killed by the simulation or by the machines, or is listed as equivalent.
+The test that killed a mutant last time runs first, then the test that is expected to kill it, then the machines and the
+simulation, until one test fails. A mutant that is listed as equivalent has to survive them all; because this takes
+minutes for each, these mutants are left out unless ``--whole`` or their names are given. ``--write`` puts the results
+into ``results.tsv`` (listed mutants) and ``generated.tsv`` (generated mutants), while they come, and the figures into
+``docs/tested/mutants.md``. The exit code is 0 if every mutant was killed by the simulation or by the machines, or is
+equivalent.
 
 Invariants:
 
@@ -22,11 +24,12 @@ import tempfile
 import time
 import traceback
 from collections import Counter, deque
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from generated import MODULES, load_generated
+from generated import load_generated
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -35,8 +38,12 @@ from mutants import ROOT, SOURCE, DoesNotApply, MutantFinder, find_changes, load
 PAGE = ROOT / "docs" / "tested" / "mutants.md"
 RESULTS = ROOT / "tests" / "mutants" / "results.tsv"
 HEAD = "mutant\tfile\twhat a user would suffer\tfound by"
+GENERATED_RESULTS = ROOT / "tests" / "mutants" / "generated.tsv"
+GENERATED_HEAD = "mutant\tfound by"
+EQUIVALENT = "equivalent"  # found by no test, in generated.tsv; equivalents.toml has the reason
+WRITE_INTERVAL = 30.0  # seconds between two writes of the results, so that an interrupted run is not lost
 CPU_SECONDS = 400  # seconds for all tests together; they take 100 on a fast machine ...
-CPU_SECONDS_FIRST = 15  # ... and the expected killer at most 5
+CPU_SECONDS_FIRST = 60  # ... and the expected killers at most 20
 MEMORY_BYTES = 4 << 30
 OTHERS = {"producer": "consumer", "consumer": "producer"}
 OPTIONS = ["-qq", "-s", "--no-summary", "--timeout=0", "-p", "no:cacheprovider"]
@@ -61,13 +68,18 @@ def say(*words):
     sys.stdout.flush()
 
 
-def tests_for(mutant, items, *, quick):
-    """Return the tests that run on a mutant, in rounds: the expected killer, then the machines and the simulation."""
-    expected = [item for item in items if item.nodeid.startswith(f"tests/{mutant.killer}")]
+def tests_for(mutant, items, last, *, quick):
+    """Return the tests that run on a mutant, in rounds.
+
+    They are the last killer, then the expected killer, then the other machines and the simulation.
+    """
+    first = [item for item in items if last and item.nodeid.startswith(f"tests/{last}")]
+    expected = [item for item in items if item not in first and item.nodeid.startswith(f"tests/{mutant.killer}")]
     other = OTHERS.get(mutant.area, "nobody")
     unfit = ("server", "test_keep_assertions", "test_simulate", other)
-    rest = [item for item in items if item not in expected and not any(word in item.nodeid for word in unfit)]
-    return [expected] if quick else [expected, rest]
+    done = {*first, *expected}
+    rest = [item for item in items if item not in done and not any(word in item.nodeid for word in unfit)]
+    return [first, expected] if quick else [first, expected, rest]
 
 
 class Session:
@@ -79,6 +91,7 @@ class Session:
 
     def __init__(self, trials, jobs, *, quick):
         self._trials, self._jobs, self._quick = trials, jobs, quick
+        self._last = last_killers()
         self._has_failed = False
         self._file = -1
 
@@ -114,11 +127,13 @@ class Session:
             self._file = trial.open()
             if trial.changes is not None:
                 put_into_loaded_code(trial.mutant, trial.changes)
-            items = session.items
-            rounds = [items] if trial.mutant is None else tests_for(trial.mutant, items, quick=self._quick)
+            rounds = [session.items]
+            if trial.mutant is not None:
+                last = self._last.get(trial.mutant.id)
+                rounds = tests_for(trial.mutant, session.items, last, quick=self._quick)
             for number, chosen in enumerate(rounds):
                 used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-                seconds = CPU_SECONDS_FIRST if number == 0 and trial.mutant is not None else CPU_SECONDS
+                seconds = CPU_SECONDS_FIRST if number < 2 and trial.mutant is not None else CPU_SECONDS
                 resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, -1))
                 self._run_round(session, chosen)
             os.write(self._file, b"" if self._has_failed else PASSED.encode())
@@ -129,7 +144,7 @@ class Session:
 
     def _run_round(self, session, chosen):
         session.items = chosen
-        for item, following in zip(chosen, [*chosen[1:], None], strict=True):
+        for item, following in zip_longest(chosen, chosen[1:]):
             if not self._has_failed:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
@@ -200,11 +215,14 @@ def import_and_run(trial, *, quick):
     trial.outcome = trial.read_outcome()
 
 
-def run_all(mutants, directory, *, quick=False, jobs=1):
+def run_all(mutants, directory, *, quick=False, jobs=1, note=None):
+    """Return the outcome of each mutant. ``note``, if given, is called with each as soon as it is known."""
+    os.environ["SHARDLINE_PURE"] = "1"  # a compiled function would hide a mutant of its pure twin
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(Path(directory) / "hypothesis")
     everything = {"derandomize": True, "database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
     settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], **everything)
     settings.load_profile("mutants")
+    runner = os.getpid()
 
     def tell(outcome):
         if outcome.mutant is None:
@@ -212,6 +230,8 @@ def run_all(mutants, directory, *, quick=False, jobs=1):
             return
         mark = "ok " if outcome.is_fine else "BAD"
         say(f"{mark} {outcome.mutant.id:44} {outcome.status:9} {outcome.seconds:5.1f} s  {outcome.test}")
+        if note is not None and os.getpid() == runner:
+            note(outcome)
 
     outcomes, trials = [], []
     for place, mutant in enumerate(mutants):
@@ -222,7 +242,9 @@ def run_all(mutants, directory, *, quick=False, jobs=1):
             tell(outcomes[-1])
     for trial in trials:
         if trial.changes is None:
-            import_and_run(trial, quick=quick)
+            import_and_run(trial, quick=quick)  # the process of the trial prints the outcome
+            if note is not None:
+                note(trial.outcome)
     unchanged = [] if quick else [Trial(None, directory, "unchanged", tell)]
     loaded = [trial for trial in trials if trial.changes is not None]
     collect_and_run([*unchanged, *loaded], jobs, quick=quick)
@@ -248,14 +270,23 @@ def read_results():
     return {line.partition("\t")[0]: line.split("\t") for line in lines}
 
 
+def read_generated_results():
+    """Return what the last runs of the generated mutants found, by the name of the mutant."""
+    head, *lines = GENERATED_RESULTS.read_text().splitlines()
+    assert head == GENERATED_HEAD
+    return dict(line.split("\t") for line in lines)
+
+
+def last_killers():
+    """Return the test that killed each mutant in the last run, by the name of the mutant."""
+    found = {name: row[-1] for name, row in read_results().items()} | read_generated_results()
+    killed = {name: test.partition(" ")[0] for name, test in found.items()}
+    return {name: test for name, test in killed.items() if test.startswith(("sim/", "machines/"))}
+
+
 def part_of(page, name):
     """Return the lines between the two marks of a name."""
     return page.partition(f"<!-- {name}: begin -->")[2].partition(f"<!-- {name}: end -->")[0].splitlines()
-
-
-def modules_of(page):
-    """Return the rows of the table of generated mutants, by module."""
-    return {line.split("`")[1]: line for line in part_of(page, "generated") if line.startswith("| `")}
 
 
 def count_up(rows):
@@ -271,16 +302,15 @@ def count_up(rows):
     return sentence + (f": {', '.join(bad)}" if bad else ".")
 
 
-def summary_of(outcomes):
-    """Return a row for each module of which every generated mutant was run."""
-    every = Counter(mutant.file for mutant in load_generated())
-    for file, total in every.items():
-        ours = [outcome for outcome in outcomes if outcome.mutant.is_generated and outcome.mutant.file == file]
-        if len(ours) == total:
-            by = Counter(outcome.test.partition("/")[0] for outcome in ours if outcome.status == "killed")
-            same = sum(bool(outcome.mutant.equivalent) and outcome.is_fine for outcome in ours)
-            left = sum(not outcome.is_fine for outcome in ours)
-            yield file, f"| `{file}` | {total} | {by['machines']} | {by['sim']} | {same} | {left} |"
+def generated_table(made, found):
+    """Return the lines of the table of generated mutants: what was found of those that the code has now."""
+    yield "| module | mutants | found by the machines | by the simulation | equivalent | left | not run |"
+    yield "|---|---|---|---|---|---|---|"
+    for file in dict.fromkeys(mutant.file for mutant in made):
+        ours = [found.get(mutant.id, "") for mutant in made if mutant.file == file]
+        by = Counter(test.partition("/")[0] for test in ours)
+        figures = [len(ours), by["machines"], by["sim"], by[EQUIVALENT], by["survived"] + by["error"], by[""]]
+        yield f"| `{file}` | {' | '.join(map(str, figures))} |"
 
 
 def with_part(page, name, lines):
@@ -290,21 +320,26 @@ def with_part(page, name, lines):
 
 
 def write_results(outcomes):
-    """Write these results to the file and the page. Those of other mutants stay."""
+    """Write these results to the files and the page. Those of other mutants stay, if the mutants still exist."""
     known = read_results() | {one.mutant.id: row_of(one) for one in outcomes if not one.mutant.is_generated}
-    every = [mutant.id for mutant in load_mutants()]
-    unknown = [name for name in every if name not in known]
-    assert not unknown, f"never run: {', '.join(unknown)}"
-    table = {name: known[name] for name in every}
-    RESULTS.write_text("\n".join([HEAD, *("\t".join(row) for row in table.values()), ""]))
+    table = {mutant.id: known[mutant.id] for mutant in load_mutants() if mutant.id in known}
+    write_table(RESULTS, [HEAD, *("\t".join(row) for row in table.values())])
+    made, found = load_generated(), read_generated_results()
+    for mutant in made:  # a reason may have been added or dropped since the last run
+        if (mutant.equivalent is not None) != (found.get(mutant.id) == EQUIVALENT):
+            found.pop(mutant.id, None)
+    for outcome in outcomes:
+        if outcome.mutant.is_generated:
+            is_known = outcome.mutant.equivalent and outcome.is_fine
+            found[outcome.mutant.id] = EQUIVALENT if is_known else row_of(outcome)[-1]
+    kept = {mutant.id: found[mutant.id] for mutant in made if mutant.id in found}
+    write_table(GENERATED_RESULTS, [GENERATED_HEAD, *map("\t".join, kept.items())])
     page = with_part(PAGE.read_text(), "mutants", [count_up(table)])
-    modules = modules_of(page) | dict(summary_of(outcomes))
-    head = [
-        "| module | mutants | found by the machines | by the simulation | equivalent | left |",
-        "|---|---|---|---|---|---|",
-    ]
-    rows = [modules[f"core/consumer/{name}.py"] for name in MODULES]
-    PAGE.write_text(with_part(page, "generated", [*head, *rows]))
+    PAGE.write_text(with_part(page, "generated", generated_table(made, kept)))
+
+
+def write_table(path, lines):
+    path.write_text("\n".join([*lines, ""]))
 
 
 def chosen(ids, every):
@@ -317,13 +352,38 @@ def chosen(ids, every):
     return found, [part for part in ids if not any(is_meant(part, mutant) for mutant in every)]
 
 
-def main():
+def unfinished(mutants):
+    """Return the mutants that have no result, or whose result is not fine."""
+    found = {name: row[-1] for name, row in read_results().items()} | read_generated_results()
+    return [mutant for mutant in mutants if not found.get(mutant.id, "").startswith(("sim/", "machines/", EQUIVALENT))]
+
+
+class Notebook:
+    """Writes the results every half minute."""
+
+    def __init__(self):
+        self._outcomes, self._written_at = [], time.monotonic()
+
+    def note(self, outcome):
+        self._outcomes.append(outcome)
+        if time.monotonic() > self._written_at + WRITE_INTERVAL:
+            self.write()
+
+    def write(self):
+        write_results(self._outcomes)
+        self._outcomes, self._written_at = [], time.monotonic()
+
+
+def parse_options():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ids", nargs="*", help="only these mutants, or those of these files (a part of the name)")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count(), help="how many run at the same time")
     parser.add_argument("--write", action="store_true", help="put what was found into the results and the page")
+    parser.add_argument("--whole", action="store_true", help="also run all tests on each equivalent mutant")
+    parser.add_argument("--new", action="store_true", help="only mutants that were not run, or that survived")
+    parser.add_argument("--count", action="store_true", help="run nothing; write the figures of earlier runs again")
     parser.add_argument(
-        "--quick", action="store_true", help="only the test that is expected to kill each; proves nothing"
+        "--quick", action="store_true", help="only the tests that are expected to kill each; proves nothing"
     )
     options = parser.parse_args()
     mutants, unknown = chosen(options.ids, [*load_mutants(), *load_generated()])
@@ -332,12 +392,27 @@ def main():
             f"no mutant is named {', '.join(unknown)}, nor is one in such a file: tests/mutants/*.toml have the names, "
             "of which all is needed, and the files, of which a part is enough"
         )
-    assert not (options.write and options.quick), "the results are those of whole runs"
+    if options.write and options.quick:
+        parser.error("--write goes with whole runs: --quick proves nothing")
+    if options.new:
+        mutants = unfinished(mutants)
+    if not options.whole:
+        mutants = [mutant for mutant in mutants if mutant.equivalent is None or mutant.id in options.ids]
+    return options, mutants
+
+
+def main():
+    options, mutants = parse_options()
+    if options.count:
+        write_results([])
+        return 0
+    notebook = Notebook()
+    note = notebook.note if options.write else None
     with tempfile.TemporaryDirectory() as directory:
-        outcomes = run_all(mutants, directory, quick=options.quick, jobs=options.jobs)
+        outcomes = run_all(mutants, directory, quick=options.quick, jobs=options.jobs, note=note)
     say(Counter("fine" if outcome.is_fine else outcome.status for outcome in outcomes))
     if options.write:
-        write_results(outcomes)
+        notebook.write()
     return 0 if all(outcome.is_fine for outcome in outcomes) else 1
 
 

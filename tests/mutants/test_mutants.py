@@ -5,8 +5,19 @@ import subprocess
 import sys
 
 import pytest
+import run
 from generated import MODULES, load_generated, make, read_equivalents
-from run import PAGE, count_up, modules_of, read_results
+from run import (
+    EQUIVALENT,
+    PAGE,
+    Outcome,
+    count_up,
+    generated_table,
+    last_killers,
+    part_of,
+    read_generated_results,
+    read_results,
+)
 
 from mutants import HERE, ROOT, DoesNotApply, Mutant, find_changes, load_mutants, mutated
 
@@ -76,19 +87,52 @@ def test_the_results_have_every_mutant_and_none_is_left():
 
 
 def test_the_page_counts_the_generated_mutants():
-    """After a change to one of these modules: ``python tests/mutants/run.py --write core/consumer/handout.py``."""
-    made, page = load_generated(), PAGE.read_text()
+    """After a change to one of these modules: ``python tests/mutants/run.py --count``, or ``--new --write`` to run them."""
+    made, found = load_generated(), read_generated_results()
     assert len({mutant.id for mutant in made}) == len(made)
     assert sum(mutant.equivalent is None for mutant in made) >= 60
-    rows = modules_of(page)
-    assert [*rows] == [f"core/consumer/{name}.py" for name in MODULES]
-    for file, row in rows.items():
-        total, *found, same, left = [int(cell) for cell in row.strip("| ").split(" | ")[1:]]
-        ours = [mutant for mutant in made if mutant.file == file]
-        assert same == sum(mutant.equivalent is not None for mutant in ours), file
-        assert (sum(found), left) == (total - same, 0), file
-        # The page says which modules have changed since the run, and how many mutants they have now.
-        assert (f"`{file}` ({len(ours)})" in page) == (total != len(ours)), file
+    for mutant in made:
+        test = found.get(mutant.id, "machines/")
+        assert test == EQUIVALENT if mutant.equivalent else test.startswith(("sim/", "machines/")), mutant.id
+    assert part_of(PAGE.read_text(), "generated")[2:-1] == [*generated_table(made, found)], "run.py --count writes it"
+
+
+def test_a_run_writes_what_it_found_and_keeps_the_rest(tmp_path, monkeypatch):
+    for name in ("RESULTS", "GENERATED_RESULTS", "PAGE"):
+        copy = tmp_path / getattr(run, name).name
+        copy.write_text(getattr(run, name).read_text())
+        monkeypatch.setattr(run, name, copy)
+    first, second, *_ = [mutant for mutant in load_generated() if mutant.equivalent is None]
+    before, listed = read_generated_results(), read_results()
+    run.write_results([Outcome(first, "killed", "machines/x.py::test_y[1]"), Outcome(MUTANTS[0], "survived")])
+    assert read_generated_results()[first.id] == "machines/x.py::test_y"
+    assert last_killers()[first.id] == "machines/x.py::test_y"
+    assert {**read_generated_results(), first.id: ""} == {**before, first.id: ""}
+    assert read_results()[MUTANTS[0].id][-1] == "survived"
+    assert [*read_results()] == [*listed]
+    assert f"1 left: `{MUTANTS[0].id}`" in run.PAGE.read_text()
+    assert run.unfinished([MUTANTS[0], first]) == [MUTANTS[0]]
+    run.write_results([Outcome(second, "survived")])
+    assert run.unfinished([first, second]) == [second]
+
+
+def test_the_test_that_killed_a_mutant_last_time_runs_first():
+    class Item:
+        def __init__(self, nodeid):
+            self.nodeid = f"tests/{nodeid}"
+
+    names = [
+        "machines/test_a.py::test_1",
+        "machines/test_b.py::test_2",
+        "machines/test_b.py::test_3",
+        "sim/test_c.py::x",
+    ]
+    names += ["machines/test_server_d.py::test_4", "machines/test_producer_e.py::test_5"]
+    items = [Item(name) for name in names]
+    mutant = Mutant("m", "core/consumer/x.py", "", "", "", "machines/test_b.py")
+    rounds = run.tests_for(mutant, items, "machines/test_b.py::test_3", quick=False)
+    assert rounds == [[items[2]], [items[1]], [items[0], items[3]]]
+    assert run.tests_for(mutant, items, None, quick=True) == [[], [items[1], items[2]]]
 
 
 def test_every_equivalent_mutant_has_a_reason():

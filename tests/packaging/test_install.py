@@ -90,6 +90,8 @@ TOOLS = {
     "python -m coverage": {"TEST"},
     "python -m tests.conformance": {"TEST"},
     "python -m hatchling": {"BUILD"},
+    "python build_native.py": {"BUILD"},
+    "python build/sanitize/build_native.py": {"TEST"},
     "python benchmarks": {"BENCH", "TEST"},
     "python tests": {"TEST"},
     "python docs": {"TEST"},

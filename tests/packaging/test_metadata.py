@@ -20,7 +20,14 @@ def clone(tmp_path):
     """A repository with the sources of the metadata, and no remote yet."""
     place = tmp_path / "clone"
     (place / "src" / "shardline").mkdir(parents=True)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "hatch_build.py", "src/shardline/__init__.py"):
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "hatch_build.py",
+        "build_native.py",
+        "src/shardline/__init__.py",
+    ):
         shutil.copy(ROOT / name, place / name)
     subprocess.run(["git", "init", "--quiet", str(place)], check=True)
     return place
@@ -63,7 +70,7 @@ def test_a_published_clone_gives_urls_and_absolute_links(clone):
     for link in links:
         assert (ROOT / re.sub(rf"^{HOME}/(blob|raw)/HEAD/", "", link)).exists(), link
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", metadata["readme"]["text"])
-    assert pictures == [f"{HOME}/raw/HEAD/docs/pictures/demo.svg"]
+    assert pictures == [f"{HOME}/raw/HEAD/docs/pictures/{name}" for name in ("demo.svg", "console.png")]
 
 
 def test_a_clone_without_a_public_remote_promises_nothing(clone):

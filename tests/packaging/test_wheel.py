@@ -68,7 +68,7 @@ def test_an_extra_brings_what_it_names_and_nothing_else(wheel, clean, extra):
     metadata = {canonicalize_name(one["metadata"]["name"]): one["metadata"] for one in report["install"]}
     named = PROJECT["dependencies"] + EXTRAS.get(extra, [])
     assert metadata.keys() == needed_by(named, metadata) | {"shardline"}
-    assert ("aiohttp" in metadata) == (extra == "local")
+    assert ("aiohttp" in metadata) == (extra in {"local", "console"})
 
 
 def test_the_wheel_alone_is_a_client_and_names_the_extras_that_are_missing(wheel, clean):

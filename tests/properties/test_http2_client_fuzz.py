@@ -8,7 +8,7 @@ import hpack
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from shardline.adapters.http.http2_connection import FRAME_MAX, STREAM_WINDOW, Http2Connection
+from shardline.adapters.http.http2_connection import FRAME_MAX, STREAM_WINDOW_MAX, Http2Connection
 
 STREAMS = st.sampled_from([1, 1, 1, 3, 3, 5, 7, 0, 2, 2**31 - 1])
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
@@ -108,8 +108,8 @@ def test_nothing_that_a_server_sends_raises(steps, cut, is_greeted):
             assert exchange in exchanges
         for exchange in exchanges:
             assert not (exchange.complete and exchange.failure)
-            assert exchange.is_whole or len(exchange.body) <= STREAM_WINDOW
-        assert connection._held_bytes <= FRAME_MAX + 9
+            assert exchange.is_whole or len(exchange.body) <= STREAM_WINDOW_MAX
+        assert len(connection._held) <= FRAME_MAX + 9
     event(f"over: {connection.is_over}, exchanges: {min(len(exchanges), 3)}")
     cancelled = [
         exchange for exchange in exchanges if not exchange.is_over and exchange.number not in connection._exchanges

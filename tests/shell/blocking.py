@@ -52,7 +52,7 @@ class Blocking:
 
 
 class BlockingConsumer(Blocking):
-    waiting = (*Blocking.waiting, "run")
+    waiting = (*Blocking.waiting, "run", "commit", "pause", "resume", "seek")
 
     def __init__(self, *arguments, **settings):
         super().__init__(sync.Consumer(*arguments, **settings))

@@ -125,19 +125,40 @@ def test_a_wake_up_and_a_timer_that_were_lost_come_later(run, monkeypatch):
 
 def test_the_end_of_a_task_that_was_not_noted_is_noted_later(run, monkeypatch):
     async def main():
-        settle, calls = Group.collect_ended, []
+        collect, calls = Group.collect, []
 
-        def settle_later(group):
+        def collect_later(group, hosted):
             calls.append(group)
             if len(calls) > 2:  # the first is the check before the wait, the second is the one that is lost
-                settle(group)
+                collect(group, hosted)
 
-        monkeypatch.setattr(Group, "collect_ended", settle_later)
+        monkeypatch.setattr(Group, "collect", collect_later)
         async with Group() as group:
             group.start_soon(asyncio.sleep, 0.01)
         return len(calls)
 
     assert run(main) > 2
+
+
+def test_the_end_of_a_task_looks_at_no_other_task(run, monkeypatch):
+    monkeypatch.setattr(asyncio_hosts, "CHECK_INTERVAL", 60.0)  # a check looks at all of them
+
+    async def main():
+        looks = []
+        collect = Group.collect
+        monkeypatch.setattr(Group, "collect", lambda group, hosted: (looks.append(hosted), collect(group, hosted)))
+        async with Group() as group:
+            for _ in range(100):
+                group.start_soon(asyncio.sleep, 60)
+            await asyncio.sleep(0.01)
+            for _ in range(10):
+                group.start_soon(asyncio.sleep, 0)
+            await asyncio.sleep(0.05)
+            ended = len(looks)
+            group.cancel()
+        return ended
+
+    assert 10 <= run(main) <= 20
 
 
 def test_on_end_is_called_until_it_has_returned(run):

@@ -265,7 +265,7 @@ async def test_an_exception_frame_has_the_headers_that_aws_sends():
             ":exception-type": "InternalFailureException",
             ":content-type": "application/x-amz-json-1.1",
         }
-        assert json.loads(messages[1].payload) == {"message": "sorry"}
+        assert json.loads(bytes(messages[1].payload)) == {"message": "sorry"}
         assert len(messages) == 2
 
 

@@ -135,7 +135,7 @@ def test_a_subscription_over_http2_brings_what_comes(kinesis, pool):
             put = {"StreamName": "s", "Data": base64.b64encode(b"%d" % number).decode(), "PartitionKey": "a"}
             assert ask(pool, kinesis, "PutRecord", put)[0] == 200
             while len(got) <= number:
-                event = json.loads(next(messages).payload)
+                event = json.loads(bytes(next(messages).payload))
                 got += [base64.b64decode(one["Data"]) for one in event["Records"]]
     assert got == [b"0", b"1", b"2"]
     assert len(pool.connections) == 1

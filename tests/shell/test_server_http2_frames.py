@@ -165,7 +165,9 @@ def subscribe(wire, kinesis, name="c"):
 def pushed(wire, stream):
     """Return the data of the records that a subscription has received."""
     messages = MessageDecoder().feed(wire.bodies[stream])
-    events = [json.loads(one.payload) for one in messages if one.headers[":event-type"] == "SubscribeToShardEvent"]
+    events = [
+        json.loads(bytes(one.payload)) for one in messages if one.headers[":event-type"] == "SubscribeToShardEvent"
+    ]
     return [base64.b64decode(record["Data"]) for event in events for record in event["Records"]]
 
 

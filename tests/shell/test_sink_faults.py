@@ -143,7 +143,7 @@ async def test_thousands_of_events_are_counted_and_the_dropped_ones_reported_onc
         await producer.wait_ready()
         driver = producer._driver
         for _ in range(50):  # a host reports in bursts, and the other sink has time to take them
-            driver._reporter.report([RecordsDelivered(1, 1, "s-1", 0.1)] * 100)
+            driver._reporter.report([RecordsDelivered(1, 1, 0.1, ())] * 100)
             await anyio.sleep(0.06)
     work.released.set()
     assert sum(isinstance(event, RecordsDelivered) for event in events) == 5_000

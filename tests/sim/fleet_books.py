@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from producer_endpoint import BEGIN, STREAM
 from producer_world import START
 
-from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck
+from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck, ShardsPaused, ShardsResumed
 from shardline.core.consumer.cursor import SLICE
 from shardline.core.consumer.failure_policy import WriteDeadLetter
 from shardline.core.consumer.handler_task import Attempt, Stop
@@ -29,6 +29,10 @@ class Call:
 
     lease: object
     since: float
+    records: list
+    number: int
+    """The number of the run or iteration."""
+    keys: frozenset
     is_over: bool = False
     is_watched: bool = False
     """Whether the host has polled since the call began."""
@@ -46,9 +50,11 @@ class Books:
         self.worker = worker
         self.world = worker.world
         self.reached = worker.world.reached
-        self.calls = {}  # by shard: the last call of user code
+        self.calls = {}  # by shard: the calls of user code that have not returned
+        self.last = {}  # by shard: the last call
         self.stuck = {}  # by shard: the stuck call that was reported
-        self.untold = {}  # by handler task: the number of failures that no event has reported yet
+        self.untold = {}  # by handler task: the first records of the failures that no event has reported yet
+        self.failed_shards = {}  # by handler task: the shard of its last failure
         self.handled = {}  # by handler task: the records that it has finished, although the host may not know it yet
         self.active_at = worker.now
         self.was_exhausted = False
@@ -61,17 +67,21 @@ class Books:
         """
         worker, world, now = self.worker, self.world, self.worker.now
         shard_id, lease = records[0].shard_id, records[0].lease
-        before = self.calls.get(shard_id)
-        assert before is None or before.is_over, f"user code has two records or batches of {shard_id}"
         current = worker.hand_out.current
         assert taker is None or taker.number == current.number, "an older run goes on"
+        call = Call(lease, now, records, current.number, frozenset(record.key for record in records) - {None})
+        order = "shard" if taker is None else taker.order
+        self._check_side_by_side(shard_id, call, order)
         assert lease.in_force(now - SLICE), f"L2: {shard_id} is handed out, and the lease has lapsed"
         if lease.held:
             world.watch.check_alone(worker, shard_id)
         worker.callbacks.check_handed_out(lease, shard_id)
+        worker.control.check_handed_out(lease, taker)
         self.see_told(self.handled.pop(taker, ()))
         for record in records:
-            self._check_place(record)
+            self._check_place(record, order)
+            if order == "key" and record.key is not None:
+                self._check_key(record, records)
             world.truth.deliver(record, world.time)
         worker.note("handles", shard_id, *[record.data[:12] for record in records[:3]], len(records))
         if taker is not None and isinstance(taker.step, Attempt):
@@ -79,36 +89,99 @@ class Books:
                 self.reached.add("retried by the handler's policy")
             if len(taker._work._parts) > 1:
                 self.reached.add("bisect")
-        self.calls[shard_id] = Call(lease, now)
+        self.calls.setdefault(shard_id, []).append(call)
+        self.last[shard_id] = call
         self.active_at = now
 
-    def _check_place(self, record):
+    def open_calls(self, shard_id=None):
+        """Return the calls that have not returned: of one shard, or of all."""
+        return [call for key, calls in self.calls.items() if shard_id in {None, key} for call in calls]
+
+    def _check_side_by_side(self, shard_id, call, order):
+        """Check which records user code may have at the same time."""
+        beside, plan = self.open_calls(shard_id), self.world.fleet.user
+        if order == "shard":
+            assert not beside, f"user code has two records or batches of {shard_id}"
+        for other in beside:
+            is_same = other.lease is call.lease and other.number == call.number
+            assert is_same, f"a handler of {shard_id} has outlived its lease or run, and others go on"
+            self.reached.add("records of a shard handled side by side")
+        if order == "key":
+            for other in self.open_calls():
+                assert not other.keys & call.keys, f"the key {other.keys & call.keys} is in two handlers"
+            if len(call.keys) < len([record for record in call.records if record.key is not None]):
+                self.reached.add("a batch with several records of a key")
+        pool = getattr(self.worker.hand_out.current, "pool", None)
+        if pool is not None:
+            at_work = sum(other.number == call.number for other in self.open_calls()) + 1
+            assert at_work <= plan.concurrency, f"{at_work} handlers are at work, not {plan.concurrency}"
+            if at_work == plan.concurrency > 1:
+                self.reached.add("as many handlers at work as are allowed")
+            if pool._pausing:
+                self.reached.add("a failing record held up only its own key")
+
+    def _check_key(self, record, records):
+        """Check C6: all earlier records of the key are done, or are in the same batch."""
+        reading, known = self.worker.readings[record.lease], self.world.truth.shards.get(record.shard_id)
+        place = place_of(record)
+        if known is None or place not in known.records or self.world.truth.epoch:
+            return
+        beside = {place_of(other) for other in records}
+        for before in reversed(known.places[: bisect_left(known.places, place)]):
+            if reading.begin is not None and before <= reading.begin:
+                return
+            if known.records[before].key == record.key and before not in beside:
+                is_left_out = self.world.watch._is_dropped(known, before)
+                is_left_out = is_left_out or self.world.truth.is_filtered(known.records[before].data)
+                if is_left_out:
+                    continue
+                if before not in reading.handled:
+                    self.world.service.advance(self.world.time)
+                    assert not known.is_required(before), f"{place} was handled before {before}, of the same key"
+                return
+
+    def see_handled(self, records):
+        """Note that a handler has returned, or that a dead letter was written."""
+        for record in records:
+            self.worker.readings[record.lease].handled.add(place_of(record))
+
+    def _check_place(self, record, order):
         reading, place = self.worker.readings[record.lease], place_of(record)
         assert reading.done is None or record.order > reading.done, "what was committed comes again"
         assert place not in reading.told, "C5: what the user is done with comes again"
         known = self.world.truth.shards.get(record.shard_id)
-        if known is not None and place in known.records and not self.world.truth.epoch:
+        if place < reading.furthest and place not in reading.delivered:
+            assert order != "shard" or self.world.fleet.user.order != "shard", "a record was overtaken"
+            self.reached.add("a record was overtaken by one of another key")
+        is_known = known is not None and place in known.records and not self.world.truth.epoch
+        if is_known and self.world.fleet.user.order == "shard":
             before = bisect_left(known.places, place) - 1
             self._check_not_skipped(reading, known, known.places[before] if before >= 0 else None)
         reading.delivered.add(place)
+        reading.furthest = max(place, reading.furthest)
 
     def _check_not_skipped(self, reading, known, place):
         if place is None or place in reading.delivered or (reading.begin is not None and place <= reading.begin):
             return
-        if known.is_required(place) and not self.world.watch._is_dropped(known, place):
+        is_left_out = self.world.watch._is_dropped(known, place)
+        is_left_out = is_left_out or self.world.truth.is_filtered(known.records[place].data)
+        if known.is_required(place) and not is_left_out:
             self.world.service.advance(self.world.time)
             assert not known.is_required(place), f"{place} of {known.shard_id} was left out"
 
     def see_return(self, records):
         """Note that user code returned, failed or was cancelled."""
         worker, shard_id = self.worker, records[0].shard_id
-        call = self.calls[shard_id]
-        if not call.is_over:
+        for call in [call for call in self.open_calls(shard_id) if call.records is records]:
+            self.calls[shard_id].remove(call)
             call.is_over = True
             if call.lease.held:  # otherwise the user has no more records of ours
                 self.active_at = worker.now
             held = worker.hand_out.shards.get((STREAM, shard_id))
             is_watched = call.is_watched and held is not None and held.grant is call.lease and not worker.is_manual
+            # Of several handlers of a shard, only the one that has been at work for the longest is reported.
+            is_watched = is_watched and all(call.since < other.since for other in self.open_calls(shard_id))
+            is_watched = is_watched and shard_id not in self.stuck
             if worker.now > call.since + worker.config.stuck_after + SLICE and is_watched and not worker.was_paused:
                 assert call.is_told, "a stuck handler was not reported"
 
@@ -124,14 +197,24 @@ class Books:
     def see_step(self, taker):
         """Check that each failure is reported once. The report of a handler's failure may wait for its dead letter."""
         self.see_told(self.handled.pop(taker, ()))
-        untold, step = self.untold.setdefault(taker, 0), taker.step
+        failed_shard = self.failed_shards.pop(taker, None)
+        if taker.is_pooled and failed_shard is not None and failed_shard.is_stopping:
+            # The failed record was given back before its dead letter, and the task goes on with another shard.
+            self.untold[taker].clear()
+        untold, step = len(self.untold.setdefault(taker, [])), taker.step
         most = 1 if step is None or isinstance(step, WriteDeadLetter | Stop) else 0
         assert isinstance(step, WriteDeadLetter) <= untold <= most, f"{untold} failures are not reported: {step}"
 
     def see_outcome(self, taker):
         """Note the end of a step whose outcome has not reached the host yet."""
         if taker.outcome.error is not None:
-            self.untold[taker] += 1
+            step, cursor = taker.step, taker.cursor
+            if isinstance(step, WriteDeadLetter):
+                first = step.letter.records[0]
+            else:
+                first = step.records[0] if isinstance(step, Attempt) else cursor.records[cursor.place - 1]
+            self.untold[taker].append((first.sequence_number, first.sub_sequence))
+            self.failed_shards[taker] = taker.shard
 
     def see_outlived(self, taker):
         """Note the end of a shielded section whose task was cancelled before."""
@@ -144,11 +227,14 @@ class Books:
 
     def see_event(self, event):
         """Check an event of the hand-out."""
-        worker, shard_id = self.worker, event.shard_id
+        worker = self.worker
         worker.note(type(event).__name__, *event)
+        if isinstance(event, ShardsPaused | ShardsResumed):
+            return
+        shard_id = event.shard_id
         if isinstance(event, HandlerStuck):
             assert shard_id not in self.stuck, "it was reported before"
-            call = self.calls[shard_id]
+            call = min(self.open_calls(shard_id), key=lambda call: call.since, default=self.last.get(shard_id))
             if not worker.is_manual:
                 assert not call.is_told, "it was reported before"
                 assert worker.now >= call.since + worker.config.stuck_after - SLICE, "it is not stuck"
@@ -162,13 +248,14 @@ class Books:
             assert call.is_over or is_gone or worker.is_manual, "it is stuck still"
             self.reached.add("a stuck handler went on, or lost its shard")
         else:
-            failing = [taker for taker, untold in self.untold.items() if untold and taker.shard.shard_id == shard_id]
+            first = (event.sequence_number, event.sub_sequence)
+            failing = [untold for untold in self.untold.values() if first in untold]
             assert failing, "a failure is reported twice"
-            self.untold[failing[-1]] -= 1
+            failing[-1].remove(first)
 
     def look(self):
         """Check the stuck handlers, after the host has polled."""
-        for call in self.calls.values():
+        for call in self.open_calls():
             call.is_watched = True
         bounds = self.worker.hand_out.bounds
         if bounds.is_exhausted and not self.was_exhausted:
@@ -182,16 +269,34 @@ class Books:
         assert not (hand_out.is_over and hand_out._questions._waiting), "there is no more, and a user waits for it"
         budget = hand_out.budget
         assert not any(map(budget._may_read, budget._refused)), "there is room, and its reader is not woken"
+        if any(hand_out.keys.lanes.values()):
+            self.reached.add("a record waited for its key")
         for shard in hand_out.shards.values():
             assert shard.is_stopping or not hand_out.is_over, "there is no more, and a shard is read"
+            self._check_lanes(shard)
             holding = shard.holding
             if holding is not None:
                 self._check_reported(shard, holding)
-                is_idle = shard.is_stopping and shard.cursor is None and not hand_out.is_over
+                # A shard that is sought is stopped, too. The host may not have handled the other worker's request yet.
+                is_stopped = shard.is_asked if shard.is_sought else shard.is_stopping
+                is_idle = is_stopped and not shard.is_in_hand and not hand_out.is_over
                 if is_idle and holding.phase is Phase.DRAINING:
                     is_kept = self.worker.is_manual and not holding.tracker.is_settled
                     is_kept = is_kept or self.worker.callbacks.is_busy(shard)
                     assert is_kept, f"{shard.shard_id} was asked for, its user is done, and it is not let go"
+
+    def _check_lanes(self, shard):
+        """Check how far handlers are ahead of the watermark, and that no record that may be taken is left behind."""
+        hand_out, lanes = self.worker.hand_out, shard.lanes
+        if lanes is None or lanes.is_closed:
+            if shard.done_early and hand_out.current.order == "shard" and shard.cursor is not None:
+                self.reached.add("records that were done early were left out by the next iteration")
+            return
+        room = hand_out.config.max_unacknowledged
+        assert lanes.next_place <= shard._first + room, "handlers are too far ahead of the watermark"
+        if lanes.next_place == shard._first + room:
+            self.reached.add("handlers were as far ahead of the watermark as is allowed")
+        assert shard.key in hand_out._line or not shard.is_waiting(room), "records wait, and the shard is not in line"
 
     def _check_reported(self, shard, holding):
         """Check C5: the coordinator counts only those records as done that the user has finished."""
@@ -208,7 +313,8 @@ class Books:
 
     def _check_exhausted(self):
         worker, truth = self.worker, self.world.truth
-        assert all(call.is_over for call in self.calls.values() if call.lease.held), "the user has records"
+        worker.control.check_exhausted()
+        assert not any(call.lease.held for call in self.open_calls()), "the user has records"
         idle, timeout = worker.now - self.active_at, worker.plan.idle_timeout
         if timeout is not None and idle >= timeout - SLACK:
             self.reached.add("a run ended by idle_timeout")
@@ -241,6 +347,8 @@ class Books:
         """Check a worker that has closed: nothing is left, and every taker was answered."""
         hand_out = self.worker.hand_out
         left = [hand_out.budget._held, hand_out.budget._unopened, hand_out._in_hand, hand_out._line]
+        if not self.open_calls():  # a thread outlives its consumer
+            left += [hand_out.keys.lanes, hand_out._claims, hand_out._outliving]
         assert not any(left), f"something is left: {left}"
         assert not hand_out._questions._waiting, "every taker was answered"
         assert self.worker.users.is_idle, "no user waits"

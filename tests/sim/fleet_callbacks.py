@@ -49,14 +49,14 @@ class Callbacks:
         assert call.kind in self.wanted, "the user has no such callback"
         assert shard_id not in self.running, "two callbacks of a shard at a time"
         assert (call.kind, grant) not in self.begun, f"{call.kind.value} is called again"
-        user = self.worker.books.calls.get(shard_id)
+        calls = self.worker.books.open_calls(shard_id)
         if call.kind is REVOKED:
             assert self.was_assigned(grant), "it was never assigned"
-            assert user is None or user.is_over or user.lease is not grant, "the user has a record of it"
+            assert all(user.lease is not grant for user in calls), "the user has a record of it"
             assert call.lost == (grant in self.gone or call.shard.is_over), f"lost: {call.lost}"
             self.reached.add("on_revoked after a loss" if call.lost else f"on_revoked before a {call.reason}")
         if call.kind is SHARD_END:
-            assert user is None or user.is_over, "the user has a record of it"
+            assert not calls, "the user has a record of it"
             self.reached.add("on_shard_end")
         self.begun.add((call.kind, grant))
         self.running[shard_id] = call

@@ -1,5 +1,6 @@
 """How a worker reads one shard: the loop around a reader that ``core/consumer/__init__`` describes."""
 
+from fleet_scenario import passes
 from producer_endpoint import STREAM
 
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, SubscribeToShardEvent
@@ -9,6 +10,7 @@ from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
+from shardline.core.consumer.record_filter import leave_out
 from shardline.core.failures import Failure
 from shardline.core.requests import GetRecords, SubscribeToShard
 from shardline.model.stream import StreamRef
@@ -23,7 +25,8 @@ class ShardReading:
         number = self.done = gained.checkpoint.sequence_number  # records at or before this position must not come again
         self.begin = None if number is None else (number.number, number.sub_sequence)
         self.began_at = worker.world.now
-        self.delivered, self.told = set(), set()  # places of records
+        self.delivered, self.told, self.handled = set(), set(), set()  # places of records
+        self.furthest = (0, 0)  # the last of the delivered places
         self.reported, self.checked = None, 0  # the last watermark, and the places up to it
         self.reader = self._make_reader(
             StreamRef(STREAM),
@@ -107,6 +110,10 @@ class ShardReading:
     def _take_pages(self):
         """Take the pages that there is room for. If some are left, the budget names the shard when there is more room."""
         while pages := self.reader.take_pages():
+            if self.worker.world.fleet.user.filters:
+                pages = [leave_out(page, [passes(record.data) for record in page.records]) for page in pages]
+                if any(page.filtered and not page.records for page in pages):
+                    self.worker.world.reached.add("a page of which no record passed the filter")
             self.worker.hand_out.handle_pages(self.shard, pages, self.worker.now)
             if self.reader.has_unopened:
                 self.worker.world.reached.add("a page opened in slices")

@@ -15,6 +15,12 @@ from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.producer.producer_config import ProducerConfig
 
+
+def passes(data: bytes) -> bool:
+    """The user's filter, in worlds that have one."""
+    return sum(data) % 3 > 0
+
+
 UNHANDLED = b"<unhandled>"
 """The user's code fails on records that contain this."""
 
@@ -129,6 +135,14 @@ class UserPlan:
     callbacks: tuple[str, ...] = ()
     """The lifecycle callbacks that the user has."""
     callback_fail_chance: float = 0.0
+    filters: bool = False
+    """Whether the user has a filter."""
+    control: tuple[str, ...] = ()
+    """The calls with which the user controls its running consumer."""
+    concurrency: int | None = None
+    """How many handlers of a run may work at once; ``None``: one for each shard."""
+    order: str = "shard"
+    """Which records of a run are handled one after the other: those of a shard, of a key, or none."""
 
 
 @dataclass
@@ -210,7 +224,7 @@ class Fleet:
 
 
 def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
-    """Return the world of a seed. ``polls_only``: without subscriptions, as older seeds expect."""
+    """Return the world of a seed. ``polls_only``: without subscriptions and ``concurrency``, as older seeds expect."""
     rng = Random(f"fleet {seed}")
     duration = rng.choice([6.0, 12.0, 20.0])
     lease = rng.choice([1.0, 2.0, 4.0])
@@ -256,8 +270,10 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
     _draw_set_back(Random(f"set back {seed}"), fleet)
     _draw_takers(Random(f"takers {seed}"), fleet)
     _draw_callbacks(Random(f"callbacks {seed}"), fleet)
+    _draw_control(Random(f"control {seed}"), fleet)
     if not polls_only:
         _draw_readers(Random(f"readers {seed}"), fleet)
+        _draw_lanes(Random(f"lanes {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
@@ -346,6 +362,17 @@ def _draw_callbacks(rng, fleet):
         fleet.user.callback_fail_chance = rng.choice([0.0, 0.0, 0.02])
 
 
+def _draw_control(rng, fleet):
+    """Draw how the user controls its consumer. Seeks are left out where they would blur what else is checked: which
+    records retention removed, where a group at LATEST begins, and which lease a callback is for.
+    """
+    if rng.random() < 0.35:
+        blurs = fleet.retention or fleet.recreated_at is not None or fleet.start == "LATEST" or fleet.user.callbacks
+        kinds = ("commit", "pause", "resume", "resume") if blurs else ("commit", "pause", "resume", "resume", "seek")
+        fleet.user.filters = rng.random() < 0.4
+        fleet.user.control = rng.choice([kinds, ("commit",), ("pause", "resume"), kinds[-1:] + kinds[:1]])
+
+
 def _draw_takers(rng, fleet):
     """Draw how the user's code gets its records, in addition to ``_draw_user``."""
     user = fleet.user
@@ -370,6 +397,21 @@ def _draw_takers(rng, fleet):
     if rng.random() < 0.3 and fleet.start != "LATEST":
         fleet.commit_trouble = rng.choice([0.02, 0.1])
         fleet.to_wire = 0.02
+
+
+def _draw_lanes(rng, fleet):
+    """Let the handlers of a run work side by side, in order by key, or in no order."""
+    user = fleet.user
+    if rng.random() < 0.5:
+        return
+    user.concurrency = rng.choice([1, 2, 5, 64])
+    user.order = rng.choice(["key", "key", "key", "none", "shard"])
+    user.one_at_a_time = user.one_at_a_time and user.mixes
+    if user.order != "shard":
+        ahead = rng.choice([100_000, 100_000, 20, 3])
+        fleet.config = replace(fleet.config, ack="auto", max_unacknowledged=ahead)
+    if rng.random() < 0.6:
+        user.duration = rng.choice([(0.01, 0.1), (0.0, 0.5)])
 
 
 def _some(rng, kinds, count, chances):

@@ -51,6 +51,8 @@ class Application:
                 self.worker.close()
             is_iterating = self.rng.random() < 0.5 if self.plan.mixes else is_iterating
             yield self.rng.choice([0.0, 0.05, 0.5])
+        if self.worker.is_clean:  # the consumer was closed between two iterations: the last records count as done
+            self._say_done()
 
     def _begin(self, taker):
         older = self.hand_out.current
@@ -113,6 +115,7 @@ class Application:
         taken, self._taken = self._taken, []
         if taken:
             self.worker.books.see_return(taken)
+            self.worker.books.see_handled(taken)
         self._finish(taken)
         self.worker.books.see_told(taken)
 
@@ -131,6 +134,7 @@ class Application:
         """Run handlers. Return whether the bounds of the run ended it."""
         self._number += 1
         limits = {"batch": self.plan.batch, "max_wait": self.plan.max_wait}
+        limits |= {"concurrency": self.plan.concurrency, "order": self.plan.order}
         run = Run(self.hand_out, self._number, policy=self.plan.policy, rng=self.rng, **limits)
         self._begin(run)
         tasks = []
@@ -230,6 +234,7 @@ class Application:
         self.reached.add("dead letter")
         for record in letter.records:
             self._note_done(record)
+        self.worker.books.see_handled(letter.records)
         self.worker.books.handled[taker] = letter.records
         return None
 
@@ -252,6 +257,7 @@ class Application:
                 books.see_return(records)
         if not fails and taker is not None:
             self._finish(records)
+            books.see_handled(records)
             books.handled[taker] = records
         if is_shielded and task.is_cancelled:
             books.see_outlived(taker)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fleet_scenario import passes
 from tests.aggregates import split_aggregate
 
 from shardline.model.hashing import hash_key_of
@@ -38,6 +39,7 @@ class ShardTruth:
         self.starts_at = None  # where the group began to read the shard; ``None`` while it has no row
         self.checked = 0  # places up to here were seen to be done (C2)
         self.committed = None
+        self.highest = None  # the highest committed place, whatever was sought later
         self.first_committed = None
         self.finished = False
         # Finished because a worker believed that the shard is gone, not because it was read to its end.
@@ -114,6 +116,8 @@ class Truth:
                     if self.drops and not in_range:
                         known.done.add(place)
                         self.reached.add("out of range: dropped")
+                    if self.is_filtered(data):
+                        known.done.add(place)
                 if size > 1:
                     self.reached.add("an aggregate opened")
 
@@ -127,6 +131,7 @@ class Truth:
             assert self.epoch or self.world.fleet.recreated_at is not None, f"nobody put {record}"
             return
         truth = known.records[place]
+        assert not self.is_filtered(record.data), f"{record} does not pass the filter"
         assert (record.data, record.key) == (truth.data, truth.key), f"{record} is not what was put: {truth}"
         assert record.headers == self.headers.get(record.data, {}), f"{record} has other headers than were put"
         if record.headers:
@@ -147,6 +152,10 @@ class Truth:
             known.done.add(place)
 
     # ---- queries
+
+    def is_filtered(self, data):
+        """Whether the record does not pass the user's filter."""
+        return self.world.fleet.user.filters and not passes(data)
 
     def ancestors(self, shard_id):
         left, seen = [*self.shards[shard_id].parents], []

@@ -9,6 +9,7 @@ from random import Random
 
 from fleet_books import Books
 from fleet_callbacks import Callbacks
+from fleet_control import Control
 from fleet_process import Clock, Process
 from fleet_reading import FanOutReading, ShardReading
 from fleet_takers import Application
@@ -73,6 +74,7 @@ class Worker(Process, CoordinatorShell):
         self.hand_out = HandOut({STREAM: machine}, config, bounds, report_interval=interval, callbacks=wanted)
         self.readings = {}  # by grant
         self.books = Books(self)
+        self.control = Control(self, life)
         self.users = Application(self)
         self.is_closing = False
         self.is_clean = True
@@ -111,7 +113,7 @@ class Worker(Process, CoordinatorShell):
 
     def has_records(self, shard):
         """Whether the user has records of the shard that are not known to be done."""
-        return shard.cursor is not None or (self.is_manual and bool(self.users.unacknowledged.get(shard.grant)))
+        return shard.is_in_hand or (self.is_manual and bool(self.users.unacknowledged.get(shard.grant)))
 
     def crash(self):
         self.note("crashes")
@@ -249,6 +251,7 @@ class Worker(Process, CoordinatorShell):
         if hand_out.take_pump_due():
             self.wake()
         self.books.check_hand_out()
+        self.control.check()
         if isinstance(hand_out.failure, ReadingFailed) or hand_out.failure == "a callback failed":
             self.close(is_clean=False)
 
@@ -342,9 +345,17 @@ class Worker(Process, CoordinatorShell):
         match event:
             case told.LeaseGained():
                 self._start_reading(event)
+            case told.ShardSought(shard_id):
+                if self.hand_out.can_go_on(STREAM, event):
+                    reached.add("read again from a sought position")
+                    self._start_reading(event, self.hand_out.shards[STREAM, shard_id].grant)
+                else:
+                    reached.add("sought, and released before it was read again")
             case told.HandOverAsked(shard_id):
                 self.hand_out.handle_hand_over_asked(STREAM, shard_id, self.now)
                 assert self.hand_out.shards[STREAM, shard_id].is_stopping, "no more of it is handed out"
+                if len(self.hand_out.shards[STREAM, shard_id].placed) > 1:
+                    reached.add("a hand-over waited for several handlers")
             case told.HandOverOverdue(shard_id):
                 reached.add("hand-over timed out")
                 self.callbacks.see_gone(shard_id)
@@ -358,6 +369,8 @@ class Worker(Process, CoordinatorShell):
                 shard = self.hand_out.shards.get((STREAM, shard_id))
                 if shard is not None and self.has_records(shard):
                     reached.add("lease lost while the user had records")
+                if shard is not None and len(shard.placed) > 1:
+                    reached.add("lease lost while several handlers were at work")
                 self.callbacks.see_gone(shard_id)
                 self.hand_out.handle_gone(STREAM, shard_id, self.now)
             case told.LeaseReleased(shard_id, finished):
@@ -407,12 +420,13 @@ class Worker(Process, CoordinatorShell):
             assert not has_seen or self.config.if_recreated == "stop", "it was to wait"
             self.world.reached.add("the stream was missing: ended")
 
-    def _start_reading(self, event):
+    def _start_reading(self, event, older=None):
         world, shard_id = self.world, event.shard_id
         world.service.advance(world.time)
         world.watch.check_gained(self, shard_id, event.checkpoint)
         kind = FanOutReading if self.plan.fan_out else ShardReading
         reading = self.readings[event.grant] = kind(self, event)
         self.callbacks.see_gained(event.grant)
+        self.control.see_gained(event.grant, older)
         reading.shard = self.hand_out.handle_gained(STREAM, event, reading.reader, self.now)
         reading.go_on()

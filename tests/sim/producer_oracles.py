@@ -192,7 +192,7 @@ class StepOracles:
         parts = [part for shipment in shipments for part in _parts(*shipment)]
         for (aggregate, records, lane), entry, size in zip(parts, entries, sizes, strict=True):
             self._check_entry(aggregate, records, lane, entry)
-            self._check_may_aggregate(records, lane, is_part=flight.group.part is not None)
+            self._check_may_aggregate(records, lane)
             if lane.shard_id is None:
                 if self.machine._router.is_blind:
                     self.reached.add("sent without a map")
@@ -211,10 +211,10 @@ class StepOracles:
         if config.ordered:
             self._check_heads()
 
-    def _check_may_aggregate(self, records, lane, *, is_part):
-        """What is known to forbid aggregates is heeded, except for parts of a request that was refused before."""
+    def _check_may_aggregate(self, records, lane):
+        """What is known to forbid aggregates is heeded, also by parts of a request that was refused before."""
         facts = self.machine._facts
-        if (facts.channels or not facts.may_predict) and not is_part:
+        if not facts.may_aggregate:
             assert len(records) == 1 or self.shell.config.packing is not None, (
                 "an aggregate, and it is known to be wrong"
             )

@@ -16,7 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-PUBLIC = ("", ".sync", ".events", ".sinks", ".health", ".stores", ".testing", ".errors", ".deserializers")
+PUBLIC = (
+    "",
+    ".sync",
+    ".events",
+    ".sinks",
+    ".health",
+    ".stores",
+    ".testing",
+    ".errors",
+    ".deserializers",
+    ".exactly_once",
+)
 FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OTHER_LIBRARIES = re.compile(r"^(import|from) (aiokpl|kinesis|aiobotocore|orders|dict_leases)\b", re.MULTILINE)
 MYPY = """

@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import shardline
 from shardline import (
@@ -28,6 +28,8 @@ from shardline import (
     FailurePolicy,
     HandlerFailed,
     HashRange,
+    HotKey,
+    KeyStatus,
     Position,
     Record,
     RequestError,
@@ -46,6 +48,7 @@ from shardline import (
     at_timestamp,
     deaggregate,
     hash_key_of,
+    implementation,
 )
 
 # The shapes of answers are not public names: users hold them without naming them.
@@ -190,6 +193,7 @@ def values() -> None:
     assert_type(at_sequence_number("5"), Position)
     assert_type(after_sequence_number(SequenceNumber(5)), Position)
     assert_type(hash_key_of("k"), int)
+    assert_type(implementation, Literal["native", "pure"])
     assert_type(5 in HashRange(0, 9), bool)
     assert_type(HashRange(0, 9).overlaps(HashRange(5, 6)), bool)
     entry = Entry(b"x", "k")
@@ -240,6 +244,8 @@ async def consumes(client: Client) -> None:
     assert_type(status.handling_lag, float | None)
     assert_type(status.reading_lag, float | None)
     assert_type(status.in_hand, int)
+    assert_type(status.keys, KeyStatus)
+    assert_type(status.keys.hot, tuple[HotKey, ...])
     assert_type(status.handler_started_at, float | None)
     assert_type(reader.is_ready, bool)
     await reader.close(timeout=5)

@@ -10,11 +10,18 @@ from functools import partial
 
 import pytest
 import uvloop
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from shardline import Batch, FailurePolicy, HandlerFailed, Record, UsageError, WaitTimeout, aggregate
 from shardline.aio.loop import process_loop
 from shardline.awslambda import KinesisEventSource
 from shardline.core.consumer.consumer_events import HandlerRetried, HandlingStopped
+from shardline.events import EventSource, instrument
+from shardline.sinks import OpenTelemetrySink
 
 STOP = FailurePolicy(attempts=2)
 
@@ -594,3 +601,110 @@ def test_nothing_is_logged_when_all_is_well(made, caplog):
     caplog.set_level(logging.DEBUG, "shardline")
     KinesisEventSource().each_record(made(fails_on()[0]))(event_of(b"a"), Context(10))
     assert [record for record in caplog.records if record.name.startswith("shardline")] == []
+
+
+# ---- traces
+
+
+class Traces:
+    """An OpenTelemetry sink that keeps its spans, and the records that were put under a span of each name."""
+
+    def __init__(self):
+        self.exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = provider.get_tracer("test")
+        self.sink = OpenTelemetrySink(tracer_provider=provider)
+
+    def put(self, *names):
+        """Return an aggregate with a record of each span, and the contexts of the spans."""
+        records, contexts = [], []
+        for name in names:
+            with self.tracer.start_as_current_span(name) as span:
+                headers = self.sink.tracing(EventSource("producer", "orders")).put_headers()
+                records.append(("k", name.encode(), None, headers))
+                contexts.append(span.get_span_context())
+        return aggregate(records), contexts
+
+    def spans(self):
+        return [span for span in self.exporter.get_finished_spans() if span.name.startswith("process")]
+
+
+def ids(context):
+    return context.trace_id, context.span_id
+
+
+def test_a_handler_continues_the_trace_of_each_record_that_carries_one(made):
+    traces, seen = Traces(), []
+    data, contexts = traces.put("first", "second")
+    source = KinesisEventSource(sinks=[traces.sink])
+    handler = source.each_record(made(lambda _: seen.append(trace.get_current_span().get_span_context())))
+    assert handler(event_of(data, b"without headers"), None) == failed()
+    spans = traces.spans()
+    assert [span.name for span in spans] == ["process orders"] * 2, "the spans have ended with the invocation"
+    assert [ids(span.parent) for span in spans] == [ids(context) for context in contexts]
+    assert [ids(link.context) for span in spans for link in span.links] == [ids(context) for context in contexts]
+    assert [ids(context) for context in seen[:2]] == [ids(span.get_span_context()) for span in spans]
+    assert not seen[2].is_valid
+
+
+def test_a_batch_is_one_span_with_a_link_to_each_trace(made):
+    traces, seen = Traces(), []
+    data, contexts = traces.put("first", "second")
+    source = KinesisEventSource(sinks=[traces.sink])
+    handler = source.each_batch()(made(lambda _: seen.append(trace.get_current_span().get_span_context())))
+    assert handler(event_of(data), None) == failed()
+    [span] = traces.spans()
+    assert span.parent is None
+    assert [ids(link.context) for link in span.links] == [ids(context) for context in contexts]
+    assert (span.attributes["messaging.batch.message_count"], ids(seen[0])) == (2, ids(span.get_span_context()))
+
+
+def test_a_window_and_a_failure_are_traced(made):
+    traces = Traces()
+    data, [context] = traces.put("first")
+
+    def handle(batch, window):
+        raise ValueError(batch[0].data)
+
+    source = KinesisEventSource(sinks=[traces.sink], policy=FailurePolicy(attempts=1), clock=FakeClock())
+    assert source.each_window()(made(handle))(window_of(data), None)["batchItemFailures"]
+    [span] = traces.spans()
+    assert ids(span.parent) == ids(context)
+    assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, "ValueError")
+
+
+class Broken:
+    """A sink whose tracing raises."""
+
+    def __call__(self, event):
+        pass
+
+    def tracing(self, _):
+        return self
+
+    def handling(self, _):
+        raise RuntimeError("broken")
+
+    def flush(self, _):
+        raise RuntimeError("broken, too")
+
+
+def test_a_tracing_that_raises_costs_no_record_and_is_logged_once(made, caplog):
+    traces, seen = Traces(), []
+    data, _ = traces.put("first", "second")
+    handler = KinesisEventSource(sinks=[Broken()]).each_record(made(lambda record: seen.append(record.data)))
+    assert handler(event_of(data), None) == failed()
+    assert seen == [b"first", b"second"]
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["orders: the tracing failed; the records are handled without it"]
+
+
+def test_instrumented_sinks_trace_lambda_functions(made):
+    traces = Traces()
+    data, _ = traces.put("first")
+    handler = KinesisEventSource().each_record(made(lambda _: None))
+    with instrument(traces.sink):
+        handler(event_of(data), None)
+    handler(event_of(data), None)
+    assert len(traces.spans()) == 1

@@ -1,6 +1,6 @@
-"""Runs blocking calls (name look-ups, botocore's credential chain, SQLite) without blocking the event loop.
+"""Runs blocking calls (name lookups, botocore's credential chain, SQLite) without blocking the event loop.
 
-Such a call can hang for minutes, and a thread cannot be stopped. So each call gets a daemon thread of its own, not a
+Such a call can hang for minutes, and a thread cannot be stopped. So each call gets its own daemon thread, not a
 thread of a pool that is joined at exit (``asyncio.run`` joins asyncio's pool).
 
 Invariants:
@@ -48,7 +48,7 @@ class BlockingCalls(Generic[_T]):
 
 @final
 class _ThreadedCall(Generic[_T]):
-    """A call in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, call: Callable[[], _T], forget: Callable[[], object]) -> None:
         self._call = call

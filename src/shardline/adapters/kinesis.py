@@ -6,11 +6,14 @@ Invariants:
 - An unparseable response is a transient failure of a request that may have been carried out.
 """
 
+import math
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol, TypeVar, final, overload
+
+import anyio
 
 from shardline.adapters.aws.endpoints import ROUTING_MEMBERS
 from shardline.adapters.aws.signed_http import SignedHttp
@@ -54,7 +57,7 @@ class BodyCodec(Protocol):
     def CONTENT_TYPE(self) -> str: ...  # noqa: N802 - a constant of those modules
     def encode_put_records(self, stream: StreamRef, entries: Sequence[Entry]) -> Body: ...
     def encode(self, params: Mapping[str, object]) -> bytes: ...
-    def decode(self, body: bytes, shape: type[T]) -> T: ...
+    def decode(self, body: bytes | memoryview, shape: type[T]) -> T: ...
     def decode_any(self, body: bytes) -> dict[str, object]: ...
 
 
@@ -65,6 +68,8 @@ class KinesisHttp:
     def __init__(self, http: SignedHttp, codec: BodyCodec) -> None:
         self._http = http
         self._codec = codec
+        self.before_call: Callable[[str], Awaitable[None]] | None = None
+        """Awaited with the operation before each request. A caller that limits its requests sets it."""
 
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure:
         stream = request.stream
@@ -153,6 +158,8 @@ class KinesisHttp:
     ) -> T | dict[str, object] | Failure:
         """Send one request. The endpoint is cached under the first of the ``routing`` members."""
         arn = next(iter(routing.values()), None)
+        if self.before_call is not None:
+            await self.before_call(operation)
         answer = await self._http.post(operation, self._codec.CONTENT_TYPE, body, routing, arn)
         if isinstance(answer, Failure):
             return answer
@@ -173,14 +180,20 @@ class _Events:
         self._decoder = eventstream.MessageDecoder()
         self._messages: deque[eventstream.Message] = deque()
 
-    async def next_event(self) -> SubscribeToShardEvent | Failure | None:
+    async def next_event(self, timeout: float = math.inf) -> SubscribeToShardEvent | Failure | None:  # noqa: ASYNC109
+        ends_at = wait = math.inf
         try:
             while True:
                 while self._messages:
                     event = self._event(self._messages.popleft())
                     if event is not None:
                         return event
-                chunk = await self._answer.next_chunk()
+                if timeout < math.inf:
+                    # Even a server that keeps sending parts of an event has to complete it in time.
+                    now = anyio.current_time()
+                    ends_at = min(ends_at, now + timeout)
+                    wait = ends_at - now
+                chunk = await self._answer.next_chunk(wait)
                 if isinstance(chunk, Failure):
                     return chunk
                 if chunk is None:
@@ -199,7 +212,7 @@ class _Events:
             return None  # an initial-response, or a type of event that the service may add later
         if kind == "exception":
             code = bare_code(str(headers.get(":exception-type", "")))
-            reason = read_error(400, {"x-amzn-errortype": code}, message.payload).message
+            reason = read_error(400, {"x-amzn-errortype": code}, bytes(message.payload)).message
         else:
             code = bare_code(str(headers.get(":error-code", "")))
             reason = str(headers.get(":error-message", ""))
@@ -213,7 +226,7 @@ def stream_members(stream: StreamRef) -> dict[str, object]:
 
 
 def _routing(params: Mapping[str, object]) -> dict[str, str]:
-    """Return the members that determine the endpoint."""
+    """Return the members of a request that determine its endpoint, such as an ARN."""
     return {name: str(params[name]) for name in ROUTING_MEMBERS if name in params}
 
 

@@ -34,7 +34,7 @@ _ITERATOR_MAX_LENGTH: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the se
 
 
 class ConnectionArguments(TypedDict, total=False):
-    """The arguments of ``Client``, which explains them. ``Producer`` and ``Consumer`` take them, too.
+    """The arguments of ``Client``, which explains them. ``Producer`` and ``Consumer`` also take them.
 
     Annotate a dict of settings with this type, so that type checkers find misspelt and wrong arguments::
 
@@ -135,13 +135,13 @@ class Client(ControlPlane):
 
         Raises:
             UsageError: no region, an unknown profile, an unreadable CA file or a missing extra.
-            Closed: the client was closed before.
+            Closed: the client has already been closed.
         """
         async with self._starting:  # if two tasks call start, the second must not replace the connection of the first
             if self._connection is None and not self._closed:
                 self._connection = await connect(self._settings)
             if self._closed:
-                await self.close()  # the client was closed during the look-up, when there was no connection yet
+                await self.close()  # the client was closed during the lookup, when there was no connection yet
                 raise Closed("this Client is closed: create a new one")
 
     @contextmanager
@@ -164,7 +164,7 @@ class Client(ControlPlane):
         self._closed = True
         for on_close in [*self._users]:
             on_close()
-        with anyio.CancelScope(shield=True):  # a cancelled block must close, too; nothing here waits for the network
+        with anyio.CancelScope(shield=True):  # a cancelled block must also close; nothing here waits for the network
             try:
                 for subscription in list(self._subscriptions):
                     await subscription.aclose()

@@ -1,6 +1,6 @@
 """The methods of ``Client`` that create, change and describe streams.
 
-Methods have the names of AWS's operations, in snake case. A stream is given by its name or its ARN.
+Methods are named after AWS's operations, in snake case. A stream is given by its name or its ARN.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -114,7 +114,9 @@ class ControlPlane:
         await wait_until(None, limit, f"stream {ref.name}", self._status_of(ref))
 
     async def split_shard(self, stream: str, shard_id: str, at: int | str | None = None, *, wait: Wait = False) -> None:
-        """Split a shard at the hash key ``at``, which becomes the first of the upper child (default: in the middle)."""
+        """Split a shard at the hash key ``at``, the first hash key of the upper child. By default, split it in the
+        middle.
+        """
         ref = parse_stream(stream)
         limit = wait_limit(wait)
         if at is None:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- An exception in a hook has no other effect than a log line, at most once a minute.
+- An exception in a hook has no effect other than a log line, at most once a minute.
 - Failures with the same (what, code, message) are logged once per period, with a count, and with an example if there is
   one. If there are too many distinct failures, the rest share one line.
 - No secrets are logged: no data and no keys. Exceptions of a handler are logged without the contents of its records
@@ -83,7 +83,7 @@ class RateLimitedLog:
         self._user_errors_logged_at: dict[str, float] = {}
 
     def write(self, line: _Line | None, shard_id: str | None = None, code: str | None = None) -> None:
-        """Log a line at once."""
+        """Log a line immediately, without counting it."""
         if line is not None:
             extra = log_context(self._source, shard_id, code)
             self._log.log(line[0], "%s: %s", self._name, line[1], extra=extra)
@@ -250,7 +250,9 @@ class ConsumerReporter:
             ):
                 self._count_failure(event)
             case _:
-                self._log.write(_lease_line(event) or _consumer_line(event), *shard_and_code(event))
+                self._log.write(
+                    _lease_line(event) or _control_line(event) or _consumer_line(event), *shard_and_code(event)
+                )
 
     def _count_failure(self, event: consumer_events.HandlingEvent) -> None:
         """Count a failure of a handler. Equal failures share a line, which names one of the records as an example."""
@@ -304,6 +306,24 @@ def _lease_line(event: consumer_events.Event) -> _Line | None:
             return logging.WARNING, f"the handler of {shard_id} continues, after {seconds:.1f} s"
         case _:
             return None
+
+
+def _control_line(event: consumer_events.Event) -> _Line | None:
+    """Return the line for an event about a request from the user's code."""
+    match event:
+        case consumer_events.ShardsPaused(shard_ids, is_all):
+            return logging.INFO, f"paused: {_shards_named(shard_ids, is_all=is_all)}"
+        case consumer_events.ShardSought(shard_id):
+            return logging.WARNING, f"seek moved {shard_id} from {event.before} to {event.checkpoint.position}"
+        case consumer_events.ShardsResumed(shard_ids):
+            return logging.INFO, f"resumed: {_shards_named(shard_ids, is_all=False)}"
+        case _:
+            return None
+
+
+def _shards_named(shard_ids: tuple[str, ...], *, is_all: bool) -> str:
+    named = ", ".join(shard_ids) or "no shards"
+    return f"{named}, and every shard that is gained later" if is_all else named
 
 
 def _consumer_line(event: consumer_events.Event) -> _Line | None:

@@ -1,4 +1,4 @@
-"""Calls the sinks of a producer or consumer, each sink in a thread of its own.
+"""Calls the sinks of a producer or consumer, each sink in its own thread.
 
 The host appends its events to a queue per sink, and never waits for a sink.
 
@@ -96,13 +96,13 @@ class SinkThread:
             self._log_drops(_LOG_PERIOD)
 
     def stop(self) -> None:
-        """Have the thread take the events of the queue, and end."""
+        """Have the thread process the events in its queue, and then end."""
         for lock in (self._is_stopping, self._has_events):
             with suppress(RuntimeError):  # already released
                 lock.release()
 
     def abandon(self) -> int:
-        """Have the thread end after the call that it is in. Return the number of events that the sink did not get."""
+        """Have the thread end after its current call. Return the number of events that the sink did not get."""
         self._is_abandoned = True
         return len(self._queue)
 
@@ -121,7 +121,7 @@ class SinkThread:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the end of the owner waits for this thread. After a fork, the thread does not exist."""
+        """Whether the owner must wait for this thread when the owner ends. After a fork, the thread does not exist."""
         return not self.has_ended and not self.closes_owner and self._thread.is_alive()
 
     @property
@@ -147,6 +147,7 @@ class SinkThread:
 
     def _take_events(self, sink: Any) -> None:
         queue, is_over = self._queue, False
+        end_batch = getattr(sink, "end_batch", None)
         while not is_over:
             self._has_events.acquire()
             is_over = self._is_stopping.acquire(timeout=INTERVAL)
@@ -155,6 +156,9 @@ class SinkThread:
                     while queue and not self._is_abandoned:
                         self._taken += 1  # count first: see _log_drops
                         sink(queue.popleft())
+            if end_batch is not None and not self._is_abandoned:
+                with _Contained(self._log_failure):
+                    end_batch()
 
     def _log_not_opened(self, error: BaseException) -> None:
         self._owner.log(logging.ERROR, f"the sink {self.name} could not be opened and gets no events", error)
@@ -215,14 +219,16 @@ class SinkThreads:
                 thread.emit(events)
 
     def stop(self) -> None:
-        """Have the threads take the events that were emitted, and end, without waiting. Stopping twice is harmless."""
+        """Have the threads process the emitted events and then end. This call does not wait. Stopping twice is
+        harmless.
+        """
         if self._stopped_at is None:
             self._stopped_at = self.clock()
         for thread in self._threads:
             thread.stop()
 
     def handle_close(self) -> None:
-        """Handle a call to ``close`` in this thread. If a sink makes the call, it must not wait for the sink."""
+        """Handle a call to ``close`` in this thread. If a sink makes the call, the call must not wait for that sink."""
         for thread in self._threads:
             if thread.is_current:
                 thread.closes_owner = True

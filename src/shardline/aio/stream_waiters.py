@@ -6,7 +6,7 @@ Invariants:
 
 - Throttling, quotas and broken connections do not end a wait. Errors that are not retryable do.
 - While waiting for ACTIVE, "not found" is not an error: a new stream or consumer may not be visible at first.
-- A wait uses its whole time limit, and no more.
+- A wait does not give up before its time limit, and does not last longer.
 """
 
 from collections.abc import Awaitable, Callable

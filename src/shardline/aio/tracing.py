@@ -1,4 +1,4 @@
-"""Calls the tracings of a producer's or consumer's sinks, and contains their exceptions.
+"""Calls the tracings of a producer's or consumer's sinks, and logs the exceptions that they raise.
 
 Invariants:
 
@@ -74,6 +74,16 @@ class Tracings:
                 headers = merged
         return headers
 
+    def flush(self, timeout: float) -> None:
+        """Have the tracings finish the work of their own threads, each within ``timeout`` seconds."""
+        for tracing in self._tracings:
+            flush = getattr(tracing, "flush", None)
+            if flush is not None:
+                try:
+                    flush(timeout)
+                except Exception as error:  # noqa: BLE001 - of a tracing
+                    self._report(_WHAT, error)
+
     def report(self, error: Exception) -> None:
         """Log that a tracing failed, or returned invalid headers."""
         self._report(_WHAT, error)
@@ -89,7 +99,7 @@ class Tracings:
 
 @final
 class Handling:
-    """The context managers of all tracings, around one call of a handler. Their exceptions are contained."""
+    """The context managers of all tracings, around one call of a handler. Their exceptions are only logged."""
 
     __slots__ = ("_entered", "_records", "_report", "_tracings")
 
@@ -123,7 +133,7 @@ class Handling:
 
 @final
 class _TracedAsync:
-    """An async handler, inside the tracings."""
+    """An async handler that is called inside the context managers of the tracings."""
 
     def __init__(self, tracings: Tracings, handler: Callable[[Any], Any]) -> None:
         self._tracings = tracings
@@ -136,7 +146,10 @@ class _TracedAsync:
 
 @final
 class _TracedPlain:
-    """A plain handler, inside the tracings. If the handler returns an awaitable, so does this object."""
+    """A plain handler that is called inside the context managers of the tracings.
+
+    If the handler returns an awaitable, so does this object.
+    """
 
     def __init__(self, tracings: Tracings, handler: Callable[[Any], Any]) -> None:
         self._tracings = tracings

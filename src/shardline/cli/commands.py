@@ -1,6 +1,7 @@
 """The commands of ``shardline``.
 
-A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x.x_command``.
+A command ``x`` is the attribute ``x`` of the module ``shardline.cli.x.x_command``. The console is a package of its own
+above the command line, whose functions it uses: ``shardline.console.console_command``.
 
 Invariants:
 
@@ -20,6 +21,7 @@ from shardline.cli.invocation import global_options
 
 COMMANDS: Final = {
     "completion": "Print the script that completes commands in your shell.",
+    "console": "Look at streams, groups and records in a browser.",
     "consume": "Run a command for each record of a stream, as a consumer group.",
     "demo": "See it work: produce, consume, reshard, lose a worker; nothing is lost.",
     "doctor": "Diagnose the connection to Kinesis, and a stream.",
@@ -29,6 +31,8 @@ COMMANDS: Final = {
     "streams": "List, create, describe, change, delete and reshard streams.",
     "tail": "Read a stream, and follow it as records arrive.",
 }
+
+_PACKAGES: Final = {"console": "shardline.console"}
 
 
 class Commands(click.Group):
@@ -42,7 +46,8 @@ class Commands(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"shardline.cli.{cmd_name}.{cmd_name}_command"), cmd_name)
+        package = _PACKAGES.get(cmd_name, f"shardline.cli.{cmd_name}")
+        command: click.Command = getattr(import_module(f"{package}.{cmd_name}_command"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -26,7 +26,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a console for standard output, or with ``err`` for standard error."""
+    """Return a console for standard output, or, with ``err``, for standard error."""
     stream = sys.stderr if err else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=width is not None)

@@ -59,7 +59,7 @@ def parse_moment(text: str, now: float) -> float:
 
 
 def parse_start(text: str, now: float) -> Position:
-    """Return the position that a text means: ``TRIM_HORIZON``, ``LATEST``, a time, an age or a sequence number.
+    """Return the position that a text describes: ``TRIM_HORIZON``, ``LATEST``, a time, an age or a sequence number.
 
     Raises:
         UsageError: the text is not a position.

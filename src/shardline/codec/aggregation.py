@@ -32,8 +32,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import md5
 from struct import Struct, iter_unpack
 from types import MappingProxyType
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeAlias, final
 
+from shardline._speedups import implementation, twin
 from shardline.codec.protobuf import ONE_BYTE_MAX, WireError, encode_varint, read_varint, skip_unknown
 from shardline.model.headers import NO_HEADERS, Headers, valid_headers
 
@@ -73,7 +74,21 @@ _LENGTH_HEADS: Final = _HEADS[_RECORD]  # also for data, which has the same tag
 _NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
 _NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
 
+FRAMES_AT_ONCE: Final = 16 if implementation == "native" else 1
+"""How many blobs ``find_frames`` should get at once. The compiled form computes their MD5s side by side."""
+
+Message: TypeAlias = tuple[list[str], list[bytes], list[str | None], dict[int, bytes]]
+"""The keys, payloads and explicit hash keys of an aggregate, and its encoded tags by the index of the record."""
+
 _seven_bytes: Final[Callable[[bytes, int], tuple[int, ...]]] = Struct("7B").unpack_from
+
+
+@twin
+def bind_format(magic: bytes, key: int, record: int, key_index: int, data: int, /) -> None:
+    """Pass the magic bytes and the field tags to the compiled form. The pure form does not need them."""
+
+
+bind_format(MAGIC, _KEY, _RECORD, _KEY_INDEX, _DATA)
 
 
 @final
@@ -210,14 +225,38 @@ def is_framed(data: bytes | bytearray | memoryview) -> bool:
     return blob.endswith(md5(message, usedforsecurity=False).digest())
 
 
+@twin
+def find_frames(blobs: list[bytes]) -> list[bool]:
+    """Return the result of ``is_framed`` for each blob."""
+    return [is_framed(blob) for blob in blobs]
+
+
 def split_columns(data: bytes | bytearray | memoryview) -> Columns | None:
     """Return the records of an aggregate (at least one), or ``None`` if the data is a plain record.
 
     Explicit hash keys are returned unchecked: another writer may have written any text.
     """
     blob = bytes(data)
-    if not is_framed(blob):
+    return split_frame(blob) if is_framed(blob) else None
+
+
+def split_frame(blob: bytes) -> Columns | None:
+    """Like ``split_columns``, for a blob for which ``is_framed`` returns True."""
+    message = split_message(blob)
+    if message is None:
         return None
+    keys, payloads, explicit_hash_keys, tags = message
+    return Columns(keys, payloads, explicit_hash_keys, _headers_of(tags) if tags else _NO_HEADERS)
+
+
+def _headers_of(tags: dict[int, bytes]) -> dict[int, Headers]:
+    known = {own: decode_tags(own) for own in set(tags.values())}
+    return {place: known[own] for place, own in tags.items() if known[own]}
+
+
+@twin
+def split_message(blob: bytes) -> Message | None:
+    """Return the columns of an aggregate, for a blob for which ``is_framed`` returns True."""
     reader = _Reader(blob)
     try:
         return reader.read()
@@ -245,7 +284,7 @@ class _Reader:
         self._payloads: list[bytes] = []
         self._tags: dict[int, bytes] = {}  # by the index of the record
 
-    def read(self) -> Columns:
+    def read(self) -> Message:
         at = self._read_key_grid(len(MAGIC))
         while at < self._stop:
             tag = self._blob[at]
@@ -263,11 +302,7 @@ class _Reader:
         for place, index in self._hash_key_indices:
             hash_keys[place] = self._hash_keys[index]
         keys = list(map(self._keys.__getitem__, self._key_indices))
-        return Columns(keys, self._payloads, hash_keys, self._headers() if self._tags else _NO_HEADERS)
-
-    def _headers(self) -> dict[int, Headers]:
-        known = {tags: decode_tags(tags) for tags in set(self._tags.values())}
-        return {place: known[tags] for place, tags in self._tags.items() if known[tags]}
+        return keys, self._payloads, hash_keys, self._tags
 
     def _read_key_grid(self, at: int) -> int:
         """Read the keys at ``at`` that have the same length as the first one. Returns where the next field starts.
@@ -394,6 +429,6 @@ def _head(tag: int, number: int) -> bytes:
 
 
 def _entry(tag: int, text: str) -> bytes:
-    """Return one entry of a table."""
+    """Return the encoded bytes of one entry in a table of keys."""
     encoded = text.encode()
     return _head(tag, len(encoded)) + encoded

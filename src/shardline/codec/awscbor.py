@@ -68,12 +68,12 @@ def encode(params: Mapping[str, object]) -> bytes:
         raise BodyError(f"cannot be written as CBOR: {error}") from None
 
 
-def decode(body: bytes, shape: type[T]) -> T:
+def decode(body: bytes | memoryview, shape: type[T]) -> T:
     """Return a response as a struct."""
     if body[:1] == b"{":
         return awsjson.decode(body, shape)
     try:
-        return msgspec.convert(cbor.decode(body) if body else {}, shape, strict=False)
+        return msgspec.convert(cbor.decode(bytes(body)) if body else {}, shape, strict=False)
     except (cbor.CborError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BodyError(f"not a {shape.__name__}: {error}") from None
 

@@ -154,7 +154,7 @@ def _append(parts: list[bytes], value: _Input, levels: int, keys: dict[str, byte
 
 
 def text(value: str) -> bytes:
-    """Return a text with its head."""
+    """Return a text as a CBOR text string, with its head."""
     try:
         raw = value.encode()
     except UnicodeEncodeError:
@@ -248,7 +248,7 @@ def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[Cb
 
 
 def _argument(data: bytes, at: int, information: int) -> tuple[int, int]:
-    """Return the argument that follows a head, and where the argument ends."""
+    """Return the argument of a CBOR head (a length, a value or a tag number), and where the argument ends."""
     if information == _ONE_BYTE:
         return data[at], at + 1
     if information > _EIGHT_BYTES:
@@ -344,7 +344,7 @@ def _seconds(milliseconds: CborValue) -> float:
         raise CborError(f"a timestamp in CBOR is a number, not {type(milliseconds).__name__}")
     try:
         seconds = milliseconds / 1000.0
-    except OverflowError:  # a big number can be tagged as a timestamp, too
+    except OverflowError:  # a timestamp can also be a big number
         raise CborError("a timestamp in CBOR is too large") from None
     if not isfinite(seconds):
         raise CborError("a timestamp in CBOR is not a finite number")

@@ -146,7 +146,7 @@ def _any_of(forms: list[str]) -> str:
 
 
 def _readable(body: bytes, hide: _SecretMask) -> str:
-    """Return the words of an HTML page or of a text. The result is empty if the bytes are not text."""
+    """Return the readable text of an HTML or plain-text body. The result is empty if the bytes are not text."""
     head = body[: 16 * _MESSAGE_MAX]
     text = hide(head.decode("utf-8", "replace"))
     if len(head) < len(body) and hide.longest:

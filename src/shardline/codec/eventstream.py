@@ -23,6 +23,8 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, final
 from zlib import crc32
 
+from shardline.codec.byte_chunks import ByteChunks
+
 HeaderValue: TypeAlias = bool | int | str | bytes | datetime
 """A string, a boolean, an integer of any of the four widths, bytes (a UUID is 16 bytes), or a time in UTC."""
 
@@ -62,16 +64,16 @@ class FrameError(ValueError):
 
 
 class Message(NamedTuple):
-    """A message: headers such as ``:event-type``, and the payload that they describe."""
+    """A message: headers such as ``:event-type``, and the payload that they describe, which is not copied."""
 
     headers: dict[str, HeaderValue]
-    payload: bytes
+    payload: memoryview
 
 
 # ---- messages to bytes
 
 
-def encode_message(headers: Mapping[str, HeaderValue], payload: bytes) -> bytes:
+def encode_message(headers: Mapping[str, HeaderValue], payload: bytes | memoryview) -> bytes:
     """Return the frame of one message.
 
     An int is written in four bytes if it fits, otherwise in eight. An aware datetime is written as whole milliseconds,
@@ -100,7 +102,7 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     return b"".join(parts)
 
 
-def frame_message(header: bytes, payload: bytes) -> bytes:
+def frame_message(header: bytes, payload: bytes | memoryview) -> bytes:
     """Return the frame of encoded headers and a payload.
 
     Raises:
@@ -152,13 +154,16 @@ def _utf8(text: str) -> bytes:
 class MessageDecoder:
     """Splits a stream of bytes into messages while the bytes arrive."""
 
-    __slots__ = ("_failure", "_needed", "_unread")
+    __slots__ = ("_failure", "_header_block", "_headers", "_needed", "_unread")
 
     def __init__(self) -> None:
-        self._unread = bytearray()
+        self._unread = ByteChunks()
         """The beginning of the next frame. It is shorter than ``_needed`` between two calls."""
         self._needed = _PRELUDE_BYTES
         self._failure: str | None = None
+        # The headers of the last message, because those of the next one are nearly always the same bytes.
+        self._header_block = b""
+        self._headers: dict[str, HeaderValue] = {}
 
     def feed(self, chunk: bytes) -> list[Message]:
         """Return the messages that ``chunk`` completes.
@@ -171,13 +176,10 @@ class MessageDecoder:
         if self._failure is not None:
             raise FrameError(self._failure)
         unread = self._unread
-        if not unread:
-            data = bytes(chunk)  # does not copy a bytes object, which in the common case holds whole frames
-        else:
-            unread += chunk
-            if len(unread) < self._needed:
-                return []
-            data = bytes(unread)
+        unread.append(chunk)
+        if len(unread) < self._needed:
+            return []
+        data = unread.take()  # does not copy the chunk if a frame begins with it
         messages: list[Message] = []
         try:
             left_at = self._cut(data, messages)
@@ -186,7 +188,8 @@ class MessageDecoder:
             if not messages:
                 raise
             return messages
-        self._unread = bytearray(data[left_at:])
+        if left_at < len(data):
+            unread.append(data[left_at:])
         return messages
 
     def close(self) -> None:
@@ -212,12 +215,24 @@ class MessageDecoder:
             if left < total:
                 self._needed = total
                 return at
-            messages.append(_read_message(data, at, total, headers_bytes))
+            messages.append(self._read_message(data, at, total, headers_bytes))
             at += total
+
+    def _read_message(self, data: bytes, at: int, total: int, headers_bytes: int) -> Message:
+        end = at + total - 4
+        view = memoryview(data)
+        if crc32(view[at:end]) != _CRC.unpack_from(data, end)[0]:
+            raise FrameError("a frame does not match its checksum")
+        payload_at = at + _PRELUDE_BYTES + headers_bytes
+        block = data[at + _PRELUDE_BYTES : payload_at]
+        if block != self._header_block:
+            self._headers = _read_headers(block)
+            self._header_block = block
+        return Message(self._headers.copy(), view[payload_at:end])
 
     def _fail(self, why: str) -> None:
         self._failure = why
-        self._unread = bytearray()
+        self._unread = ByteChunks()
 
 
 def _read_prelude(data: bytes, at: int) -> tuple[int, int]:
@@ -239,14 +254,6 @@ def _check_sizes(headers_bytes: int, payload_bytes: int) -> None:
         raise FrameError(f"a frame has at most {HEADERS_MAX_BYTES} bytes of headers, not {headers_bytes}")
     if payload_bytes > PAYLOAD_MAX_BYTES:
         raise FrameError(f"a frame has at most {PAYLOAD_MAX_BYTES} bytes of payload, not {payload_bytes}")
-
-
-def _read_message(data: bytes, at: int, total: int, headers_bytes: int) -> Message:
-    end = at + total - 4
-    if crc32(memoryview(data)[at:end]) != _CRC.unpack_from(data, end)[0]:
-        raise FrameError("a frame does not match its checksum")
-    payload_at = at + _PRELUDE_BYTES + headers_bytes
-    return Message(_read_headers(data[at + _PRELUDE_BYTES : payload_at]), data[payload_at:end])
 
 
 def _read_headers(block: bytes) -> dict[str, HeaderValue]:

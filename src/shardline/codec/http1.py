@@ -7,7 +7,7 @@ Invariants:
 
 - The result does not depend on how the bytes of a response were split into pieces.
 - An invalid response raises ``HttpError``, and nothing else is raised.
-- The head has at most 64 KiB, and at most 64 MiB of a body wait to be taken. A server cannot make us store more.
+- The head is at most 64 KiB long, and at most 64 MiB of a body are buffered. A server cannot make us store more.
 - ``keep_alive`` is true only if the connection can carry another request: the length of the response was known and all
   of it has arrived, neither side asked to close, and no bytes followed the response.
 """

@@ -18,7 +18,7 @@ Invariants:
 - A reader gets back exactly the values that were packed, in their order.
 - No pack starts with the magic bytes of an aggregate, so no reader opens it as one (P12). JSON and netstrings start
   with an ASCII character. As a length prefix, the magic bytes would mean 4,085,881,538 bytes, and the largest record
-  of Kinesis has 10 MiB.
+  of Kinesis is 10 MiB.
 - Splitting takes time linear in the size of the data, whatever lengths the data claims.
 """
 
@@ -48,7 +48,7 @@ class Packing(NamedTuple):
     encode: Callable[[Sequence[bytes]], bytes]
     """Returns the pack of these values. There must be at least one value."""
     check: Callable[[bytes], None] | None
-    """Raises a ``UsageError`` if a value is invalid for the format. ``None``: all bytes are valid."""
+    """Raises a ``UsageError`` if a value is invalid for the format. ``None`` means that all bytes are valid."""
 
 
 def _separated_bytes(length: int) -> int:

@@ -13,7 +13,6 @@ Invariants:
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import repeat
 from typing import Final, TypeAlias, cast
 
 import pybase64
@@ -22,8 +21,8 @@ from shardline.codec.aggregation import Columns, encode_aggregate, encode_tags, 
 from shardline.codec.shapes import GetRecordsResponse, RawRecord, SubscribeToShardEvent
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange, check_partition_key, hash_key_of, parse_explicit_hash_key
-from shardline.model.headers import HeadersToPut, check_headers
-from shardline.model.record import UNKNOWN_ORIGIN, Record, check_data, options_of_tuple
+from shardline.model.headers import NO_HEADERS, HeadersToPut, check_headers
+from shardline.model.record import UNKNOWN_ORIGIN, Record, check_data, make_structs, options_of_tuple
 
 UserTuple: TypeAlias = (
     tuple[str, bytes]
@@ -126,22 +125,23 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
     return found
 
 
-def _members(outer: Record, columns: Columns) -> Iterator[Record]:
+def _members(outer: Record, columns: Columns) -> list[Record]:
     """Return the records of an aggregate, each with the facts about the aggregate."""
-    return map(
-        Record,
+    count = len(columns.payloads)
+    fields = (
         columns.payloads,
         columns.keys,
         columns.explicit_hash_keys,
-        repeat(outer.sequence_number),
-        range(len(columns.payloads)),
-        repeat(outer.shard_id),
-        repeat(outer.arrived_at),
-        repeat(outer.stream),
-        repeat(True),  # noqa: FBT003 - a column of the record, not an argument
-        repeat(UNKNOWN_ORIGIN),
-        columns.all_headers(),
+        (outer.sequence_number,),
+        list(range(count)),
+        (outer.shard_id,),
+        (outer.arrived_at,),
+        (outer.stream,),
+        (True,),
+        (UNKNOWN_ORIGIN,),
+        columns.all_headers() if columns.headers else (NO_HEADERS,),
     )
+    return make_structs(Record, count, fields)
 
 
 def _check_user_tuple(record: object) -> tuple[str, bytes, str | None, int, bytes]:

@@ -155,7 +155,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> str:
-        """``PROVISIONED`` or ``ON_DEMAND``."""
+        """The capacity mode of the stream: ``PROVISIONED`` or ``ON_DEMAND``."""
         return self.mode_shape.stream_mode if self.mode_shape is not None else "PROVISIONED"
 
     @property

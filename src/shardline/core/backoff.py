@@ -45,5 +45,5 @@ class Backoff:
         return drawn if asked is None else max(drawn, min(asked, self._longest))
 
     def reset(self) -> None:
-        """Start over after a success."""
+        """Start over with the first delay, after a success."""
         self.failures = 0

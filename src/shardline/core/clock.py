@@ -1,4 +1,4 @@
-"""The machines' type for time.
+"""The type with which the machines represent time.
 
 Machines read no clock: every input carries ``now``. All inputs of a machine use the same clock, and ``now`` never
 decreases.

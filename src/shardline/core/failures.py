@@ -168,21 +168,21 @@ class Failure(NamedTuple):
 
     @property
     def refuses_credentials(self) -> bool:
-        """Whether the request may succeed with other keys."""
+        """Whether the request may succeed with other credentials."""
         return self.code in _REFUSED_CREDENTIALS and self.kind in {FailureKind.DENIED, FailureKind.EXPIRED_CREDENTIALS}
 
     def after_look_up(self, *, changed: bool) -> "Failure":
-        """Return this refusal of the keys, reclassified after the keys were looked up again.
+        """Return this refusal of the credentials, reclassified after the credentials were looked up again.
 
-        If the keys changed, another attempt is worthwhile, whatever the code was. If the keys did not change, neither
-        does the failure: wrong keys stay wrong, and the source of expired keys may still renew them.
+        If the credentials changed, another attempt is worthwhile, whatever the code was. If they did not change,
+        neither does the failure: wrong keys stay wrong, and expired credentials may still be renewed by their source.
         """
         return self._replace(kind=FailureKind.EXPIRED_CREDENTIALS) if changed else self
 
 
 def classify(code: str, status: int, message: str = "", *, is_typed: bool = True) -> FailureKind:
-    """Return the kind of an error response. ``is_typed``: whether the response names the type of an AWS error."""
-    if not is_typed:  # ignore the code, even if AWS uses it: a proxy may report a ValidationError, too
+    """Return the kind of an error response. ``is_typed`` says whether the response names the type of an AWS error."""
+    if not is_typed:  # ignore the code, even if AWS uses it: a proxy may also report a ValidationError
         return FailureKind.THROTTLED if status in _TOO_MANY else FailureKind.TRANSIENT
     kind = KIND_BY_CODE.get(code)
     # Check for a skewed clock before the table applies: the clock is corrected and the request retried, while a bad

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, TypeAlias, final
 from shardline.errors import UsageError
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
-THROUGHPUT_DECIMALS: Final = 6  # the number of decimals that the KCL writes, too
+THROUGHPUT_DECIMALS: Final = 6  # the KCL writes the same number of decimals
 _THROUGHPUT_END: Final = 1e15  # KiB per second: larger numbers are implausible, and as floats would lose the decimals
 
 
@@ -62,7 +62,7 @@ class CreateLease:
 @final
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Show that the holder is alive."""
+    """Renew the lease, to show that its holder is alive."""
 
     shard_id: str
     by: str
@@ -219,7 +219,7 @@ class ReleaseLease:
 @final
 @dataclass(frozen=True, slots=True)
 class CommitCheckpoint:
-    """Commit that all records up to and including ``checkpoint`` are done, and that the holder is alive."""
+    """Commit a checkpoint: all records up to and including it are done. This also renews the lease."""
 
     shard_id: str
     by: str
@@ -303,7 +303,7 @@ class ResetLease:
 @final
 @dataclass(frozen=True, slots=True)
 class DeleteLease:
-    """Remove a row that has not changed. If there is no row, the operation succeeds as well: the answer is ``None``."""
+    """Remove a row that has not changed. If there is no row, this also succeeds, and the answer is ``None``."""
 
     shard_id: str
     counter: int

@@ -18,7 +18,7 @@ PAGES_MAX: Final = 1_000
 
 @final
 class PageTokens:
-    """Follows the page tokens of one listing, which is by default the listing of shards.
+    """Follows the page tokens of one listing. By default, this is the listing of shards.
 
     Args:
         code: the error code for a listing that does not end.

@@ -42,15 +42,26 @@ class RequestAnswered(NamedTuple):
 
 
 @final
+class ShardDelivery(NamedTuple):
+    """The records of one request that one shard stores."""
+
+    shard_id: str
+    records: int
+    payload_bytes: int
+    latency: float
+    """The time from the put of the oldest of these records to the answer, in seconds."""
+
+
+@final
 class RecordsDelivered(NamedTuple):
-    """Records of one request were delivered to one shard."""
+    """Records of one request were delivered."""
 
     records: int
     payload_bytes: int
-    shard_id: str
-    """The shard that stores these records."""
     latency: float
     """The time from the put of the oldest of these records to the answer, in seconds."""
+    shards: tuple[ShardDelivery, ...]
+    """The shards that store these records."""
 
 
 @final

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- A rate is a moving average: the longer ago an increase was noted, the less the increase counts. The time constant is
+- A rate is a moving average: the longer ago an increase happened, the less it counts. The time constant is
   ``SPAN``, so a rate shows roughly the last 10 seconds.
 - From the first second on, the average covers only the time that was observed, so a rate does not begin too low.
-- A total is noted once per request or page, so a rate costs nothing per record.
+- A rate is updated once per request or page, so it costs nothing per record.
 """
 
 from math import exp
@@ -22,7 +22,7 @@ _FIRST_SPAN: Final = 1.0  # the shortest time to average over, in seconds
 
 @final
 class Rate:
-    """The rate at which one total grows. The total is 0 at the ``now`` that is passed in."""
+    """The rate at which one total grows. The total is 0 at the time ``now`` that is passed to the constructor."""
 
     __slots__ = ("_began_at", "_noted_at", "_total", "_weighted")
 
@@ -33,7 +33,7 @@ class Rate:
         self._weighted: float = 0.0  # the increases, each weighted by its age
 
     def note(self, total: float, now: Instant) -> None:
-        """Note the current total."""
+        """Update the rate with the current total."""
         self._weighted = self._weighted * exp((self._noted_at - now) / SPAN) + total - self._total
         self._total, self._noted_at = total, now
 

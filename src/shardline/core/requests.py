@@ -1,6 +1,6 @@
 """The requests that a machine may send to the service.
 
-The classes have the names of the AWS operations. Control-plane calls, which no machine makes, go through
+The classes are named after the AWS operations. Control-plane calls, which no machine makes, go through
 ``KinesisApi.call``.
 """
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - Neither repr, str nor any exception shows the secret key or the session token.
-- A key can be sent in a header: it has no control character (such as the line end of a file) and no lone surrogate.
+- A key can be sent in a header: it has no control character (such as a line break from a file) and no lone surrogate.
 """
 
 import re

@@ -10,6 +10,7 @@ Invariants:
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, final
 
+from shardline._speedups import twin
 from shardline.errors import UsageError
 from shardline.model.limits import EXPLICIT_HASH_KEY_MAX_DIGITS, PARTITION_KEY_MAX_LENGTH, PARTITION_KEY_MIN_LENGTH
 
@@ -28,6 +29,8 @@ else:
 md5_of_key: Final = md5  # for hot loops, where even a call to ``hash_digest_of`` would cost too much
 HASH_KEY_COUNT: Final = 1 << 128
 HASH_KEY_MAX: Final = HASH_KEY_COUNT - 1
+
+KNOWN_KEYS_MAX: Final = 20_000
 
 _DIGITS: Final = frozenset("0123456789")
 
@@ -58,6 +61,21 @@ def hash_digest_of(key: str) -> bytes:
 def hash_key_of(key: str) -> int:
     """Return the hash key of a partition key."""
     return int.from_bytes(hash_digest_of(key), "big")
+
+
+@twin
+def keys_in_range(keys: list[str], start: bytes, end: bytes, known: dict[str, bool]) -> list[bool]:
+    """Return, for each partition key, whether its hash key is in the range. ``start`` and ``end`` are 16 bytes each.
+
+    ``known`` is the cache of this range, because MD5 takes ten times as long as a lookup, and keys recur. The compiled
+    form leaves it empty: it computes sixteen MD5s in the time of one.
+    """
+    # A stream may have unlimited different keys. Starting over is cheaper than tracking which keys are used most.
+    if len(known) > KNOWN_KEYS_MAX:
+        known.clear()
+    for key in set(keys).difference(known):
+        known[key] = start <= hash_digest_of(key) <= end
+    return list(map(known.__getitem__, keys))
 
 
 def parse_explicit_hash_key(text: object) -> int:
@@ -103,6 +121,11 @@ class HashRange:
 
     def overlaps(self, other: "HashRange") -> bool:
         return self.start <= other.end and other.start <= self.end
+
+    @property
+    def digests(self) -> tuple[bytes, bytes]:
+        """The start and the end as 16 bytes each, which have the same order as the numbers."""
+        return self.start.to_bytes(16, "big"), self.end.to_bytes(16, "big")
 
     @property
     def size(self) -> int:

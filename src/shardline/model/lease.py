@@ -1,4 +1,4 @@
-"""Which worker reads a shard, and how far was the shard processed?
+"""Which worker reads a shard, and how far has the shard been processed?
 
 This module holds the values only. ``core/consumer`` decides how leases are taken, renewed and lost, and
 ``adapters/leases`` stores them. The fields are those of the Kinesis Client Library, under our names.
@@ -48,7 +48,7 @@ class Checkpoint:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any record of the shard was committed, so that the checkpoint is no longer the initial one."""
+        """Whether any record of the shard was committed. If so, the checkpoint is no longer the initial one."""
         return self.is_finished or self.sequence_number is not None
 
 

@@ -1,9 +1,14 @@
-"""The limits of Kinesis Data Streams.
+"""The limits of Kinesis Data Streams, and the producer's default limits for aggregates.
 
-Each limit is defined only here, with its source. [API] is the operation's page in the Kinesis API reference. [QUOTAS]
-is the page "Quotas and limits" and [LARGE] the page "Large records" of the developer guide. [GUIDE] names another page
-of the developer guide. [MODEL] is the service model 2013-12-02, as shipped with botocore. Sizes are in bytes, times in
-seconds, rates per second.
+Each limit is defined only here, with its source:
+
+- [API] is the operation's page in the Kinesis API reference.
+- [QUOTAS] is the page "Quotas and limits" of the developer guide, [LARGE] is its page "Large records", and [GUIDE]
+  names another page of it.
+- [MODEL] is the service model 2013-12-02, as shipped with botocore.
+- [KPL] is a property of the KPL's ``KinesisProducerConfiguration``, with its default.
+
+Sizes are in bytes, times in seconds, and rates per second.
 """
 
 from typing import Final
@@ -23,6 +28,12 @@ RECORD_DEFAULT_MAX_BYTES: Final = 1 * MIB  # [LARGE] default of every stream
 RECORD_HIGHEST_MAX_BYTES: Final = 10 * MIB  # [MODEL] MaxRecordSizeInKiB: 1,024 to 10,240
 PARTITION_KEY_MIN_LENGTH: Final = 1  # [MODEL] PartitionKey, in characters
 PARTITION_KEY_MAX_LENGTH: Final = 256  # [MODEL] PartitionKey, in characters
+
+# ---- one aggregate (a convention of the KPL: Kinesis limits only the record that contains the aggregate)
+AGGREGATE_DEFAULT_MAX_BYTES: Final = 51_200  # [KPL] AggregationMaxSize
+AGGREGATE_DEFAULT_MAX_COUNT: Final = None  # [KPL] AggregationMaxCount: 4,294,967,295, which never applies
+AGGREGATE_LOWEST_MAX_BYTES: Final = 64  # [KPL] AggregationMaxSize, lowest value
+AGGREGATE_HIGHEST_MAX_BYTES: Final = RECORD_HIGHEST_MAX_BYTES - KIB  # 1 KiB for a key of 256 characters of 4 bytes
 
 # ---- the rates of one shard
 SHARD_WRITE_RECORDS_PER_SECOND: Final = 1_000.0  # [QUOTAS] per shard, in both capacity modes

@@ -14,11 +14,13 @@ Invariants:
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, cast, final
 
 import msgspec
 
+from shardline._speedups import twin
 from shardline.errors import UsageError
 from shardline.model.hashing import check_partition_key, parse_explicit_hash_key
 from shardline.model.headers import NO_HEADERS
@@ -33,6 +35,8 @@ else:  # type checkers know the default of a type variable; at run time, only Py
     from typing import TypeVar
 
     ValueT_co = TypeVar("ValueT_co", covariant=True)
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 @final
@@ -163,6 +167,19 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     def order(self) -> SequenceNumber:
         """The position in the shard, which can be compared with that of every other record of the same shard."""
         return SequenceNumber.parse(self.sequence_number or "0", self.sub_sequence)
+
+
+@twin
+def make_structs(cls: type[_Struct], count: int, columns: tuple[list[Any] | tuple[Any], ...]) -> list[_Struct]:
+    """Return ``count`` structs, field by field: faster than a loop that makes one struct after the other.
+
+    Args:
+        cls: a struct with ``gc=False`` and without ``__post_init__``.
+        count: how many structs to make.
+        columns: for each field, a list of ``count`` values, or a tuple of the one value that all structs share.
+    """
+    fields = [column if isinstance(column, list) else repeat(column[0], count) for column in columns]
+    return list(map(cls, *fields))
 
 
 def hand_out(records: Sequence[Record[Any]], at: float) -> None:

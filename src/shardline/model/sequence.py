@@ -5,6 +5,8 @@ Invariants:
 - Sequence numbers compare as numbers, never as text ("9" is before "10").
 - Records of one aggregate share its sequence number and are ordered by sub-sequence, from 0.
 - A plain record has sub-sequence 0.
+- The sub-sequence ``BEFORE_FIRST`` is before all records of an aggregate, and before a plain record. A checkpoint there
+  means that all records before this sequence number are done, and no record with this number.
 - The high bits of AWS's numbers are the second in which the shard was created (observed since 2014, but not
   documented). If a stream was deleted and re-created at least a second later, this distinguishes two shards with the
   same id.
@@ -16,6 +18,7 @@ from typing import Final, NamedTuple, Self, final
 from shardline.errors import UsageError
 from shardline.model.limits import SEQUENCE_NUMBER_MAX_DIGITS
 
+BEFORE_FIRST: Final = -1
 _LIFE_SHIFT: Final = 148  # the higher bits contain the digit 2 and the second in which the shard was created
 _LIFE_LEAD: Final = 2 << 36
 _LIFE_DIGITS: Final = 56
@@ -31,7 +34,7 @@ class SequenceNumber:
     sub_sequence: int = 0
 
     def __post_init__(self) -> None:
-        if self.number < 0 or self.sub_sequence < 0:
+        if self.number < 0 or self.sub_sequence < BEFORE_FIRST:
             raise UsageError(f"sequence numbers are not negative: {self.number}, sub-sequence {self.sub_sequence}")
 
     @classmethod

@@ -10,7 +10,7 @@ in the browser of the person who runs it, and against other users of a shared ma
 - **DNS rebinding** makes this server look like the attacker's own: the attacker changes the DNS name of the page to
   resolve to 127.0.0.1, and every request is then same-origin. The attack needs a name, and the name is in ``Host``. So
   ``Host`` must be an IP address, ``localhost``, a name under it (``.localhost`` is reserved: public DNS never has it),
-  or a name that the user allowed. This holds for the API too.
+  or a name that the user allowed. The same holds for the API.
 - **Other users of the machine** can connect to its loopback interface. A token keeps them out: a control request must
   carry it as ``Authorization: Bearer``. For the API, the token is the secret key that requests are signed with
   (``signatures``), so it is never transmitted. The health path needs no token.
@@ -20,7 +20,7 @@ Invariants:
 - A request for any path is refused if its ``Host`` is missing, malformed or not allowed.
 - Every control request sent by a page from another origin is refused.
 - Tokens are compared in constant time. No refusal and no ``repr`` shows a token.
-- A host that was allowed before costs one lookup.
+- A host that has already been allowed costs one lookup.
 """
 
 import hmac
@@ -58,14 +58,14 @@ class Access:
         self._names = frozenset({"localhost", *(name for name in names if not name.startswith("*"))})
         self._suffixes = (".localhost", *(name[1:] for name in names if name.startswith("*")))
         self._token = None if token is None else check_token(token).encode()
-        self._allowed_hosts: set[str] = set()  # values of Host that were judged before and allowed
+        self._allowed_hosts: set[str] = set()  # values of Host that have already been checked and allowed
 
     def __repr__(self) -> str:
         return f"<Access by {', '.join(self.names)}{'' if self._token is None else ', with a token'}>"
 
     @property
     def names(self) -> list[str]:
-        """The names that ``Host`` may have, some with a wildcard. The server's certificate covers them too."""
+        """The names that ``Host`` may have, some with a wildcard. The server's certificate also covers these names."""
         return sorted([*self._names, *(f"*{suffix}" for suffix in self._suffixes)])
 
     def judge_host(self, host: str | None) -> Refused | None:
@@ -90,7 +90,7 @@ class Access:
         return None
 
     def judge_control(self, headers: Mapping[str, str], *, has_body: bool, is_health: bool = False) -> Refused | None:
-        """Return the refusal of a control request, or ``None`` if it may be served. Its host was judged before."""
+        """Return the refusal of a control request whose host has been checked, or ``None`` if it may be served."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None and not _is_same_origin(origin, headers.get("host")):
             return _denied(f"a control request must not come from a web page of another origin: {_shown(origin)}")
@@ -148,7 +148,7 @@ def check_token(token: object) -> str:
 
 
 def _is_same_origin(origin: str, host: str | None) -> bool:
-    """Return whether a page of this very host sent the request.
+    """Return whether a page of the same host sent the request.
 
     The schemes are not compared, because a proxy may have terminated TLS. The origin ``null`` (a sandboxed frame, a
     local file) is never the same origin: any page can have it.

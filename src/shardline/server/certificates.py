@@ -43,7 +43,7 @@ def make_certificate(directory: Path, host: str, now: float, names: Iterable[str
     addresses = {name for name in known if _is_address(name)}
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardline local Kinesis")])
-    # The certificate is valid from a day ago, so that a client whose clock is slow accepts it too.
+    # The certificate is valid from a day ago, so that even a client whose clock is slow accepts it.
     valid_from = dt.datetime.fromtimestamp(now, dt.UTC) - dt.timedelta(days=1)
     certificate = (
         x509.CertificateBuilder()

@@ -2,8 +2,8 @@
 
 The endpoint does everything between the HTTP shells and the model, in this order: it reads the target and the body,
 plans the faults, checks the signature, calls the model, lets the storage persist the changes, encodes the answer and
-adds the request to the log. One thread calls it. A shell sends the ``Reply`` and carries out its ``Trouble``. Only
-``Pushes.wait`` waits.
+adds the request to the log. One thread calls it. A shell sends the ``Reply`` and applies the injected faults (its
+``Trouble``). Only ``Pushes.wait`` waits.
 
 Invariants:
 
@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     subscription: "Pushes | None" = None
     """For SubscribeToShard: the frames that follow the head."""
     trouble: "Trouble | None" = None
-    """The faults that the shell carries out."""
+    """The injected faults that the shell applies."""
 
 
 @final

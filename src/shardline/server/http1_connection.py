@@ -1,7 +1,7 @@
 """Serves the service over HTTP/1.1, with aiohttp's server.
 
 Connections are kept alive, with or without TLS. This module is a thin shell around ``Front``: it moves bytes, sends
-the pushes of subscriptions when they are due, and carries out the trouble that faults cause.
+the pushes of subscriptions when they are due, and applies the faults that a ``Reply`` asks for (``Trouble``).
 
 Invariants:
 
@@ -43,7 +43,7 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
 
 @final
 class _Connection(web.RequestHandler):
-    """One connection."""
+    """One HTTP/1.1 connection of a client."""
 
     __slots__ = ("_front",)
 

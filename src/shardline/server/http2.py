@@ -8,8 +8,8 @@ Invariants:
 - A client gets the same status, headers, body, delays and pushes as over HTTP/1.1.
 - A reset or a close by a fault ends the whole connection, as a proxy would: the other requests of the connection end
   with it.
-- The memory that a client can occupy is bounded. A body has at most 64 MiB (a larger one is discarded and refused), and
-  the bodies of a connection together have at most four times that. If a client does not read its answers, the server
+- The memory that a client can occupy is bounded. A body is at most 64 MiB (a larger one is discarded and refused), and
+  the bodies of a connection together are at most four times that. If a client does not read its answers, the server
   sends no more of them and stops reading from the client. A client that floods the server with stream resets loses its
   connection.
 - After the client's GOAWAY, established streams continue until they end (RFC 9113, 6.8).
@@ -73,7 +73,7 @@ class _Stream:
 
 @final
 class Http2Connection(asyncio.Protocol):
-    """One connection."""
+    """One HTTP/2 connection of a client."""
 
     def __init__(self, front: Front, timeouts: Timeouts, connections: "set[Http2Connection]") -> None:
         self._front = front
@@ -84,7 +84,7 @@ class Http2Connection(asyncio.Protocol):
         self._incoming = GoawayFilter()
         self._streams: dict[int, _Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # including the tasks of streams that were dropped
-        self._held = 0  # bytes of requests that were not carried out yet
+        self._held = 0  # bytes of requests that have not been carried out yet
         self._unsent = 0  # bytes of answers that the client does not accept yet
         self._unflushed = 0  # bytes of answers that h2 holds
         self._deferred: deque[_Stream] = deque()  # complete requests that wait until the client reads its answers
@@ -438,7 +438,7 @@ class Http2Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(seconds, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Cancel requests whose rest does not arrive, and close the connection if it is idle."""
+        """Cancel requests that do not arrive completely in time, and close the connection if it is idle."""
         now = self._loop.time()
         for stream in list(self._streams.values()):
             if not stream.is_complete and now - stream.heard_at >= self._timeouts.request:
@@ -451,7 +451,7 @@ class Http2Connection(asyncio.Protocol):
         self._close()
 
     def _send_goaway(self, reason: ErrorCodes) -> None:
-        with suppress(ProtocolError):  # a GOAWAY was sent before
+        with suppress(ProtocolError):  # a GOAWAY has already been sent
             self._frames.close_connection(reason)
 
 

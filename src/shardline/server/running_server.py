@@ -51,7 +51,7 @@ _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - bind
 
 @final
 class Traffic(NamedTuple):
-    """Counters of a server."""
+    """How many requests a server has received, and how many streams and records it holds."""
 
     requests: int
     """The number of requests since the request log was last cleared."""

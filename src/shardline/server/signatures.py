@@ -94,7 +94,7 @@ class Signatures:
         return f"<Signatures of {len(self._credentials)} keys, {self._region}, {_SERVICE}>"
 
     def rotate(self, credentials: Mapping[str, tuple[str, str | None]]) -> None:
-        """Replace all known keys."""
+        """Replace all known keys with these."""
         self._credentials = dict(credentials)
         self._keys.clear()
 
@@ -110,7 +110,7 @@ class Signatures:
     ) -> Refused | None:
         """Return the refusal of a request whose signature is missing or wrong, or ``None`` if the signature is right.
 
-        ``now`` is the server's time. ``machine_now`` is the machine's time, if that is to be accepted too.
+        ``now`` is the server's time. ``machine_now`` is the machine's time, if that time is also accepted.
         """
         try:
             self._check(method, path, headers, body, (now,) if machine_now is None else (now, machine_now))

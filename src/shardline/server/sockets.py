@@ -2,7 +2,7 @@
 
 A peer that vanishes (an unplugged cable, a sleeping laptop, a container that was killed together with its network) does
 not close its connection: the kernel has to find out. The kernel probes a silent peer, and breaks a connection whose
-data stays unacknowledged for too long, so that the connection's subscription ends too.
+data stays unacknowledged for too long, which also ends the connection's subscription.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Timeouts:
     idle: float = 75.0
     """For a connection with no request in progress."""
     request: float = 60.0
-    """For a request whose rest does not arrive."""
+    """For a request that has begun to arrive and does not arrive completely."""
     peer: float = 60.0
     """For a peer that acknowledges neither data nor probes."""
 

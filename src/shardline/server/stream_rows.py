@@ -46,7 +46,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
 
 
 class StreamRow(msgspec.Struct, frozen=True):
-    """A stream's row."""
+    """A stream with its shards, consumers and channels, as one row of the data file."""
 
     name: str
     created_at: float

@@ -1,6 +1,6 @@
 """The blocking consumer, for programs without an event loop.
 
-The async consumer's session runs in a thread of its own and passes records to the caller page by page. Handlers run in
+The async consumer's session runs in its own thread and passes records to the caller page by page. Handlers run in
 further threads.
 
 Invariants (docs/guarantees.md defines C5 and L5):
@@ -29,6 +29,7 @@ from shardline.aio.client import ConnectionArguments
 from shardline.aio.consumer.async_consumer import ConsumerFacade
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
+from shardline.aio.consumer.consumer_control import commit, pause, resume, seek
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
 from shardline.aio.consumer.fan_out import FanOut
@@ -36,7 +37,7 @@ from shardline.aio.consumer.handler_runs import run_handlers
 from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.producer.validation import check_timeout
-from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_config import ConsumerConfig, Order
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
 from shardline.errors import Closed, UsageError
@@ -88,6 +89,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         start: Position | str | datetime | float = "TRIM_HORIZON",
         config: ConsumerConfig | None = None,
         deserializer: Callable[[bytes], Any] | None = None,
+        filter: Callable[[Record[bytes]], object] | None = None,  # noqa: A002 - the natural name
         worker_id: str | None = None,
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
@@ -112,6 +114,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             config=config,
             client=None,
             deserializer=deserializer,
+            record_filter=filter,
             worker_id=worker_id,
             until=until,
             idle_timeout=idle_timeout,
@@ -153,7 +156,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         ``close`` does not wait: the consumer closes in the background.
 
         Args:
-            timeout: how many seconds to wait for other threads; ``None``: ``close_timeout``.
+            timeout: how many seconds to wait for other threads. ``None`` means ``close_timeout``.
         """
         self._close(check_timeout("timeout", timeout), clean=True)
 
@@ -210,10 +213,11 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Iterator[Batch[ValueT_co]]:
         """Iterate over batches. All records of a batch are from one shard.
 
-        A batch is committed when you request the next one, or by ``batch.ack()``.
+        A batch is committed when you request the next one, or when you call ``batch.ack()``.
 
         Args:
-            max_records: maximum number of records in a batch; ``None``: as many as one request returned, up to 10,000.
+            max_records: maximum number of records in a batch. ``None`` means as many as one request returned, up to
+                10,000.
             max_wait: maximum time to wait for a batch to fill, in seconds, once it has its first record.
 
         Raises:
@@ -234,6 +238,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         batch: None = None,
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
+        concurrency: int | None = None,
+        order: Order = "shard",
+        processes: int | None = None,
+        handler_timeout: float | None = None,
     ) -> None: ...
     @overload
     def run(
@@ -244,6 +252,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_wait: float = 0.0,
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
+        concurrency: int | None = None,
+        order: Order = "shard",
+        processes: int | None = None,
+        handler_timeout: float | None = None,
     ) -> None: ...
     def run(
         self,
@@ -253,6 +265,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_wait: float = 0.0,
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
+        concurrency: int | None = None,
+        order: Order = "shard",
+        processes: int | None = None,
+        handler_timeout: float | None = None,
     ) -> None:
         """Call ``handler`` with every record, in threads: in order within a shard, concurrently across shards.
 
@@ -267,6 +283,14 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             dead_letter: destination of records whose handler failed permanently: a callable, which is called with a
                 ``DeadLetter`` in a thread, a stream's name or ARN, a ``shardline.sync.Producer``, or the
                 ``pathlib.Path`` of a file.
+            concurrency: how many handlers may work at once, over all shards. By default, one for each shard.
+            order: with ``"key"``, handlers work on different keys of a shard at once, and the records of one key are
+                handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
+                ``processes``.
+            processes: run up to this many handlers at once, each in a process of its own, for handlers that use much
+                CPU. The handler must be importable, and cannot see the variables of this process.
+            handler_timeout: with ``processes``, a process that handles one record or batch for longer than this many
+                seconds is killed, and the record or batch has failed. By default, ``stuck_after``.
 
         Raises:
             HandlerFailed: a handler failed permanently, and there is no ``dead_letter``.
@@ -278,14 +302,116 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         target, caller = in_threads(dead_letter), threading.current_thread()
         thread.call(
             lambda: run_handlers(
-                self._session, caller, handler, batch=batch, max_wait=max_wait, policy=policy, dead_letter=target
+                self._session,
+                caller,
+                handler,
+                batch=batch,
+                max_wait=max_wait,
+                policy=policy,
+                dead_letter=target,
+                concurrency=concurrency,
+                order=order,
+                processes=processes,
+                handler_timeout=handler_timeout,
             )
         )
+
+    # ---- control
+
+    def commit(self, shards: Iterable[str] | None = None, *, timeout: float | None = 30.0) -> dict[str, Position]:
+        """Commit all records that are done by now, and return when the lease store has the checkpoints.
+
+        The record that your loop or handler has in hand is not done: acknowledge it first (``ack``) to include it.
+
+        Args:
+            shards: the ids of the shards to commit. ``None`` means all shards that this worker holds.
+            timeout: how many seconds to wait for the lease store. ``None`` means no limit.
+
+        Returns:
+            The checkpoint of each of these shards.
+
+        Raises:
+            WaitTimeout: the lease store has not answered in time. The consumer keeps trying to commit.
+            StoreError: the lease store cannot be used, and waiting will not help.
+            LeaseNotHeld: this worker does not hold the leases of some shards, or lost them before the commit.
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        thread = self._running()
+        refuse_to_wait_in_callback("commit()")
+        return thread.call(lambda: commit(self._session, shards, timeout))
+
+    def pause(self, shards: Iterable[str] | None = None) -> None:
+        """Hand out no more records until ``resume``, and keep the leases.
+
+        When this returns, no further record is handed out. Your code may finish the records that it has, and retries of
+        failed records continue.
+
+        The worker renews the leases of paused shards, and reads ahead until ``prefetch_max_bytes`` is reached. Neither
+        ``idle_timeout`` nor ``until="latest"`` ends a run while a shard is paused.
+
+        Args:
+            shards: the ids of the shards to pause, until they are resumed or their leases end. ``None`` means all
+                shards, including shards that this worker gains later.
+
+        Raises:
+            LeaseNotHeld: this worker does not hold some of these shards. The others are paused.
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        thread = self._running()
+        refuse_to_wait_in_callback("pause()")
+        thread.call(lambda: pause(self._session, shards))
+
+    def resume(self, shards: Iterable[str] | None = None) -> None:
+        """Hand out records again.
+
+        Args:
+            shards: the ids of the shards to resume. Shards that this worker no longer holds are ignored. ``None`` means
+                all shards. If all shards are paused, and you resume some, shards that are gained later stay paused.
+
+        Raises:
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        thread = self._running()
+        refuse_to_wait_in_callback("resume()")
+        thread.call(lambda: resume(self._session, shards))
+
+    def seek(
+        self,
+        position: Position | str | datetime | float | Record[Any],
+        shards: Iterable[str] | None = None,
+        *,
+        timeout: float | None = 30.0,
+    ) -> None:
+        """Continue at another position. Returns when the lease store has the position: a later crash resumes there.
+
+        Records that have already been read are dropped. Your code may finish the record that it has, but acknowledging
+        it has no effect: its ``lease.held`` is false. Other workers, and their shards, are unaffected.
+
+        Args:
+            position: ``"TRIM_HORIZON"``, ``"LATEST"``, an aware datetime, seconds since 1970, a ``Position``, or a
+                record that was read, which is then handed out again.
+            shards: the ids of the shards. ``None`` means all shards that this worker holds. A sequence number needs the
+                id of its shard.
+            timeout: how many seconds to wait for the lease store. ``None`` means that there is no limit.
+
+        Raises:
+            WaitTimeout: the lease store has not answered in time. The consumer keeps trying before it reads again.
+            StoreError: the lease store cannot be used, and waiting will not help.
+            LeaseNotHeld: this worker does not hold some of the shards, is handing them over, or has finished them.
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        thread = self._running()
+        refuse_to_wait_in_callback("seek()")
+        thread.call(lambda: seek(self._session, position, shards, timeout))
 
     # ---- queries
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
-        """Wait until ``is_ready``.
+        """Wait until ``is_ready`` is true.
 
         Raises:
             WaitTimeout: the consumer is not ready after ``timeout`` seconds.

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- P1 and the invariants of the async delivery hold for this delivery, too.
+- P1 and the invariants of the async delivery also hold for this delivery.
 - Any number of threads may wait. The network thread sets the ending and then looks for waiters; a waiter adds itself
   and then looks at the ending. So one of the two always sees the other. Waiters add themselves one at a time: if two
   waiters found no list at the same time, each would create a list, and one waiter would be lost.

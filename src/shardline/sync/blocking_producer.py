@@ -393,8 +393,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         """Send the records that were put before this call, without lingering, and wait for them.
 
         ``flush`` respects the rate limits. It returns the records that are not delivered after ``timeout`` seconds
-        (``None``: no limit): those still in flight, and those that failed during the flush. Records that failed before
-        the call are not returned: see ``on_failure``.
+        (``None`` means no limit): those still in flight, and those that failed during the flush. Records that failed
+        before the call are not returned: see ``on_failure``.
         """
         refuse_to_wait_in_callback("flush()")
         thread = self._running()
@@ -403,7 +403,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         return undelivered(snapshot)
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
-        """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing rights.
+        """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing
+        permissions.
 
         Raises:
             WaitTimeout: the producer has not reached its stream after ``timeout`` seconds.

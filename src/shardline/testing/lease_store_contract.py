@@ -231,7 +231,7 @@ class LeaseStoreContract:
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
-        """Return a function that makes a store for a group and a stream. Each test has rows of its own."""
+        """Return a function that makes a store for a group and a stream. Each test has its own rows."""
         raise NotImplementedError("define the fixture make_store: it returns a function of (group, stream)")
 
     @pytest.fixture

@@ -9,7 +9,8 @@ without an account. It works with ``with`` and with ``async with`` (asyncio and 
 
 Invariants:
 
-- Leaving the block stops the server, whatever happened inside. A start that fails or is cancelled stops it, too.
+- Leaving the block stops the server, whatever happened inside. The server is also stopped if starting fails or is
+  cancelled.
 - ``create_stream`` and ``streams`` bypass HTTP, rate limits, faults and signatures.
 - All methods and properties may be used from any thread while the server runs.
 - A stopped server can be started again, at the same address and with the same clock, faults and request log. Its
@@ -210,7 +211,7 @@ class LocalKinesis:
         self._server.stop()
 
     def outage(self) -> Outage:
-        """Take the server away from its clients, and bring it back at the end of the block::
+        """Make the server unreachable for its clients until the end of the block::
 
             with kinesis.outage():  # or: async with
                 ...  # connections are refused

@@ -36,7 +36,7 @@ def subscribe(expect, kind="TRIM_HORIZON", shard=SHARD_0, consumer="$consumer", 
 SCENARIOS = (
     Scenario(
         "consumer-life",
-        "A consumer is registered, described, listed and removed",
+        "A consumer is registered, described, listed and deregistered",
         streams={"a": Stream(1)},
         consumer_shards=2,
         seconds=90,
@@ -105,7 +105,7 @@ SCENARIOS = (
         "consumer-limit",
         "A stream has at most 20 consumers",
         streams={"a": Stream(1)},
-        not_on_aws="twenty consumers would cost more than all else",
+        not_on_aws="twenty consumers would cost more than all other scenarios together",
         steps=(
             *(
                 step
@@ -128,7 +128,7 @@ SCENARIOS = (
     ),
     Scenario(
         "subscription",
-        "Records are pushed to a subscriber, in JSON and in CBOR; one subscription a shard",
+        "Records are pushed to a subscriber, in JSON and in CBOR; a consumer has one subscription per shard",
         streams={"a": Stream(1)},
         consumer_shards=1,
         seconds=120,
@@ -192,7 +192,7 @@ SCENARIOS = (
     ),
     Scenario(
         "subscription-end",
-        "A subscription ends with its shard, and names the children",
+        "A subscription ends when its shard ends, and its last event names the child shards",
         streams={"a": Stream(1)},
         shards_at_most=2,
         consumer_shards=3,

@@ -35,7 +35,7 @@ SCENARIOS = (
     ),
     Scenario(
         "producer-aggregates",
-        "Our producer packs records together, and all of them arrive",
+        "Our producer aggregates records, and all of them arrive",
         [
             Program(
                 programs.producer_aggregates, {"undelivered": 0, "delivered": 300, "aggregated": True, "records": True}
@@ -61,7 +61,7 @@ SCENARIOS = (
     ),
     Scenario(
         "consumer-reshard",
-        "Two workers of a group read across a split: every record once, the parent's first",
+        "Two workers of a group read across a split: they read every record once, and the parent before its children",
         [Program(programs.consumer_group_across_reshards, {"lost": 0, "twice": 0, "parent_first": True, "shards": 3})],
         ONE,
         shards_at_most=2,

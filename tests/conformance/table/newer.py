@@ -70,7 +70,7 @@ SCENARIOS = (
     ),
     Scenario(
         "account-settings-refused",
-        "Settings of the account that do not exist are refused, and nothing is changed",
+        "Unknown account settings are refused, and nothing is changed",
         seconds=5,
         steps=(
             Call("UpdateAccountSettings", commitment("ODD"), refused("ValidationException")),
@@ -79,7 +79,7 @@ SCENARIOS = (
     ),
     Scenario(
         "account-settings",
-        "An account commits itself to a minimum throughput: then its on-demand streams are kept warm",
+        "After an account commits to a minimum throughput, its on-demand streams can have a warm throughput",
         streams={"a": Stream(4, on_demand=True)},
         account_wide=True,
         seconds=90,
@@ -123,7 +123,7 @@ SCENARIOS = (
     ),
     Scenario(
         "channel-missing",
-        "A channel that is not there, and requests that break a constraint",
+        "Requests for a channel that does not exist, and requests that violate a constraint, are refused",
         streams={"a": Stream(1, shared=True)},
         steps=(
             Call("ListChannels", {"StreamFilter": [{"StreamARN": "$a_arn"}]}, ok({"ChannelSummaries": []})),
@@ -142,9 +142,9 @@ SCENARIOS = (
     ),
     Scenario(
         "channel-life",
-        "A channel is made, described, listed, changed and deleted",
+        "A channel is created, described, listed, changed and deleted",
         streams={"a": Stream(4, on_demand=True)},
-        not_on_aws="it needs a role and a bucket of yours",
+        not_on_aws="it would need a role and a bucket in your account",
         steps=(
             Call(
                 "CreateChannel",

@@ -86,7 +86,7 @@ SCENARIOS = (
     ),
     Scenario(
         "unreadable",
-        "What cannot be read is refused: operations, bodies, types",
+        "Unknown operations, unreadable bodies and wrong types are refused",
         seconds=10,
         steps=(
             Call("NoSuchOperation", {}, bare("UnknownOperationException")),
@@ -127,7 +127,7 @@ SCENARIOS = (
     ),
     Scenario(
         "signatures",
-        "Requests that are not signed, or wrongly signed, are refused",
+        "Requests that are unsigned or have a wrong signature are refused",
         seconds=10,
         steps=(
             signed("right", not_found()),

@@ -181,7 +181,7 @@ SCENARIOS = (
     ),
     Scenario(
         "list-token-expired",
-        "The token of a list expires after five minutes",
+        "The NextToken of a listing expires after five minutes",
         streams={"a": Stream(2, shared=True)},
         seconds=330,
         slow="a token lives for five minutes",
@@ -214,7 +214,7 @@ SCENARIOS = (
     ),
     Scenario(
         "throttled-reads",
-        "A shard takes five GetRecords a second",
+        "A shard allows five GetRecords calls per second",
         streams={"a": Stream(1)},
         seconds=45,
         steps=(

@@ -115,7 +115,7 @@ SCENARIOS = (
     ),
     Scenario(
         "split-refused",
-        "A shard is not split where a child would have no keys; shards that do not touch are not merged",
+        "A split that would leave a child without hash keys is refused, and so is a merge of shards that are not adjacent",
         streams={"a": Stream(3)},
         steps=(
             split(SHARD_0, "0", not_both("0", end=str((1 << 128) // 3 - 1))),
@@ -155,7 +155,7 @@ SCENARIOS = (
     ),
     Scenario(
         "scale",
-        "UpdateShardCount doubles and halves, and no more at once",
+        "UpdateShardCount can at most double or halve the number of shards",
         streams={"a": Stream(2)},
         shards_at_most=4,
         seconds=120,
@@ -207,7 +207,7 @@ SCENARIOS = (
     ),
     Scenario(
         "scale-limit",
-        "UpdateShardCount is granted ten times in 24 hours",
+        "UpdateShardCount is allowed ten times in 24 hours",
         streams={"a": Stream(1)},
         shards_at_most=2,
         not_on_aws="ten changes take many minutes",
@@ -222,7 +222,7 @@ SCENARIOS = (
     ),
     Scenario(
         "list-filters",
-        "Shards are listed by what was open when",
+        "ListShards filters shards by the time at which they were open",
         streams={"a": Stream(1)},
         shards_at_most=2,
         seconds=90,

@@ -62,7 +62,7 @@ SCENARIOS = (
     ),
     Scenario(
         "tags-by-arn",
-        "The tags of a resource, named by its ARN",
+        "Tags are added, listed and removed by the ARN of a resource",
         streams={"a": Stream(1)},
         consumer_shards=1,
         seconds=60,
@@ -88,7 +88,7 @@ SCENARIOS = (
     ),
     Scenario(
         "retention",
-        "Records are kept for a day, or for up to a year",
+        "The retention period can be changed, from one day to one year",
         streams={"a": Stream(1)},
         extended_retention_shards=1,
         seconds=90,
@@ -133,7 +133,7 @@ SCENARIOS = (
     ),
     Scenario(
         "encryption",
-        "Records are encrypted with a key of KMS, and say so",
+        "Encryption with a KMS key is started and stopped, and answers name the encryption",
         streams={"a": Stream(1)},
         seconds=120,
         steps=(
@@ -166,7 +166,7 @@ SCENARIOS = (
     ),
     Scenario(
         "metrics",
-        "Metrics of shards are switched on and off",
+        "Metrics per shard are switched on and off",
         streams={"a": Stream(1)},
         seconds=60,
         steps=(
@@ -224,7 +224,7 @@ SCENARIOS = (
     ),
     Scenario(
         "record-distribution",
-        "An on-demand stream distributes records by key, or by itself",
+        "An on-demand stream distributes records by key, or chooses the shards itself",
         streams={"a": Stream(4, on_demand=True)},
         seconds=90,
         steps=(

@@ -93,7 +93,7 @@ TWO_SHARDS = [shard(SHARD_0, "0", BELOW_HALF), shard(SHARD_1, HALF, LAST_KEY)]
 SCENARIOS = (
     Scenario(
         "stream-life",
-        "A stream is made, described, listed and deleted",
+        "A stream is created, described, listed and deleted",
         makes={"a": Stream(2)},
         seconds=60,
         steps=(
@@ -157,7 +157,7 @@ SCENARIOS = (
     ),
     Scenario(
         "stream-creating",
-        "What a stream answers while it is being made",
+        "While a stream is being created, some operations are refused",
         makes={"a": Stream(1)},
         steps=(
             Call("CreateStream", {"StreamName": "$a", "ShardCount": 1}, ok()),
@@ -201,7 +201,7 @@ SCENARIOS = (
     ),
     Scenario(
         "stream-missing",
-        "Every operation says that a stream is not there, by name and by ARN",
+        "Every operation reports a missing stream, whether it is named by its name or its ARN",
         seconds=20,
         steps=(
             *(Call(name, {"StreamName": "$nothing", **more}, not_found()) for name, more in MISSING.items()),
@@ -219,7 +219,7 @@ SCENARIOS = (
     ),
     Scenario(
         "stream-of-another-account",
-        "A stream of another account that is not there, by its ARN",
+        "A missing stream of another account, named by its ARN, is reported",
         seconds=5,
         steps=(
             Call(
@@ -231,7 +231,7 @@ SCENARIOS = (
     ),
     Scenario(
         "stream-by-arn",
-        "A stream is named by its ARN, or by both; not by two that differ",
+        "A request may name a stream by its ARN, or by name and ARN, if both mean the same stream",
         streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
@@ -314,9 +314,9 @@ SCENARIOS = (
     ),
     Scenario(
         "creating-limit",
-        "Five streams are made at a time, and no more",
+        "At most five streams can be created at the same time",
         makes={f"s{number}": Stream(1) for number in range(6)},
-        not_on_aws="other streams of the run are being made at the same time",
+        not_on_aws="other scenarios create streams at the same time",
         steps=(
             *(Call("CreateStream", {"StreamName": f"$s{number}", "ShardCount": 1}, ok()) for number in range(5)),
             Call(
@@ -332,13 +332,13 @@ SCENARIOS = (
     ),
     Scenario(
         "throttled-control",
-        "DescribeLimits is granted once a second",
+        "DescribeLimits is allowed once per second",
         seconds=10,
         steps=(Flood("DescribeLimits", {}, refused("LimitExceededException"), at_most=30),),
     ),
     Scenario(
         "account-limits",
-        "DescribeLimits gives the account's limits, and a stream that would exceed them is refused",
+        "DescribeLimits returns the account's limits, and a stream that would exceed them is refused",
         streams={"a": Stream(1, shared=True)},
         steps=(
             Call(

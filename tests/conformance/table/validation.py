@@ -28,7 +28,7 @@ def null(*members):
 SCENARIOS = (
     Scenario(
         "validation-streams",
-        "Requests about streams with members that break a constraint",
+        "Requests about streams are refused if a member violates a constraint",
         seconds=15,
         steps=(
             Call("CreateStream", {"ShardCount": 1}, null("streamName")),
@@ -103,7 +103,7 @@ SCENARIOS = (
     ),
     Scenario(
         "validation-records",
-        "Requests to put and read with members that break a constraint",
+        "Requests to put and read records are refused if a member violates a constraint",
         seconds=15,
         steps=(
             Call("PutRecord", {"StreamName": "$nothing", "PartitionKey": "k"}, null("data")),
@@ -174,7 +174,7 @@ SCENARIOS = (
     ),
     Scenario(
         "validation-changes",
-        "Requests to change a stream with members that break a constraint",
+        "Requests to change a stream are refused if a member violates a constraint",
         seconds=15,
         steps=(
             Call("SplitShard", {"StreamName": "$nothing", "NewStartingHashKey": "1"}, null("shardToSplit")),

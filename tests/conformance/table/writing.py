@@ -44,7 +44,7 @@ SCENARIOS = (
     ),
     Scenario(
         "put-record-order",
-        "A record is put after another one, by its sequence number",
+        "SequenceNumberForOrdering puts a record after another one",
         streams={"a": Stream(1, shared=True)},
         steps=(
             Call(
@@ -65,7 +65,7 @@ SCENARIOS = (
     ),
     Scenario(
         "put-records",
-        "Records of one request go to their shards, in order",
+        "The records of one request are stored in the shards of their keys, in order",
         streams={"a": Stream(2, shared=True)},
         steps=(
             Call(
@@ -92,7 +92,7 @@ SCENARIOS = (
     ),
     Scenario(
         "put-sizes",
-        "A record has at most 1 MiB with its key, unless the stream takes more; a request has at most 10 MiB",
+        "A record with its key may be 1 MiB, unless the stream accepts more, and a request may be 10 MiB",
         streams={"a": Stream(1)},
         put_units=200,
         seconds=45,
@@ -133,7 +133,7 @@ SCENARIOS = (
     ),
     Scenario(
         "throttled-writes",
-        "A shard takes 1,000 records a second: the entries beyond are refused, one by one",
+        "A shard accepts 1,000 records per second; further entries are refused one by one",
         streams={"a": Stream(1)},
         put_units=30_000,
         seconds=45,
@@ -157,7 +157,7 @@ SCENARIOS = (
     ),
     Scenario(
         "throttled-put-record",
-        "A shard takes 1 MiB a second: a PutRecord beyond is refused",
+        "A shard accepts 1 MiB per second; a PutRecord that exceeds this is refused",
         streams={"a": Stream(1)},
         put_units=900,
         seconds=45,

@@ -105,7 +105,7 @@ def test_p7_room_is_given_in_the_order_of_waiting_and_who_is_out_of_time_leaves(
         thread = threading.Thread(target=wait, args=(name, timeout))
         threads.append(thread)
         thread.start()
-        while len(intake.waiters) < len(threads):
+        while len(intake.waiters) + len(order) < len(threads):  # on a busy machine, "b" may already have left
             time.sleep(0.001)
     threads[1].join()
     queue.notify()

@@ -13,7 +13,7 @@ from shardline.core.consumer.grant import Grant
 from shardline.core.failures import Failure, FailureKind
 from shardline.events import EventSource
 from shardline.model.lease import Checkpoint
-from shardline.model.position import TRIM_HORIZON
+from shardline.model.position import TRIM_HORIZON, at_timestamp
 
 SOURCE = EventSource("consumer", "orders", "billing", "worker-1")
 DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "not you")
@@ -115,7 +115,7 @@ def test_a_hook_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (produced.ChannelsFound(1), "WARNING", "the stream has 1 channel, which reads records by schema: nothing is"),
         (produced.ChannelsFound(2), "WARNING", "2 channels, which read records by schema"),
         (produced.AggregationStopped(DENIED), "WARNING", "(AccessDeniedException: not you): aggregation stops"),
-        (produced.RecordsDelivered(1, 1, "s-1", 0.1), None, ""),
+        (produced.RecordsDelivered(1, 1, 0.1, ()), None, ""),
         (produced.ProducerMeasured(1, 1, 2, 0.1, 1, ()), None, ""),
         (
             consumed.LeaseGained("s-1", Grant("s-1", 1, NEVER), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), None),
@@ -128,6 +128,16 @@ def test_a_hook_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (consumed.HandOverAsked("s-1", "other", 1.0), "INFO", "other asks for s-1"),
         (consumed.HandOverOverdue("s-1"), "WARNING", "before its handler has finished: the handler is cancelled"),
         (consumed.TooManyUnacknowledged("s-1", 7), "WARNING", "7 records of s-1 are not acknowledged"),
+        (
+            consumed.ShardSought(
+                "s-1", Grant("s-1", 1, NEVER), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), None, at_timestamp(7)
+            ),
+            "WARNING",
+            "seek moved s-1 from AT_TIMESTAMP(7.0) to TRIM_HORIZON",
+        ),
+        (consumed.ShardsPaused(("s-1", "s-2"), is_all=False), "INFO", "paused: s-1, s-2"),
+        (consumed.ShardsPaused((), is_all=True), "INFO", "paused: no shards, and every shard that is gained later"),
+        (consumed.ShardsResumed(("s-1",), is_all=False), "INFO", "resumed: s-1"),
         (consumed.HandlerStuck("s-1", "49", 2, 9, 3.14), "WARNING", "s-1 has had record 49/2 for 3.1 s"),
         (consumed.HandlerRecovered("s-1", 3.14), "WARNING", "the handler of s-1 continues, after 3.1 s"),
         (consumed.ReadFailed("s-1", "GetRecords", DENIED, 1.0), "WARNING", "GetRecords of s-1 failed: AccessDenied"),

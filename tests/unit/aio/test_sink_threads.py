@@ -99,6 +99,49 @@ def test_a_sink_is_opened_first_and_closed_last_in_its_own_thread(make):
     assert sink.calls == [("open", SOURCE, "shardline sink Recorder"), 1, "close"]
 
 
+class Summing:
+    """A sink that adds up its events, and writes their sum once per batch."""
+
+    def __init__(self, error=None):
+        self.total = 0
+        self.written = []
+        self.error = error
+
+    def __call__(self, event):
+        self.total += event
+
+    def end_batch(self):
+        total, self.total = self.total, 0
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.written.append(total)
+
+
+def test_a_sink_is_told_when_all_waiting_events_were_passed(make):
+    sink = Summing()
+    threads = make(sink)
+    for _ in range(100):
+        threads.emit([1, 1])
+    wait_until(lambda: sum(sink.written) == 200)
+    assert len(sink.written) < 100
+    threads.emit([1])
+    threads.wait_blocking()
+    assert sum(sink.written) == 201
+    assert sink.total == 0
+
+
+def test_an_exception_at_the_end_of_a_batch_is_logged_and_the_sink_gets_further_events(make, lines):
+    sink = Summing(ValueError("no"))
+    threads = make(sink)
+    threads.emit([1])
+    wait_until(lambda: sink.error is None)
+    threads.emit([2])
+    threads.wait_blocking()
+    assert sum(sink.written) == 2
+    assert ("ERROR", "s: the sink Summing failed; life goes on") in lines()
+
+
 def test_a_callable_that_was_not_opened_is_not_closed(make):
     calls = []
     threads = make(Opened(calls))

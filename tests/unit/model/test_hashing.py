@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from shardline._speedups import pure_twins
 from shardline.errors import UsageError
 from shardline.model import hashing
 from shardline.model.hashing import (
@@ -15,7 +16,9 @@ from shardline.model.hashing import (
     WHOLE_RING,
     HashRange,
     check_partition_key,
+    hash_digest_of,
     hash_key_of,
+    keys_in_range,
     parse_explicit_hash_key,
 )
 
@@ -224,3 +227,23 @@ def test_half_the_ring_has_half_the_share():
 
 def test_ranges_sort_by_where_they_start():
     assert sorted([HashRange(10, 19), HashRange(0, 9)]) == [HashRange(0, 9), HashRange(10, 19)]
+
+
+def test_the_cache_of_keys_in_range_is_bounded(monkeypatch):
+    keys_in_range = pure_twins["keys_in_range"]
+    monkeypatch.setitem(keys_in_range.__globals__, "KNOWN_KEYS_MAX", 2)
+    known = {}
+    for number in range(9):
+        assert keys_in_range([f"k{number}", "k0"], *WHOLE_RING.digests, known) == [True, True]
+        assert len(known) <= 4
+    assert known
+
+
+def test_keys_in_range_compares_both_ends():
+    digest, keys = hash_digest_of("k"), ["k", "other", "k"]
+    assert keys_in_range(keys, digest, digest, {}) == [True, False, True]
+    assert keys_in_range(keys, digest, b"\xff" * 16, {}) == [True, hash_digest_of("other") > digest, True]
+
+
+def test_a_range_as_digests():
+    assert HashRange(1, 256).digests == (bytes(15) + b"\x01", bytes(14) + b"\x01\x00")

@@ -60,7 +60,7 @@ def test_what_is_no_str_is_refused_by_its_type(value):
         SequenceNumber.parse(value)
 
 
-@pytest.mark.parametrize(("number", "sub_sequence"), [(-1, 0), (0, -1)])
+@pytest.mark.parametrize(("number", "sub_sequence"), [(-1, 0), (0, -2)])
 def test_negative_numbers_are_refused(number, sub_sequence):
     with pytest.raises(UsageError, match="not negative"):
         SequenceNumber(number, sub_sequence)

@@ -4,13 +4,13 @@ Invariants:
 
 - Fixed credentials are looked up once. Refreshable credentials are looked up every ``RECHECK`` seconds, and botocore
   refreshes them 15 minutes before they expire.
-- At most one look-up is in flight. Requests with usable credentials do not wait for the look-up. Requests that wait
+- At most one lookup is in flight. Requests with usable credentials do not wait for the lookup. Requests that wait
   share the outcome, even if it is a failure.
 - Credentials that the service refused are dropped, and the whole chain is asked again. ``replace`` returns the result
-  of a look-up that began after the refusal. These look-ups begin at least ``PAUSE`` seconds apart. If the chain returns
+  of a lookup that began after the refusal. These lookups begin at least ``PAUSE`` seconds apart. If the chain returns
   the same credentials, they stay in use, and no other request waits when they are refused again.
-- No request waits for a look-up longer than ``limit``, because a ``credential_process`` may hang. A timeout is a
-  transient failure: the retry waits for the same look-up. Cancelling a request ends its wait.
+- No request waits for a lookup longer than ``limit``, because a ``credential_process`` may hang. A timeout is a
+  transient failure: the retry waits for the same lookup. Cancelling a request ends its wait.
 """
 
 from math import inf
@@ -24,16 +24,16 @@ from shardline.errors import CredentialsError
 from shardline.model.credentials import Credentials
 
 RECHECK: Final = 60.0
-"""Seconds between look-ups of refreshable credentials."""
+"""Seconds between lookups of refreshable credentials."""
 RETRY: Final = 10.0
-"""Seconds from a failed look-up until the next one, while the current credentials stay in use."""
+"""Seconds from a failed lookup until the next one, while the current credentials stay in use."""
 PAUSE: Final = 1.0
-"""Minimum number of seconds between look-ups after refusals."""
+"""Minimum number of seconds between lookups after refusals."""
 _LIMIT: Final = 30.0
 
 
 class CredentialChain(Protocol):
-    """A blocking source of credentials."""
+    """Looks up credentials. Its methods block."""
 
     def credentials(self, *, reload: bool) -> tuple[Credentials, bool]:
         """Return the current credentials, and whether they can change."""
@@ -52,8 +52,8 @@ class CredentialSource:
         self._current = fixed
         self._recheck_at: float | None = None
         self._refused: Credentials | None = None
-        self._replacements = 0  # number of look-ups after refusals
-        self._replaced_at = -inf  # when the last of these look-ups began, by the event loop's clock
+        self._replacements = 0  # number of lookups after refusals
+        self._replaced_at = -inf  # when the last of these lookups began, by the event loop's clock
         self._failure: Failure | None = None
         self._look_ups = 0
         self._look_up_lock = anyio.Lock()
@@ -68,7 +68,7 @@ class CredentialSource:
         return self._current  # even while another request looks up new ones
 
     async def replace(self, refused: Credentials, now: float) -> Credentials | Failure:
-        """Return the credentials to use after the service has refused ``refused``: new ones, or the same again."""
+        """Return the credentials to use after the service has refused ``refused``: new or unchanged ones."""
         before = self._replacements
         current = self._current
         if self._chain is None or (current is not None and current != refused):
@@ -78,20 +78,20 @@ class CredentialSource:
             self._current = None
         async with self._look_up_lock:
             if self._replacements != before or self._current not in {None, refused}:
-                return self._current or self._failure or refused  # from a look-up that began after the refusal
+                return self._current or self._failure or refused  # from a lookup that began after the refusal
             await anyio.sleep(max(0.0, self._replaced_at + PAUSE - anyio.current_time()))
             self._replacements += 1
             self._replaced_at = anyio.current_time()
             return await self._look_up(now)
 
     async def get(self, now: float) -> Credentials | Failure:
-        """Return the credentials, after a look-up if one is due."""
+        """Return the credentials, after a lookup if one is due."""
         before = self._look_ups
         async with self._look_up_lock:
             if self._current is not None and (self._recheck_at is None or now < self._recheck_at):
                 return self._current
             if self._look_ups != before and self._failure is not None:
-                return self._failure  # from the look-up that we waited for
+                return self._failure  # from the lookup that we waited for
             return await self._look_up(now)
 
     async def _look_up(self, now: float) -> Credentials | Failure:
@@ -115,7 +115,7 @@ class CredentialSource:
         return found
 
     def _not_found(self, error: CredentialsError, now: float) -> Credentials | Failure:
-        # If there were credentials before, the next look-up may find new ones, so the failure is retryable.
+        # If credentials have been found before, the next lookup may find new ones, so the failure is retryable.
         kind = FailureKind.NO_CREDENTIALS if self._refused is None else FailureKind.EXPIRED_CREDENTIALS
         return self._keep_or_fail(Failure(kind, "NoCredentials", str(error), maybe_received=False), now)
 
@@ -129,7 +129,7 @@ class CredentialSource:
         )
 
     def _keep_or_fail(self, failure: Failure, now: float) -> Credentials | Failure:
-        """Handle a failed look-up: return the current credentials if there are any, otherwise the failure."""
+        """Handle a failed lookup: return the current credentials if there are any, otherwise the failure."""
         if self._current is not None:  # they may still be valid: look again soon
             self._recheck_at = now + RETRY
             return self._current

@@ -6,7 +6,7 @@ Invariants:
 - Otherwise botocore's rules decide, by operation and ARN. The endpoint for each pair of operation and ARN is looked up
   once.
 - No password gets into a message, not even from an invalid URL.
-- No request waits for the rules longer than ``limit``, because the rules may need credentials, whose look-up may hang.
+- No request waits for the rules longer than ``limit``, because the rules may need credentials, whose lookup may hang.
   A timeout is a transient failure. Cancelling a request ends its wait.
 """
 
@@ -33,7 +33,7 @@ _LOGIN: Final = re.compile(r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNOREC
 
 
 class EndpointRules(Protocol):
-    """The source of endpoints. Blocking."""
+    """Finds the endpoint of a call. Its methods block."""
 
     def endpoint(self, operation: str, params: Mapping[str, object]) -> str: ...
 
@@ -93,7 +93,7 @@ class Endpoints:
         self._calls = BlockingCalls[str]()
 
     def cached(self, operation: str, arn: str | None) -> Endpoint | None:
-        """Return the endpoint if it is known."""
+        """Return the endpoint if it has already been looked up, otherwise ``None``."""
         return self._fixed or self._known.get((operation, arn))
 
     async def find(self, operation: str, routing: Mapping[str, object], arn: str | None) -> Endpoint | Failure:

@@ -61,7 +61,7 @@ class SignedHttp:
         self._wall_time = wall_time
         self._clock_offset = 0.0
         self._last_date: tuple[str, float] = ("", 0.0)  # the Date header of the last response, and when it arrived
-        # This is a limiter of our own: all of anyio's default threads may be occupied by callers that wait for this
+        # This is our own limiter: all of anyio's default threads may be occupied by callers that wait for this
         # request.
         self._hashing = anyio.CapacityLimiter(4)
         self._signer: Signer | None = None

@@ -25,7 +25,7 @@ from shardline.errors import UsageError
 @final
 @dataclass(slots=True, eq=False)
 class Connection:
-    """An open connection on a route."""
+    """An open connection, and the route on which it was opened."""
 
     route: Route
     stream: WireStream

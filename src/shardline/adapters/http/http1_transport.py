@@ -7,7 +7,7 @@ Invariants:
 
 - One call is one request. Nothing is retried, redirected, decompressed or cached.
 - Every error of a request is returned as a ``Failure``. Only cancellation is raised.
-- Connecting (with name look-up, proxy and TLS), sending a slice and receiving each have a timeout, so that a silent
+- Connecting (with name lookup, proxy and TLS), sending a slice and receiving each have a timeout, so that a silent
   server cannot block a request. A response that is not an event stream also has a timeout as a whole
   (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
 - After ``close``, nothing is sent, and requests in flight end.
@@ -15,6 +15,7 @@ Invariants:
   at once, even when its request is cancelled.
 """
 
+import math
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -118,9 +119,9 @@ class Http1Transport:
             if time_left <= 0 and not reader.complete:
                 raise TimeoutError
 
-    async def receive(self, connection: Connection, reader: ResponseReader, time_left: float | None = None) -> int:
+    async def receive(self, connection: Connection, reader: ResponseReader, time_left: float) -> int:
         """Receive the next bytes, and return their number."""
-        data = await connection.stream.receive(self._timeout if time_left is None else time_left)
+        data = await connection.stream.receive(min(time_left, self._timeout))
         if data:
             reader.feed(data)
         else:
@@ -153,13 +154,13 @@ class _Http1Stream:
         self.status = reader.status
         self.headers: Mapping[str, str] = reader.headers
 
-    async def next_chunk(self) -> bytes | Failure | None:
+    async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see HttpStream
         try:
             while True:
                 chunk = self._reader.take()
                 if chunk or self._reader.complete:
                     return chunk or None
-                await self._transport.receive(self._connection, self._reader)
+                await self._transport.receive(self._connection, self._reader, timeout)
         except (OSError, HttpError) as error:
             return self._transport.failure(error, self._connection, self._reader)
 

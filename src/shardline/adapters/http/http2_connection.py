@@ -10,8 +10,9 @@ Invariants:
 - Each exchange ends exactly once: complete, failed or cancelled. The connection then forgets it.
 - A failure has ``maybe_received`` set unless the server refused the stream, or sent a GOAWAY that excludes the stream.
 - The server cannot make us buffer an unbounded amount. A response that is read as a whole has at most
-  ``BODY_MAX_BYTES``. Of a response that is read in chunks, at most ``STREAM_WINDOW`` bytes are buffered: the server may
-  send more bytes only when the caller has taken some of them. An exchange that is not read does not delay the others,
+  ``BODY_MAX_BYTES``. Of a response that is read in chunks, at most ``STREAM_WINDOW`` bytes are buffered, or up to
+  ``STREAM_WINDOW_MAX`` once its caller has shown that it keeps up: the server may send more bytes only when the caller
+  has taken the bytes that arrived. An exchange that is not read does not delay the others,
   because the window of the connection is reopened as soon as bytes arrive. If the server does not read the frames that
   it makes us send, we stop reading from it (``is_congested``).
 - A body is sent as far as the windows of the server allow, in frames of a size that the server accepts, and in turn
@@ -24,6 +25,7 @@ Invariants:
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
+from struct import Struct
 from typing import TYPE_CHECKING, Final, final
 
 from h2 import events
@@ -35,6 +37,7 @@ from h2.settings import SettingCodes, Settings
 from hpack import NeverIndexedHeaderTuple
 
 from shardline.adapters.http.http_failures import broken
+from shardline.codec.byte_chunks import ByteChunks
 from shardline.codec.http1 import BODY_MAX_BYTES, HEAD_MAX_BYTES, HttpError, parse_length
 from shardline.ports import Body
 
@@ -45,6 +48,8 @@ STREAMS_MAX: Final = 100
 """Maximum number of open exchanges per connection. It is limited because all of them fail if the connection breaks."""
 STREAM_WINDOW: Final = 256 * 1024
 """Large enough for 2 MB/s, the most that a shard sends to a consumer, at a round trip of 100 ms."""
+STREAM_WINDOW_MAX: Final = 1024 * 1024
+"""The window of a response that is taken as fast as it arrives. A larger window needs fewer WINDOW_UPDATE frames."""
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 FRAME_MAX: Final = 64 * 1024
 OUTPUT_MAX: Final = 256 * 1024
@@ -54,6 +59,7 @@ _DEFAULT_WINDOW: Final = 65_535  # the initial window of an HTTP/2 connection
 _LAST_STREAM: Final = 2**31 - 1
 
 _HEAD: Final = 9
+_FRAME_HEAD: Final = Struct(">BHBBI")  # the length in three bytes, type, flags, number of the stream
 _DATA, _RST_STREAM, _SETTINGS, _GOAWAY, _WINDOW_UPDATE = 0, 3, 4, 7, 8
 _END_STREAM, _ACK, _PADDED = 0x1, 0x1, 0x8
 _GOAWAY_MIN: Final = 8
@@ -73,7 +79,7 @@ class Exchange:
 
     __slots__ = (
         "body", "complete", "consumed", "credit", "expected", "failure", "headers", "heard_at", "is_whole", "moved_at",
-        "number", "received", "sent_at", "status", "unsent",
+        "number", "received", "sent_at", "status", "unsent", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, body: Body, now: float, *, is_whole: bool) -> None:
@@ -90,9 +96,11 @@ class Exchange:
         self.status = 0
         """The HTTP status; 0 until the head of the response has arrived."""
         self.headers: dict[str, str] = {}
-        self.body = bytearray()
+        self.body = ByteChunks()
         self.received = 0
         self.expected: int | None = None
+        self.window = STREAM_WINDOW
+        """The number of bytes that the server may send before the caller takes any of them."""
         self.credit = STREAM_WINDOW
         self.consumed = 0
         self.complete = False
@@ -120,8 +128,7 @@ class Http2Connection:
         self._can_send = False  # whether some window may be open
         self._output: list[bytes | memoryview] = []
         self._output_bytes = 0
-        self._held: list[bytes] = []  # the received part of a frame that is not complete
-        self._held_bytes = 0
+        self._held = ByteChunks()  # the received part of a frame that is not complete: less than ``_needed``
         self._needed = _HEAD
         self._credit = CONNECTION_WINDOW
         self._consumed = 0
@@ -188,16 +195,16 @@ class Http2Connection:
         return exchange
 
     def take(self, exchange: Exchange) -> bytes:
-        """Return the part of a response's body that has arrived since the last call."""
-        body = bytes(exchange.body)
-        exchange.body.clear()
-        if not exchange.is_whole:
-            exchange.consumed += len(body)
-            self._reopen_window(exchange)
-        return body
+        """Return the next bytes of a response's body that have arrived, or the whole body if it is read as a whole."""
+        if exchange.is_whole:
+            return exchange.body.take()
+        chunk = exchange.body.take_some()
+        exchange.consumed += len(chunk)
+        self._reopen_window(exchange)
+        return chunk
 
     def want_whole(self, exchange: Exchange) -> None:
-        """Read the rest of the response as a whole."""
+        """Buffer the rest of the response as a whole, instead of letting the caller take it in chunks."""
         if not exchange.is_whole:
             exchange.is_whole = True
             exchange.consumed += len(exchange.body)
@@ -217,20 +224,14 @@ class Http2Connection:
             return
         self.heard_at = now
         self._is_pinged = False
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes < self._needed:
-            return
-        buffer = data if len(self._held) == 1 else b"".join(self._held)
         try:
-            at = self._read_frames(buffer, now)
+            at = self._complete_frame(data, now) if self._held else 0
+            if not self._held:
+                at = self._read_frames(data, at, now)
+                self._held.append(data[at:])
         except (ProtocolError, HttpError) as error:
             self._collect()  # h2 has queued a GOAWAY with the reason
             self._break("BadAnswer", _words(error), now)
-            return
-        rest = buffer[at:]
-        self._held = [rest] if rest else []
-        self._held_bytes = len(rest)
 
     def handle_end(self, code: str, detail: object, now: float) -> None:
         """Handle the end of the connection, or an error that ends it. ``code`` is a code of ``http_failures``."""
@@ -276,12 +277,27 @@ class Http2Connection:
 
     # ---- frames that arrive
 
-    def _read_frames(self, buffer: bytes, now: float) -> int:
-        """Read all complete frames. Returns where the next one begins."""
-        at = 0
-        while len(buffer) - at >= _HEAD:
-            length, kind, flags = int.from_bytes(buffer[at : at + 3], "big"), buffer[at + 3], buffer[at + 4]
-            number = int.from_bytes(buffer[at + 5 : at + _HEAD], "big") & _LAST_STREAM
+    def _complete_frame(self, data: bytes, now: float) -> int:
+        """Read the frame whose first part arrived earlier. Returns where the next frame begins in ``data``.
+
+        Only this frame is copied. Joining everything that arrived would copy every byte once more.
+        """
+        at, held = 0, self._held
+        while held and at < len(data) and not self.is_over:
+            missing = self._needed - len(held)
+            held.append(data[at : at + missing])
+            at += missing
+            if len(held) == self._needed:
+                frame = held.take()
+                if not self._read_frames(frame, 0, now):  # only the head is complete, and ``_needed`` is now known
+                    held.append(frame)
+        return min(at, len(data))
+
+    def _read_frames(self, buffer: bytes, at: int, now: float) -> int:
+        """Read all complete frames from ``at`` on. Returns where the first incomplete one begins."""
+        while len(buffer) - at >= _HEAD and not self.is_over:
+            length_high, length_low, kind, flags, number = _FRAME_HEAD.unpack_from(buffer, at)
+            length, number = length_high << 16 | length_low, number & _LAST_STREAM
             if not self.is_ready and (kind != _SETTINGS or number or flags & _ACK):
                 self.speaks_http1 = buffer.startswith(b"HTTP/1.")
                 raise HttpError("it does not speak HTTP/2")
@@ -300,8 +316,6 @@ class Http2Connection:
                     self._handle(event, now)
                 self._collect()
             at = end
-            if self.is_over:
-                break
         self._needed = _HEAD
         return at
 
@@ -365,7 +379,7 @@ class Http2Connection:
         if fault:
             self._reject(exchange, fault, now)
             return
-        exchange.body += payload
+        exchange.body.append(payload)
         if flags & _END_STREAM:
             self._finish(exchange, now)
             # h2 would compare the declared length with the data that it has seen. It sees no data, so make it regard
@@ -441,7 +455,7 @@ class Http2Connection:
         """End the connection because of an error."""
         self.is_over = True
         self.failure = broken(code, self._host, detail)
-        self._held, self._held_bytes = [], 0
+        self._held = ByteChunks()
         for exchange in list(self._exchanges.values()):
             is_cut = code == "ConnectionReset" and detail == "" and exchange.status
             words = "the answer was cut short" if is_cut else detail or "closed by the server"
@@ -469,10 +483,15 @@ class Http2Connection:
         self._output.append(_frame(_WINDOW_UPDATE, 0, number, size.to_bytes(4, "big")))
 
     def _reopen_window(self, exchange: Exchange) -> None:
-        if exchange.consumed >= STREAM_WINDOW // 2 and not exchange.is_over:
-            self._open_window(exchange.number, exchange.consumed)
-            exchange.credit += exchange.consumed
-            exchange.consumed = 0
+        """Let the server send as many bytes as were taken, and more, once the caller has taken everything."""
+        is_taken = exchange.is_whole or not exchange.body
+        if exchange.is_over or not is_taken or exchange.consumed < exchange.window // 2:
+            return
+        more = min(exchange.window, STREAM_WINDOW_MAX - exchange.window)
+        self._open_window(exchange.number, exchange.consumed + more)
+        exchange.window += more
+        exchange.credit += exchange.consumed + more
+        exchange.consumed = 0
 
     def _send_bodies(self, now: float) -> None:
         """Send a frame of each body in turn, until ``OUTPUT_MAX`` bytes are sent or no window is open."""
@@ -540,7 +559,7 @@ def _without_padding(payload: memoryview) -> memoryview:
 
 
 def _body_fault(exchange: Exchange) -> str:
-    """Return the fault of a response whose body continues, or an empty text if there is no fault."""
+    """Return why a response whose body is still arriving is invalid, or an empty text if it is valid."""
     if not exchange.status:
         return "its body comes before its head"
     if exchange.expected is not None and exchange.received > exchange.expected:

@@ -1,8 +1,8 @@
 """Sends requests over HTTP/2, on asyncio and trio.
 
 Many exchanges share few connections. ``http2_connection`` decides what to send; this shell moves the bytes. Each
-connection has two tasks of its own, so that the server's pings are answered while no caller reads, and so that a
-cancelled caller never leaves a frame half sent.
+connection has its own two tasks, so that the server's pings are answered while no caller reads, and so that a cancelled
+caller never leaves a frame half sent.
 
 A server announces HTTP/2 during the TLS handshake (ALPN), or, without TLS, by its response to our preface. HTTP/1.1 is
 used if the server does not speak HTTP/2, or if a proxy forwards plain requests.
@@ -22,6 +22,7 @@ Invariants:
 """
 
 import logging
+import math
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
@@ -176,7 +177,7 @@ class Http2Transport:
         return None
 
     async def _greet(self, pool: "_Pool", stream: WireStream) -> "_Link | _OnlyHttp1 | Failure":
-        """Exchange prefaces with the server."""
+        """Send our HTTP/2 preface on a new connection, and wait for the server's settings."""
         route = pool.route
         if route.tls and stream.protocol != "h2":
             await stream.abort()
@@ -312,7 +313,7 @@ class _Link:
         return call
 
     def leave(self, exchange: "Exchange") -> None:
-        """End a caller's exchange."""
+        """Forget an exchange, because its caller is done with it. Cancel it if it is not complete."""
         self.machine.cancel(exchange, anyio.current_time())
         del self._calls[exchange]
         self.pump()
@@ -420,8 +421,9 @@ class _Call:
         failure = await self._wait_for_answer(whole=True)
         return self._link.machine.take(self._exchange) if failure is None else failure
 
-    async def next_chunk(self) -> bytes | Failure | None:
+    async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see HttpStream
         exchange = self._exchange
+        limit = min(timeout, self._link.settings.read_timeout)
         while True:
             if exchange.body:
                 chunk = self._link.machine.take(exchange)
@@ -429,7 +431,7 @@ class _Call:
                 return chunk
             if exchange.is_over:
                 return exchange.failure
-            if not await self.changed.wait(self._link.settings.read_timeout):
+            if not await self.changed.wait(limit):
                 return self._time_out()
 
     async def _wait_for_answer(self, *, whole: bool) -> Failure | None:

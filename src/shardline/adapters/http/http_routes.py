@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Connecting takes at most ``connect_timeout``, including name look-up, proxy, TLS and the start of the protocol.
+- Connecting takes at most ``connect_timeout``, including name lookup, proxy, TLS and the start of the protocol.
 - No connection leaks: a connection that fails half-way, or whose caller is cancelled, is closed.
 - After ``close``, no connection is opened, and attempts in progress end.
 """
@@ -79,7 +79,7 @@ def find_route(url: str, proxies: Mapping[str, str] | None) -> Route:
 
 @final
 class Connector:
-    """Opens connections."""
+    """Opens connections on routes, within ``connect_timeout``."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Connector:
             self._connecting.add(scope)
             try:
                 made = await self._open(route, begin)
-            except UnicodeError:  # the name cannot be encoded for a look-up
+            except UnicodeError:  # the name cannot be encoded for a lookup
                 made = broken("DnsError", route.host)
             except (OSError, HttpError) as error:
                 made = _not_connected(error, route)
@@ -124,7 +124,7 @@ class Connector:
             return stream
         try:
             made = await begin(stream)
-        except BaseException:  # cancelled, too
+        except BaseException:  # also after a cancellation
             await stream.abort()
             raise
         if isinstance(made, Failure):
@@ -148,7 +148,7 @@ class Connector:
             if status == _OK:
                 await stream.start_tls(await self._context(), route.name)
                 return stream
-        except BaseException:  # cancelled, too
+        except BaseException:  # also after a cancellation
             await stream.abort()
             raise
         await stream.abort()

@@ -74,7 +74,7 @@ class Proxy:
 
     @property
     def authorization(self) -> str:
-        """The value of a Proxy-Authorization header."""
+        """The value of the Proxy-Authorization header for this proxy."""
         login = f"{self.username or ''}:{self.password or ''}".encode()
         return f"Basic {b64encode(login).decode()}"
 

@@ -1,7 +1,7 @@
 """Sends and receives bytes over sockets, on asyncio and trio.
 
-There are two implementations of one small interface. On asyncio and uvloop, it is our own ``asyncio.Protocol``, which
-costs less per call than anyio's streams (ADR 5 gives the figures). On trio, it uses anyio's streams.
+There are two implementations of one small interface. The one for asyncio and uvloop is our own ``asyncio.Protocol``,
+which costs less per call than anyio's streams (ADR 5 gives the figures). The one for trio uses anyio's streams.
 
 Invariants:
 
@@ -9,7 +9,7 @@ Invariants:
 - ``receive`` returns ``b""`` when the peer has closed its side. A broken connection raises an ``OSError``.
 - ``abort`` closes the connection at once. A ``send`` or ``receive`` that waits raises an error.
 - When more than 1 MiB is unread, reading pauses, so that the peer must wait.
-- A name look-up that hangs blocks nothing: connecting can be cancelled, and the loop can end.
+- A name lookup that hangs blocks nothing: connecting can be cancelled, and the loop can end.
 """
 
 import asyncio
@@ -200,7 +200,7 @@ async def dial(name: str, port: int, context: ssl.SSLContext | None) -> WireStre
 
 
 async def look_up(name: str, port: int) -> _Addresses:
-    """Return the addresses of a host, on asyncio. Trio's own look-up is cancellable and needs no replacement."""
+    """Return the addresses of a host, on asyncio. Trio's own lookup is cancellable and needs no replacement."""
 
     def ask() -> _Addresses:
         return cast("_Addresses", socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM))
@@ -216,7 +216,7 @@ async def look_up(name: str, port: int) -> _Addresses:
 
 
 def _is_address(name: str) -> bool:
-    """Whether the name is an IP address, which needs no look-up."""
+    """Whether the name is an IP address, which needs no lookup."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -182,7 +182,7 @@ class DynamoDbLeases:
             return items
         found = {GroupOnStream(*group_and_stream(item)) for item in filter(is_lease, items)}
         unnamed = GroupOnStream(None, None)
-        # If some rows name their group, a KCL's rows in the same table belong to that group, too.
+        # If some rows name their group, a KCL's rows in the same table also belong to that group.
         return sorted(found - {unnamed}) or [unnamed] * bool(found)
 
     async def close(self) -> None:

@@ -9,9 +9,9 @@ Invariants:
   ``ownerSwitchesSinceCheckpoint``, the reader throws. ``parentShardId`` is a set, in spite of its name, and absent when
   empty.
 - Our own attributes begin with ``shardline``, and Java ignores them. They store the group and the stream of a row (KCL
-  tables do not name them), the time since which a checkpoint is LATEST, and the process that took the lease: its owner
-  name, its random id and its lease duration. Java keeps these attributes when it takes a lease. Therefore they include
-  the owner name, and count only while this name equals ``leaseOwner``.
+  tables do not name them), the time to which a checkpoint at LATEST is pinned, and the process that took the lease: its
+  owner name, its random id and its lease duration. Java keeps these attributes when it takes a lease. Therefore they
+  include the owner name, and count only while this name equals ``leaseOwner``.
 - A row that cannot be read raises ``RowError`` and nothing else.
 """
 

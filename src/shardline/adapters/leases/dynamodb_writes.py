@@ -1,7 +1,7 @@
 """Translates lease operations into conditional writes of DynamoDB.
 
 The conditions are those of ``core.leases``, written as DynamoDB expressions. They contain the KCL's conditions, and
-also check the name of the holder.
+also check the holder's name.
 
 Invariants:
 
@@ -84,7 +84,7 @@ class _Change:
 
 
 def request_of(operation: LeaseOperation, table: str, group: str, stream: str) -> tuple[str, dict[str, object]]:
-    """Return the DynamoDB operation and its members."""
+    """Return the DynamoDB operation that carries out a lease operation, and the members of its request."""
     ours = {":group": text(group), ":stream": text(stream)}
     always: dict[str, object] = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if isinstance(operation, CreateLease):

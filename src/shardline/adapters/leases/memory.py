@@ -3,7 +3,7 @@
 Invariants:
 
 - Stores from ``shared`` with the same group and stream share their rows, on every event loop and in every thread. A
-  store that is created directly has rows of its own.
+store that is created directly has its own rows.
 """
 
 import threading

@@ -23,6 +23,7 @@ FORMS: Final = (
     "sqlite:////absolute/path.db",
     "redis://[user:password@]host[:port][/database]",
     "rediss://... (the same over TLS)",
+    "postgresql://[user:password@]host[:port][/database]",
     "dynamodb://table[?region=...&endpoint_url=...&kcl_failover=...]",
 )
 _NAME_MAX: Final = 256
@@ -81,6 +82,8 @@ def _from_url(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
             return _sqlite(url, group, stream, existing=existing)
         case "redis" | "rediss":
             return _redis(url, group, stream)
+        case "postgresql" | "postgres":
+            return _postgres(url, group, stream, existing=existing)
         case "dynamodb":
             return _dynamodb(url, group, stream, aws, existing=existing)
         case _:
@@ -119,6 +122,16 @@ def _redis(url: str, group: str, stream: str) -> _Store:
     except ImportError:
         raise UsageError("a store in Redis needs an extra: pip install 'shardline[redis]'") from None
     return RedisLeases(url, group, stream)
+
+
+def _postgres(url: str, group: str, stream: str, *, existing: bool) -> _Store:
+    if not re.match(r"postgres(ql)?://[^/?#]", url, re.IGNORECASE):
+        _refuse(f"store {shown_url(url)} names no PostgreSQL server")
+    try:
+        from shardline.adapters.leases.postgres import PostgresLeases  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UsageError("a store in PostgreSQL needs an extra: pip install 'shardline[postgres]'") from None
+    return PostgresLeases(url, group, stream, existing=existing)
 
 
 def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bool) -> _Store:

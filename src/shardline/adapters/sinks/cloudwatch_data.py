@@ -43,7 +43,7 @@ class MetricKey(NamedTuple):
 
 @final
 class Period(NamedTuple):
-    """The data of a period."""
+    """The samples of one period, counted by value."""
 
     sums: dict[MetricKey, float]
     values: dict[MetricKey, Counter[float]]
@@ -65,7 +65,7 @@ class Accumulator:
         self._period = Period({}, {}, 0)
 
     def add(self, namespace: str, samples: Iterable[Sample]) -> None:
-        """Count samples."""
+        """Add samples to the current period."""
         with self._lock:
             sums, values, _ = self._period
             for name, unit, value, dimensions, times, is_sum in samples:
@@ -79,7 +79,7 @@ class Accumulator:
                     values.setdefault(key, Counter())[rounded(value)] += times
 
     def take(self) -> Period:
-        """Return the data since the last call."""
+        """Return the samples that have been added since the last call, and begin a new period."""
         with self._lock:
             period, self._period = self._period, Period({}, {}, 0)
         return period
@@ -127,7 +127,7 @@ def _emf_document(
 
 
 def spread(values: Counter[float]) -> list[float]:
-    """Return all values, each as often as it occurred. From more than 100 values, return 100 that are spread evenly."""
+    """Return all values, each as often as it occurred. Of more than 100 values, return 100, spread evenly."""
     total = values.total()
     size = min(total, _EMF_VALUES_MAX)
     wanted = [index * (total - 1) // max(1, size - 1) for index in range(size)]

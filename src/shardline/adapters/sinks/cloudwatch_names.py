@@ -80,17 +80,33 @@ class OwnNames:
         self._base: Dimensions = (("Stream", source.stream), *group)
         self._by_shard = by_shard
         self._meter = Meter(by_shard=by_shard)
+        self._known: dict[tuple[str, tuple[str, ...], str], tuple[str, Unit, Dimensions, bool]] = {}
 
     def samples(self, event: ev.Event) -> list[Sample]:
         samples: list[Sample] = []
         for metric, value, labels, shard_id in self._meter.changes(event):
-            names = ("".join(word.capitalize() for word in label.split("_")) for label in metric.labels)
-            dimensions = (*self._base, *zip(names, labels, strict=True))
-            if self._by_shard and metric.has_shards and shard_id:
-                dimensions = (*dimensions, ("ShardId", shard_id))
-            is_sum = metric.kind == "counter"
-            samples.append(Sample(own_name(metric), own_unit(metric), value, dimensions, is_sum=is_sum))
+            key = metric.name, labels, shard_id if self._by_shard and metric.has_shards else ""
+            name, unit, dimensions, is_sum = self._known.get(key) or self._describe(metric, *key)
+            samples.append(Sample(name, unit, value, dimensions, 1, is_sum))
         return samples
+
+    def _describe(
+        self, metric: Metric, _: str, labels: tuple[str, ...], shard_id: str
+    ) -> tuple[str, Unit, Dimensions, bool]:
+        """Return the name, the unit and the dimensions of a metric, and whether its values are added up.
+
+        The result is remembered: labels have few values, and shards few ids.
+        """
+        names = ("".join(word.capitalize() for word in label.split("_")) for label in metric.labels)
+        shard = (("ShardId", shard_id),) if shard_id else ()
+        found = (
+            own_name(metric),
+            own_unit(metric),
+            (*self._base, *zip(names, labels, strict=True), *shard),
+            metric.kind == "counter",
+        )
+        self._known[metric.name, labels, shard_id] = found
+        return found
 
 
 # ---- the KPL's names
@@ -108,7 +124,7 @@ class KplNames:
         self._request_duration = 0.0  # the duration of the request whose records are reported next
         self._finished = 0  # records that were delivered or failed
         self._received = 0  # records that were counted as received
-        self._retried = 0  # records that were sent again since the last delivery
+        self._retried = 0  # records that have been sent again since the last delivery
 
     def samples(self, event: ev.Event) -> list[Sample]:
         match event:
@@ -151,13 +167,19 @@ class KplNames:
     def _delivered(self, event: ev.RecordsDelivered) -> list[Sample]:
         self._finished += event.records
         retries, self._retried = self._retried / event.records if event.records else 0.0, 0
-        waited = max(0.0, event.latency - self._request_duration)
-        return [
-            *self._sum("UserRecordsPut", event.records, shard_id=event.shard_id),
-            *self._sum("UserRecordsDataPut", event.payload_bytes, "Bytes", event.shard_id),
-            *self._values("BufferingTime", "Milliseconds", waited * 1000, shard_id=event.shard_id),
-            *self._values("RetriesPerRecord", "Count", retries, times=event.records, shard_id=event.shard_id),
-        ]
+        samples: list[Sample] = []
+        levels: list[tuple[Dimensions, ev.RecordsDelivered | ev.ShardDelivery]] = [((), event), (self._stream, event)]
+        if self._by_shard:
+            levels += [((*self._stream, ("ShardId", shard.shard_id)), shard) for shard in event.shards]
+        for level, delivered in levels:
+            waited = max(0.0, delivered.latency - self._request_duration)
+            samples += [
+                Sample("UserRecordsPut", "Count", delivered.records, level, is_sum=True),
+                Sample("UserRecordsDataPut", "Bytes", delivered.payload_bytes, level, is_sum=True),
+                Sample("BufferingTime", "Milliseconds", waited * 1000, level),
+                Sample("RetriesPerRecord", "Count", retries, level, times=delivered.records),
+            ]
+        return samples
 
     def _errors(self, code: str, records: int, shard_id: str) -> list[Sample]:
         all_errors = self._sum("AllErrors", records, shard_id=shard_id)
@@ -185,7 +207,7 @@ class KplNames:
 
 @final
 class KclNames:
-    """The names of the Kinesis Client Library. The namespace is the group, as it is the application in the KCL."""
+    """The names of the Kinesis Client Library. The namespace is the group's name; the KCL uses the application's."""
 
     def __init__(self, source: ev.EventSource) -> None:
         self._namespace = source.group or source.stream

@@ -10,7 +10,7 @@ Invariants:
 - Data that CloudWatch did not accept because of a transient failure is kept and sent with the next period, up to
   ``_BACKLOG_MAX`` requests. Data that CloudWatch refuses is dropped. Both are logged, at most once a minute.
 - ``close`` and ``flush`` publish the data so far, and wait for a limited time until it is published.
-- A forked child starts empty, with a publisher of its own.
+- A forked child starts empty, with its own publisher.
 """
 
 import asyncio
@@ -56,7 +56,8 @@ class CloudWatchSink:
             EMF lines. A logger must write the bare message, without a time or a level.
         names: ``"shardline"`` uses our own names. ``"kpl"`` uses the names of the Kinesis Producer Library, for
             producers only; ``"kcl"`` those of the Kinesis Client Library, for consumers only.
-        namespace: the namespace of the metrics; ``None``: ``Shardline``, ``KinesisProducerLibrary``, or the group.
+        namespace: the namespace of the metrics. ``None`` means ``Shardline``, ``KinesisProducerLibrary``
+            or the group's name, depending on ``names``.
         period: the number of seconds whose data is added up before it is sent.
         by_shard: also split throughput and lag by shard. CloudWatch bills each metric.
         region: the region for PutMetricData. Without this and the following arguments, the ordinary AWS settings apply.
@@ -147,7 +148,7 @@ class _OpenCloudWatchSink:
             self._publisher.data.add(self._namespace, self._names.samples(event))
 
     def close(self) -> None:
-        """Publish the rest, for a limited time."""
+        """Publish the remaining metrics, and wait for a limited time until they are published."""
         self._publisher.flush(_CLOSE_WAIT)
 
 

@@ -25,7 +25,7 @@ from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint
 
 Level: TypeAlias = int | str | None
-"""A level of ``logging``, as a number or a name. ``None``: do not log."""
+"""A level of ``logging``, as a number or a name. ``None`` means that nothing is logged."""
 
 _Formatter: TypeAlias = Callable[[dict[str, Any]], str]
 
@@ -52,6 +52,17 @@ _WARNINGS: Final[tuple[type[Event], ...]] = (
     events.StreamUnknown,
     events.TooManyUnacknowledged,
 )
+# Events without an error code.
+_ROUTINE: Final[frozenset[type[Event]]] = frozenset(
+    {
+        events.RecordsDelivered,
+        events.PageRead,
+        events.RecordsHandedOut,
+        events.RecordsHandled,
+        events.Committed,
+    }
+)
+_FLAT: Final = frozenset({events.ShardDelivery, events.ShardLag})  # tuples of values that JSON can represent
 _ERRORS: Final[tuple[type[Event], ...]] = (
     events.ConsumerFailed,
     events.HandlingStopped,
@@ -110,32 +121,45 @@ class LogSink:
 
     def open(self, source: EventSource, /) -> Callable[[Event], None]:
         """Return the callable that logs the events of this producer or consumer."""
-        logger, levels, formatter = self._logger, self._levels, self._formatter
-        context = {name: value for name, value in log_context(source).items() if value is not None}
+        logger, levels, formatter, show_time = self._logger, self._levels, self._formatter, _Clock()
+        own = log_context(source)
+        context = {name: value for name, value in own.items() if value is not None}
 
         def log(event: Event) -> None:
             kind = type(event)
             level = levels[kind]
             if level is None or not logger.isEnabledFor(level):
                 return
-            shard_id, code = shard_and_code(event)
-            extra = log_context(source, shard_id, code) | {"event": kind.__name__}
+            name = kind.__name__
+            shard_id, code = (getattr(event, "shard_id", None), None) if kind in _ROUTINE else shard_and_code(event)
+            extra = own | {"shard_id": shard_id, "code": code, "event": name}
             # Do not use logger.log, which looks for the line of code that calls it: this would always be the same line.
             record = logger.makeRecord(logger.name, level, __file__, 0, "", (), None, "LogSink", extra)
-            line: dict[str, Any] = {
-                "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-                "level": record.levelname,
-                "event": kind.__name__,
-                **context,
-            }
+            line: dict[str, Any] = {"time": show_time(record.created), "level": record.levelname, "event": name}
+            line |= context
             if code is not None:
                 line["code"] = code
-            for name, value in zip(event._fields, event, strict=True):
-                line[name] = value if type(value) in _SIMPLE else _plain(value)
+            for field, value in zip(event._fields, event, strict=True):
+                line[field] = value if type(value) in _SIMPLE else _plain(value)
             record.msg = formatter(line)
             logger.handle(record)
 
         return log
+
+
+@final
+class _Clock:
+    """Writes times in the format of ISO 8601, with milliseconds. The text of a second is kept for the next call."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = ""
+
+    def __call__(self, at: float) -> str:
+        second, milliseconds = divmod(int(at * 1000), 1000)
+        if second != self._second:
+            self._second, self._text = second, datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._text}.{milliseconds:03}+00:00"
 
 
 def _check_level(name: str, level: object) -> int | None:
@@ -160,6 +184,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, LaneStats):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     items: Any = value
+    if type(value) in _FLAT:
+        return dict(zip(items._fields, items, strict=True))
     if hasattr(items, "_fields"):
         return {name: _plain(item) for name, item in zip(items._fields, items, strict=True)}
     if isinstance(value, tuple):

@@ -3,10 +3,13 @@
 The Prometheus sink and the CloudWatch sink share this table of metrics. A ``Meter`` translates the events of one
 producer or consumer into changes of these metrics.
 
+If you add a metric here, also add it to ``otel_metrics``. OpenTelemetry has its own table, because its conventions
+prescribe other names, units and attributes.
+
 Invariants:
 
-- A counter that an alarm may watch has no labels but the stream and the group, so that it exists, with the value 0, as
-  soon as the producer or consumer starts. Breakdowns by error code are metrics of their own.
+- A counter that an alarm may watch has only the labels stream and group, so that it exists, with the value 0, as soon
+  as the producer or consumer starts. Breakdowns by error code are separate metrics.
 - The values of labels are bounded: after ``_CODES_MAX`` different error codes, further codes count as ``other``.
 - No label holds data or a key.
 """
@@ -79,7 +82,7 @@ ENTRY_RECORDS: Final = _metric("producer_entry_records", "counter", "Records in 
 ENTRY_BYTES: Final = _metric("producer_entry_bytes", "counter", "Bytes of these entries.")
 REFUSED_ENTRIES: Final = _metric("producer_refused_entries", "counter", "Entries that were refused, mostly throttled.")
 PUT_TO_ACK: Final = _metric(
-    "producer_put_to_ack_seconds", "histogram", "From the put of a request's oldest record per shard to its receipt."
+    "producer_put_to_ack_seconds", "histogram", "Time from the put of a request's oldest record to its receipt."
 )
 REQUEST: Final = _metric("producer_request_seconds", "histogram", "Duration of PutRecords requests.")
 OUTSTANDING: Final = _metric(
@@ -95,7 +98,7 @@ QUEUED: Final = _metric("producer_queued_entries", "gauge", "Entries that wait t
 RATE: Final = _metric(
     "producer_rate_ratio",
     "gauge",
-    "Share of the configured rate that throttling has left; the lowest of all shards; 1 is all.",
+    "Share of the configured rate that is left after throttling, the lowest of all shards. 1 means the full rate.",
     shards=True,
     combine="min",
     idle=1.0,
@@ -109,7 +112,7 @@ PRODUCER_EVENTS: Final = _metric("producer_events", "counter", "Other events, by
 
 # ---- the consumer's metrics
 
-PAGES: Final = _metric("consumer_pages", "counter", "Pages that were read, also empty ones.")
+PAGES: Final = _metric("consumer_pages", "counter", "Pages that were read, including empty ones.")
 READ_RECORDS: Final = _metric("consumer_read_records", "counter", "Records that were read.", shards=True)
 READ_BYTES: Final = _metric("consumer_read_bytes", "counter", "Bytes of data in these records.", shards=True)
 READ: Final = _metric(
@@ -120,8 +123,10 @@ READ: Final = _metric(
 )
 HANDED_OUT: Final = _metric("consumer_handed_out_records", "counter", "Records that were handed to your code.")
 HANDLED: Final = _metric("consumer_handled_records", "counter", "Records that your code is done with.", shards=True)
-HANDLER: Final = _metric("consumer_handler_seconds", "histogram", "How long your code had a page, slice or batch.")
-HANDLER_RETRIES: Final = _metric("consumer_handler_retries", "counter", "Failed calls of a handler that are repeated.")
+HANDLER: Final = _metric(
+    "consumer_handler_seconds", "histogram", "How long your code worked on a page, a slice of a page, or a batch."
+)
+HANDLER_RETRIES: Final = _metric("consumer_handler_retries", "counter", "Failed calls of a handler that were repeated.")
 DEAD_LETTERED: Final = _metric("consumer_dead_lettered_records", "counter", "Records that were dead-lettered.")
 DEAD_LETTER_FAILURES: Final = _metric(
     "consumer_dead_letter_failures", "counter", "Failed attempts to write a dead letter."
@@ -131,7 +136,7 @@ HANDLER_ERRORS: Final = _metric(
     "consumer_handler_errors", "counter", "Failures of handlers, by the type of the exception.", "error_type"
 )
 STUCK: Final = _metric("consumer_stuck_handlers", "gauge", "Handlers that have had their records for too long.")
-COMMIT: Final = _metric("consumer_commit_seconds", "histogram", "Duration of checkpoints in the lease store.")
+COMMIT: Final = _metric("consumer_commit_seconds", "histogram", "Duration of commits to the lease store.")
 HANDLING_LAG: Final = _metric(
     "consumer_handling_lag_seconds",
     "gauge",
@@ -157,13 +162,13 @@ LEASES_GAINED: Final = _metric("consumer_leases_gained", "counter", "Leases that
 LEASES_LOST: Final = _metric("consumer_leases_lost", "counter", "Leases that expired or were taken.")
 LEASES_RELEASED: Final = _metric("consumer_leases_released", "counter", "Leases that were released in an orderly way.")
 HAND_OVER: Final = _metric(
-    "consumer_hand_over_seconds", "histogram", "From another worker's request for a lease to its release."
+    "consumer_hand_over_seconds", "histogram", "Time from another worker's request for a lease to its release."
 )
 HAND_OVERS_OVERDUE: Final = _metric(
-    "consumer_hand_overs_overdue", "counter", "Hand-overs that did not wait for the handler any longer."
+    "consumer_hand_overs_overdue", "counter", "Hand-overs whose timeout ended before the handler had finished."
 )
 RECORD_LOSSES: Final = _metric(
-    "consumer_record_losses", "counter", "Times that records may have been removed before they were read."
+    "consumer_record_losses", "counter", "How often records may have been removed before they were read."
 )
 READ_FAILURES: Final = _metric("consumer_read_failures", "counter", "Failed requests to a shard.")
 LISTING_FAILURES: Final = _metric("consumer_listing_failures", "counter", "Failed requests for the list of shards.")
@@ -175,8 +180,8 @@ CONSUMER_ERRORS: Final = _metric(
     "consumer_errors", "counter", "Failed requests, by operation and error code.", "operation", "code"
 )
 SUBSCRIPTIONS: Final = _metric("consumer_subscriptions", "counter", "Subscriptions to shards (enhanced fan-out).")
-STALLS: Final = _metric("consumer_stalls", "counter", "Times that the event loop was blocked for too long.")
-STALLED: Final = _metric("consumer_stalled_seconds", "counter", "How long the event loop was blocked in all.")
+STALLS: Final = _metric("consumer_stalls", "counter", "How often the event loop was blocked for too long.")
+STALLED: Final = _metric("consumer_stalled_seconds", "counter", "How long the event loop was blocked in total.")
 FAILURES: Final = _metric("consumer_failures", "counter", "Failures that stopped the consumer.")
 CONSUMER_EVENTS: Final = _metric("consumer_events", "counter", "Other events, by their type.", "event")
 
@@ -259,9 +264,15 @@ class Meter:
         return changes
 
     def records_delivered(self, event: ev.RecordsDelivered) -> list[Change]:
+        if not self._by_shard:
+            return [
+                Change(DELIVERED_RECORDS, event.records),
+                Change(DELIVERED_BYTES, event.payload_bytes),
+                Change(PUT_TO_ACK, event.latency),
+            ]
         return [
-            Change(DELIVERED_RECORDS, event.records, (), event.shard_id),
-            Change(DELIVERED_BYTES, event.payload_bytes, (), event.shard_id),
+            *(Change(DELIVERED_RECORDS, shard.records, (), shard.shard_id) for shard in event.shards),
+            *(Change(DELIVERED_BYTES, shard.payload_bytes, (), shard.shard_id) for shard in event.shards),
             Change(PUT_TO_ACK, event.latency),
         ]
 

@@ -1,22 +1,24 @@
 """Turns events into OpenTelemetry metrics.
 
 The first metrics are those of the semantic conventions for messaging. The others are our own, under ``shardline.``.
+``measurements`` has the metrics of the other sinks: if you add a metric to one of the two, add it to the other.
 
 Invariants:
 
 - ``METRICS`` names every metric, and the documentation lists the same metrics.
 - Attributes have few values: no keys, no sequence numbers, and shards only on request (``by_shard``).
 - An unknown event is ignored, because a newer version may emit more events.
-- A request delivers records to many shards, with an event for each shard. Unless the metrics are split by shard, the
-  events are summed up and update the metrics once, with the next event of the request, because each update costs
-  microseconds.
+- Counts are added up here, and the provider reads the totals when it collects (observable counters), because each
+  update of a counter costs microseconds. Every duration is recorded.
+- Totals never disappear: the counts of a producer that was closed stay in them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from shardline import events
 from shardline.events import EventSource
@@ -35,6 +37,7 @@ SERVER: Final = "server.address"
 ERROR: Final = "error.type"
 CHANGE: Final = "shardline.lease.change"
 
+_KNOWN_MAX: Final = 1_000  # sets of attributes that are remembered
 # The histogram boundaries that the conventions recommend.
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
@@ -152,32 +155,62 @@ METRICS: Final = tuple(value for value in globals().copy().values() if isinstanc
 
 
 @final
+class Total:
+    """The total of a counter for one set of attributes. Several producers and consumers may add to it at once."""
+
+    __slots__ = ("_lock", "attributes", "value")
+
+    def __init__(self, attributes: Attributes, lock: Lock) -> None:
+        self._lock = lock
+        self.attributes = attributes
+        self.value: float = 0
+
+    def add(self, value: float) -> None:
+        with self._lock:
+            self.value += value
+
+
+@final
 class Instruments:
     """The instruments of one meter, which all producers and consumers share."""
 
     def __init__(self, meter: Meter) -> None:
+        self._lock = Lock()
+        self._totals: dict[str, dict[frozenset[tuple[str, str | int]], Total]] = {}
         self._instruments: dict[str, Any] = {}
         for name, kind, unit, description in METRICS:
-            self._instruments[name] = _create(meter, kind)(name, unit, description)
+            self._totals[name] = {}
+            self._instruments[name] = _create(meter, kind, partial(self._observe, name))(name, unit, description)
 
-    def add(self, metric: Metric, value: float, attributes: Attributes) -> None:
-        self._instruments[metric.name].add(value, attributes)
+    def total(self, metric: Metric, attributes: Attributes) -> Total:
+        """Return the total of a counter for these attributes, which must not change later."""
+        totals, key = self._totals[metric.name], frozenset(attributes.items())
+        with self._lock:
+            return totals.setdefault(key, Total(attributes, self._lock))
 
     def record(self, metric: Metric, value: float, attributes: Attributes) -> None:
-        """Record a duration."""
+        """Record a duration in a histogram."""
         self._instruments[metric.name].record(value, attributes)
 
     def set(self, metric: Metric, value: float, attributes: Attributes) -> None:
         self._instruments[metric.name].set(value, attributes)
 
+    def _observe(self, name: str, _options: CallbackOptions) -> Iterator[Observation]:
+        """Return the totals of a counter. The provider calls this in its own thread."""
+        with self._lock:
+            totals = list(self._totals[name].values())
+        return (Observation(total.value, total.attributes) for total in totals)
 
-def _create(meter: Meter, kind: Kind) -> Callable[[str, str, str], Any]:
-    """Return the method of the meter that creates this kind of instrument."""
+
+def _create(
+    meter: Meter, kind: Kind, observe: Callable[[CallbackOptions], Iterator[Observation]]
+) -> Callable[[str, str, str], Any]:
+    """Return a function that creates this kind of instrument from its name, unit and description."""
     match kind:
         case "counter":
-            return meter.create_counter
+            return lambda name, unit, text: meter.create_observable_counter(name, [observe], unit, text)
         case "up-down counter":
-            return meter.create_up_down_counter
+            return lambda name, unit, text: meter.create_observable_up_down_counter(name, [observe], unit, text)
         case "gauge":
             return meter.create_gauge
         case "histogram":
@@ -192,10 +225,6 @@ def describe(source: EventSource) -> dict[str, str]:
     if source.server_address is not None:
         described[SERVER] = source.server_address
     return described
-
-
-def _operation(name: str) -> dict[str, str]:
-    return {OPERATION: name, OPERATION_TYPE: name}
 
 
 @final
@@ -214,7 +243,8 @@ class EventMetrics:
         self._base: dict[str, str] = describe(source)
         # Two workers in one process must not overwrite each other's gauges.
         self._gauge = self._base if source.worker_id is None else {**self._base, CLIENT: source.worker_id}
-        self._delivered: list[events.RecordsDelivered] = []  # deliveries that are not in the metrics yet
+        self._totals: dict[tuple[str, int], Total] = {}  # by the name of the metric and the id of the attributes
+        self._known: dict[tuple[str | None, ...], dict[str, str]] = {}  # the attributes that were used lately
         self._leases: set[str] = set()
         self._stuck: set[str] = set()
         self._updates: Mapping[type, Callable[[Any], None]] = {
@@ -250,62 +280,88 @@ class EventMetrics:
         }
 
     def update(self, event: object) -> None:
+        """Record the durations of an event, and add its counts to the totals."""
         update = self._updates.get(type(event))
         if update is not None:
             update(event)
 
     def close(self) -> None:
-        """Count the last deliveries, and subtract the leases and stuck handlers that this consumer still counts."""
-        self._count_delivered()
-        self._instruments.add(_LEASES, -len(self._leases), self._base)
-        self._instruments.add(_STUCK, -len(self._stuck), self._base)
+        """Subtract the leases and stuck handlers that this consumer still counts."""
+        self._add(_LEASES, -len(self._leases), self._base)
+        self._add(_STUCK, -len(self._stuck), self._base)
         self._leases.clear()
         self._stuck.clear()
 
-    def _attributes(self, shard_id: str | None = None, error: str | None = None, **more: str) -> dict[str, str]:
-        attributes = {**self._base, **more}
-        if error is not None:
-            attributes[ERROR] = error
-        if self._by_shard and shard_id:
-            attributes[PARTITION] = shard_id
-        return attributes
+    def _add(self, metric: Metric, value: float, attributes: Attributes) -> None:
+        key = metric.name, id(attributes)  # the attributes live as long as the entry: both are cleared together
+        total = self._totals.get(key)
+        if total is None:
+            total = self._totals[key] = self._instruments.total(metric, attributes)
+        total.add(value)
+
+    def _attributes(
+        self,
+        shard_id: str | None = None,
+        error: str | None = None,
+        *,
+        operation: str | None = None,
+        call: str | None = None,
+        change: str | None = None,
+    ) -> dict[str, str]:
+        """Return the attributes of an event, the same object for the same arguments. It must not be changed.
+
+        Args:
+            shard_id: the shard, if the event has one.
+            error: the code of the error, or the type of an exception.
+            operation: an operation of the conventions, such as ``send``.
+            call: an operation of the API that failed.
+            change: what happened to a lease.
+        """
+        key = (shard_id if self._by_shard else None, error, operation, call, change)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+                self._totals.clear()  # the instruments keep the totals themselves
+            found = (ERROR, error), (OPERATION, operation or call), (OPERATION_TYPE, operation), (CHANGE, change)
+            known = self._base | {name: value for name, value in found if value is not None}
+            if self._by_shard and shard_id:
+                known[PARTITION] = shard_id
+            self._known[key] = known
+        return known
 
     # ---- the producer
 
     def _update_request(self, event: events.RequestAnswered) -> None:
-        self._count_delivered()
-        instruments = self._instruments
-        attributes = self._attributes(error=event.code) | _operation("send")
-        instruments.record(OPERATION_DURATION, event.duration, attributes)
-        instruments.add(SENT, event.records, attributes)
-        instruments.add(_ENTRIES, event.entries, self._base)
-        instruments.add(_REFUSED, event.refused_entries, self._base)
-        instruments.add(_SENT_BYTES, event.size_bytes, self._base)
+        attributes = self._attributes(error=event.code, operation="send")
+        self._instruments.record(OPERATION_DURATION, event.duration, attributes)
+        self._add(SENT, event.records, attributes)
+        self._add(_ENTRIES, event.entries, self._base)
+        self._add(_REFUSED, event.refused_entries, self._base)
+        self._add(_SENT_BYTES, event.size_bytes, self._base)
 
     def _update_delivered(self, event: events.RecordsDelivered) -> None:
-        self._delivered.append(event)
         if self._by_shard:
-            self._count_delivered()
-
-    def _count_delivered(self) -> None:
-        delivered, self._delivered = self._delivered, []
-        if delivered:
-            attributes = self._attributes(delivered[0].shard_id)
-            self._instruments.add(_DELIVERED, sum([event.records for event in delivered]), attributes)
-            self._instruments.add(_DELIVERED_BYTES, sum([event.payload_bytes for event in delivered]), attributes)
-            self._instruments.record(_DELIVERY_DURATION, max([event.latency for event in delivered]), attributes)
+            for shard in event.shards:
+                attributes = self._attributes(shard.shard_id)
+                self._add(_DELIVERED, shard.records, attributes)
+                self._add(_DELIVERED_BYTES, shard.payload_bytes, attributes)
+                self._instruments.record(_DELIVERY_DURATION, shard.latency, attributes)
+        else:
+            self._add(_DELIVERED, event.records, self._base)
+            self._add(_DELIVERED_BYTES, event.payload_bytes, self._base)
+            self._instruments.record(_DELIVERY_DURATION, event.latency, self._base)
 
     def _update_retried(self, event: events.RecordsRetried) -> None:
-        self._instruments.add(_RETRIED, event.records, self._attributes(event.shard_id, event.code))
+        self._add(_RETRIED, event.records, self._attributes(event.shard_id, event.code))
 
     def _update_failed(self, event: events.RecordsFailed) -> None:
-        self._instruments.add(_FAILED, event.records, self._attributes(error=event.code))
+        self._add(_FAILED, event.records, self._attributes(error=event.code))
 
     def _update_shards(self, event: events.ShardsChanged) -> None:
         self._instruments.set(_OPEN_SHARDS, event.open_shards, self._gauge)
 
     def _update_producer(self, event: events.ProducerMeasured) -> None:
-        self._count_delivered()
         instruments = self._instruments
         instruments.set(_OUTSTANDING, event.outstanding, self._gauge)
         instruments.set(_BUFFER, event.buffered_bytes, self._gauge)
@@ -322,22 +378,26 @@ class EventMetrics:
 
     def _update_page(self, event: events.PageRead) -> None:
         attributes = self._attributes(event.shard_id)
-        self._instruments.add(_READ, event.records, attributes)
-        self._instruments.add(_READ_BYTES, event.payload_bytes, attributes)
+        self._add(_READ, event.records, attributes)
+        self._add(_READ_BYTES, event.payload_bytes, attributes)
         # A page of a subscription has no request of its own: its duration is the time of waiting for records.
         if event.read_by == "polling":
-            self._instruments.record(OPERATION_DURATION, event.duration, attributes | _operation("receive"))
+            self._instruments.record(
+                OPERATION_DURATION, event.duration, self._attributes(event.shard_id, operation="receive")
+            )
 
     def _update_handed_out(self, event: events.RecordsHandedOut) -> None:
-        self._instruments.add(CONSUMED, event.records, self._attributes(event.shard_id) | _operation("receive"))
+        self._add(CONSUMED, event.records, self._attributes(event.shard_id, operation="receive"))
 
     def _update_handled(self, event: events.RecordsHandled) -> None:
         attributes = self._attributes(event.shard_id)
-        self._instruments.add(_HANDLED, event.records, attributes)
-        self._instruments.record(PROCESS_DURATION, event.duration, attributes | _operation("process"))
+        self._add(_HANDLED, event.records, attributes)
+        self._instruments.record(
+            PROCESS_DURATION, event.duration, self._attributes(event.shard_id, operation="process")
+        )
 
     def _update_committed(self, event: events.Committed) -> None:
-        attributes = self._attributes(event.shard_id) | _operation("settle")
+        attributes = self._attributes(event.shard_id, operation="settle")
         self._instruments.record(OPERATION_DURATION, event.duration, attributes)
 
     def _update_lag(self, event: events.LagMeasured) -> None:
@@ -359,23 +419,23 @@ class EventMetrics:
         self._instruments.set(_IN_HAND, sum(shard.in_hand for shard in shards), attributes)
 
     def _update_handler_retried(self, event: events.HandlerRetried) -> None:
-        self._instruments.add(_HANDLER_RETRIED, event.records, self._attributes(event.shard_id, event.error_type))
+        self._add(_HANDLER_RETRIED, event.records, self._attributes(event.shard_id, event.error_type))
 
     def _update_dead_lettered(self, event: events.RecordsDeadLettered) -> None:
-        self._instruments.add(_DEAD_LETTERED, event.records, self._attributes(event.shard_id, event.error_type))
+        self._add(_DEAD_LETTERED, event.records, self._attributes(event.shard_id, event.error_type))
 
     def _update_dead_letter_failed(self, event: events.DeadLetterFailed) -> None:
-        self._instruments.add(_DEAD_LETTER_FAILURES, 1, self._attributes(event.shard_id, event.error_type))
+        self._add(_DEAD_LETTER_FAILURES, 1, self._attributes(event.shard_id, event.error_type))
 
     def _update_stopped(self, event: events.HandlingStopped) -> None:
-        self._instruments.add(_STOPS, 1, self._attributes(event.shard_id, event.error_type))
+        self._add(_STOPS, 1, self._attributes(event.shard_id, event.error_type))
 
     # ---- leases and failures
 
     def _update_gained(self, event: events.LeaseGained) -> None:
         if event.shard_id not in self._leases:
             self._leases.add(event.shard_id)
-            self._instruments.add(_LEASES, 1, self._base)
+            self._add(_LEASES, 1, self._base)
         self._count_change(event.shard_id, "gained")
 
     def _update_lost(self, event: events.LeaseLost) -> None:
@@ -392,32 +452,32 @@ class EventMetrics:
     def _drop_lease(self, shard_id: str) -> None:
         if shard_id in self._leases:
             self._leases.remove(shard_id)
-            self._instruments.add(_LEASES, -1, self._base)
+            self._add(_LEASES, -1, self._base)
 
     def _count_change(self, shard_id: str, change: str) -> None:
-        self._instruments.add(_LEASE_CHANGES, 1, self._attributes(shard_id, **{CHANGE: change}))
+        self._add(_LEASE_CHANGES, 1, self._attributes(shard_id, change=change))
 
     def _update_read_failed(self, event: events.ReadFailed | events.ListingFailed) -> None:
         shard_id = event.shard_id if isinstance(event, events.ReadFailed) else None
-        attributes = self._attributes(shard_id, event.failure.code, **{OPERATION: event.operation})
-        self._instruments.add(_READ_FAILURES, 1, attributes)
+        attributes = self._attributes(shard_id, event.failure.code, call=event.operation)
+        self._add(_READ_FAILURES, 1, attributes)
 
     def _update_store_failed(self, event: events.StoreFailed) -> None:
-        self._instruments.add(_STORE_FAILURES, 1, self._attributes(error=event.failure.code))
+        self._add(_STORE_FAILURES, 1, self._attributes(error=event.failure.code))
 
     def _update_loss(self, event: object) -> None:
         shard_id: str | None = getattr(event, "shard_id", None)
-        self._instruments.add(_LOSSES, 1, self._attributes(shard_id, type(event).__name__))
+        self._add(_LOSSES, 1, self._attributes(shard_id, type(event).__name__))
 
     def _update_stalled(self, event: events.Stalled) -> None:
-        self._instruments.add(_STALLED, event.seconds, self._base)
+        self._add(_STALLED, event.seconds, self._base)
 
     def _update_stuck(self, event: events.HandlerStuck) -> None:
         if event.shard_id not in self._stuck:
             self._stuck.add(event.shard_id)
-            self._instruments.add(_STUCK, 1, self._base)
+            self._add(_STUCK, 1, self._base)
 
     def _update_recovered(self, event: events.HandlerRecovered) -> None:
         if event.shard_id in self._stuck:
             self._stuck.remove(event.shard_id)
-            self._instruments.add(_STUCK, -1, self._base)
+            self._add(_STUCK, -1, self._base)

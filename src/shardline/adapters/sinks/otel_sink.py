@@ -1,8 +1,8 @@
-"""The sink for OpenTelemetry: metrics and traces, with the API alone.
+"""The sink for OpenTelemetry: metrics and traces. It uses only OpenTelemetry's API, not its SDK.
 
 Invariants:
 
-- Metrics and request spans are created from events, in the thread of the sink. Only the headers of a put and the span
+- Metrics and request spans are created from events, in the sink's thread. Only the headers of a put and the span
   of a handler are created where the user's code runs.
 - One sink serves any number of producers and consumers.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast, final
 
 from shardline.errors import UsageError
-from shardline.events import Event, EventSource, RequestAnswered
+from shardline.events import Event, EventSource, PageRead, RequestAnswered
 from shardline.model.record import Record
 
 try:
@@ -50,6 +50,7 @@ class OpenTelemetrySink:
         propagator: writes contexts to headers, and reads contexts from headers. ``None`` means the global one.
         propagate: whether puts under a recording span send the context of the span in the record's headers.
         request_spans: whether each PutRecords request gets a span.
+        receive_spans: whether each GetRecords request that returned records gets a span.
         handler_spans: whether each call of a handler gets a span. A handler that is called with single records gets a
             span for each record that has headers.
         by_shard: whether metrics have an attribute for the shard. This creates many time series if the stream has many
@@ -67,12 +68,14 @@ class OpenTelemetrySink:
         propagator: TextMapPropagator | None = None,
         propagate: bool = True,
         request_spans: bool = True,
+        receive_spans: bool = False,
         handler_spans: bool = True,
         by_shard: bool = False,
     ) -> None:
         flags = {
             "propagate": propagate,
             "request_spans": request_spans,
+            "receive_spans": receive_spans,
             "handler_spans": handler_spans,
             "by_shard": by_shard,
         }
@@ -84,6 +87,7 @@ class OpenTelemetrySink:
         self._propagator = propagator
         self._propagates = propagate
         self._traces_requests = request_spans
+        self._traces_pages = receive_spans
         self._traces_handlers = handler_spans
         self._by_shard = by_shard
         self._ender = SpanEnder()
@@ -92,7 +96,8 @@ class OpenTelemetrySink:
 
     def open(self, source: EventSource, /) -> "_Recorder":
         """Return the callable for the events of a producer or consumer."""
-        tracing = self._tracing_of(source) if self._traces_requests and source.kind == "producer" else None
+        traces = self._traces_requests if source.kind == "producer" else self._traces_pages
+        tracing = self._tracing_of(source) if traces else None
         event_metrics = EventMetrics(self._instruments, source, by_shard=self._by_shard)
 
         def close() -> None:
@@ -159,5 +164,8 @@ class _Recorder:
 
     def __call__(self, event: Event, /) -> None:
         self._metrics.update(event)
-        if isinstance(event, RequestAnswered) and self._tracing is not None:
-            self._tracing.trace_request(event)
+        if self._tracing is not None:
+            if isinstance(event, RequestAnswered):
+                self._tracing.trace_request(event)
+            elif isinstance(event, PageRead):
+                self._tracing.trace_page(event)

@@ -6,9 +6,9 @@ Invariants:
 - The span of a handler links to each distinct context that its records carry. If all of them carry the same context,
   this context is also the parent: the handler then works in the trace of the producer.
 - A span contains no data and no keys, and not the text of an exception, which may quote data or keys.
-- Spans are ended in a thread of their own, because ``end`` may call an exporter: an exporter that hangs or raises then
+- Spans are ended in a separate thread, because ``end`` may call an exporter: an exporter that hangs or raises then
   delays no handler and no event loop. If too many spans wait, further ones are dropped, and this is logged.
-- Starting a span calls the tracer provider in the thread of the handler. After a start that took longer than
+- Starting a span calls the tracer provider in the handler's thread. After a start that took longer than
   ``SLOW_START`` seconds, no spans of handlers are started for ``SUSPENSION`` seconds.
 """
 
@@ -46,7 +46,7 @@ from shardline.adapters.sinks.otel_metrics import (
     PARTITION,
     describe,
 )
-from shardline.events import EventSource, RequestAnswered
+from shardline.events import EventSource, PageRead, RequestAnswered
 from shardline.model.record import Record
 
 LINKS_MAX: Final = 128
@@ -218,6 +218,33 @@ class RecordTracing:
         span.end(started_at + round(event.duration * _NANOSECONDS))
 
     # ---- consumers
+
+    def trace_page(self, event: PageRead) -> None:
+        """Create the span of a GetRecords request that returned records, and has ended.
+
+        A page of a subscription has no request of its own.
+        """
+        if event.records and event.read_by == "polling":
+            attributes: dict[str, str | int] = {
+                **self._attributes,
+                OPERATION: "receive",
+                OPERATION_TYPE: "receive",
+                PARTITION: event.shard_id,
+                _BATCH_SIZE: event.records,
+            }
+            started_at = round(event.started_at * _NANOSECONDS)
+            span = self._tracer.start_span(
+                f"receive {self._attributes[DESTINATION]}",
+                Context(),  # like the span of a PutRecords request
+                SpanKind.CLIENT,
+                attributes,
+                start_time=started_at,
+            )
+            span.end(started_at + round(event.duration * _NANOSECONDS))
+
+    def flush(self, timeout: float) -> None:
+        """Wait until the spans of handlers have ended, for at most ``timeout`` seconds."""
+        self._ender.flush(timeout)
 
     def handling(self, records: Sequence[Record[Any]], /) -> "Processing | None":
         """Return the span around a call of a handler. A tuple holds the single record of a handler without batches."""

@@ -53,7 +53,7 @@ class PrometheusSink:
     One sink can serve any number of producers and consumers. Several sinks of one registry share its metrics.
 
     Args:
-        registry: where the metrics are registered; ``None``: the default registry of ``prometheus_client``.
+        registry: where the metrics are registered. ``None`` means the default registry of ``prometheus_client``.
         by_shard: add the label ``shard_id`` to throughput and lag. This creates one time series per shard and metric.
 
     Raises:
@@ -185,7 +185,7 @@ class _Metrics:
             gauge.withdraw(source)
 
     def forget_parent(self) -> None:
-        """Forget the contributions of the parent process, if this process was forked since."""
+        """Forget the contributions of the parent process, if this process has been forked since the last call."""
         if os.getpid() != self._pid:
             self._pid = os.getpid()
             for gauge in self._gauges.values():

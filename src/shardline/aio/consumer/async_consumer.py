@@ -18,6 +18,7 @@ from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.async_iteration import BatchIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
+from shardline.aio.consumer.consumer_control import commit, pause, resume, seek
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
 from shardline.aio.consumer.dead_letters import DeadLetterTarget
@@ -26,7 +27,7 @@ from shardline.aio.consumer.handler_runs import run_handlers
 from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.loop.fork_and_exit import watch_forks
 from shardline.aio.loop.host_tasks import running_task
-from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.consumer_config import ConsumerConfig, Order
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
 from shardline.events import ConsumerEvent, EventSink, Sink
@@ -43,7 +44,7 @@ class ConsumerFacade:
     _session: ConsumerSession
 
     def ack(self, record: Record[Any] | Batch[Any], *, through: bool = False) -> bool:
-        """Acknowledge a record or a batch. With ``ack="auto"``, requesting the next record does this, too.
+        """Acknowledge a record or a batch. With ``ack="auto"``, requesting the next record also does this.
 
         May be called from any thread.
 
@@ -62,7 +63,7 @@ class ConsumerFacade:
 
     @property
     def is_ready(self) -> bool:
-        """Whether this worker reads all of its shards, so that it will see every record that is put from now on."""
+        """Whether this worker reads all of its shards. If so, it will see every record that is put from now on."""
         return self._session.is_ready
 
     @property
@@ -88,17 +89,20 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
                 handle(record.key, record.data)
 
     A ``Consumer[Order]`` hands out records whose ``value`` is an ``Order``: the result of its deserializer. Without a
-    deserializer, ``value`` is the data, and the consumer is a ``Consumer[bytes]``, which ``Consumer`` alone stands for.
+    deserializer, ``value`` is the data, and the consumer is a ``Consumer[bytes]``. ``Consumer`` is short for that type.
 
     Args:
         stream: the name or ARN of the stream.
         group: the name of the group of workers that share the stream. Without a group, this consumer reads all shards
             and keeps no checkpoints.
-        store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://`` or ``dynamodb://table``.
+        store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://``,
+            ``postgresql://`` or ``dynamodb://table``.
         start: where a new group starts: ``"TRIM_HORIZON"``, ``"LATEST"``, a ``Position`` or an aware datetime.
         config: the settings.
         client: a started ``Client`` to share. By default, the consumer creates one from the connection arguments.
         deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
+        filter: called with each record before it is deserialized. Records for which it returns a false value are not
+            handed out, and count as done. It must be fast, and must not block. An exception ends the consumer.
         worker_id: this worker's name in the store. By default, a new unique name.
         until: with ``"latest"``, the iteration ends when all records up to the newest one are done.
         idle_timeout: the iteration ends after this many seconds without a record.
@@ -146,6 +150,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         config: ConsumerConfig | None = None,
         client: Client | None = None,
         deserializer: Callable[[bytes], Any] | None = None,
+        filter: Callable[[Record[bytes]], object] | None = None,  # noqa: A002 - the natural name
         worker_id: str | None = None,
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
@@ -167,6 +172,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             config=config,
             client=client,
             deserializer=deserializer,
+            record_filter=filter,
             worker_id=worker_id,
             until=until,
             idle_timeout=idle_timeout,
@@ -189,7 +195,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         Raises:
             UsageError: no region, an unknown profile, ...: see ``Client``.
             StoreError: the lease store cannot be used.
-            Closed: the consumer was closed before.
+            Closed: the consumer has already been closed.
         """
         await self._session.start()
 
@@ -241,7 +247,9 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         return RecordIterator[ValueT_co](session, session.begin(running_task(), Iteration))
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> AsyncIterator[Batch[ValueT_co]]:
-        """Iterate over batches, each of one shard. A batch is done when you request the next, or by ``batch.ack()``.
+        """Iterate over batches. All records of a batch are from one shard.
+
+        A batch is done when you request the next one, or when you call ``batch.ack()``.
 
         Args:
             max_records: the maximum number of records in a batch. ``None`` means the records of one request, up to
@@ -265,6 +273,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         batch: None = None,
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
+        concurrency: int | None = None,
+        order: Order = "shard",
+        processes: int | None = None,
+        handler_timeout: float | None = None,
     ) -> None: ...
     @overload
     async def run(
@@ -275,6 +287,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_wait: float = 0.0,
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
+        concurrency: int | None = None,
+        order: Order = "shard",
+        processes: int | None = None,
+        handler_timeout: float | None = None,
     ) -> None: ...
     async def run(
         self,
@@ -284,10 +300,14 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         max_wait: float = 0.0,
         policy: FailurePolicy | None = None,
         dead_letter: DeadLetterTarget | None = None,
+        concurrency: int | None = None,
+        order: Order = "shard",
+        processes: int | None = None,
+        handler_timeout: float | None = None,
     ) -> None:
         """Call ``handler`` with every record: in order within a shard, and concurrently for different shards.
 
-        It returns when the consumer is closed, or when a bounded run has ended.
+        ``run`` returns when the consumer is closed, or when a bounded run has ended.
 
         Args:
             handler: takes a record, or a ``Batch``. A plain function runs in a thread.
@@ -296,8 +316,16 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             policy: what to do with a record whose handler fails. By default, the handler is called up to five times,
                 then ``run`` raises.
             dead_letter: the target for records that failed for good: a callable, which gets a ``DeadLetter``, a
-                stream's name or ARN, a ``Producer``, or the ``pathlib.Path`` of a file. With a target, a poisonous
-                record does not stop the run.
+                stream's name or ARN, a ``Producer``, or the ``pathlib.Path`` of a file. With a target, a poison record
+                does not stop the run.
+            concurrency: how many handlers may work at once, over all shards. By default, one for each shard.
+            order: with ``"key"``, handlers work on different keys of a shard at once, and the records of one key are
+                handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
+                ``processes``.
+            processes: run up to this many handlers at once, each in a process of its own, for handlers that use much
+                CPU. The handler must be importable, and cannot see the variables of this process.
+            handler_timeout: with ``processes``, a process that handles one record or batch for longer than this many
+                seconds is killed, and the record or batch has failed. By default, ``stuck_after``.
 
         Raises:
             HandlerFailed: a handler failed for good, and there is no ``dead_letter``.
@@ -313,12 +341,100 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_wait=max_wait,
             policy=policy,
             dead_letter=dead_letter,
+            concurrency=concurrency,
+            order=order,
+            processes=processes,
+            handler_timeout=handler_timeout,
         )
+
+    # ---- control
+
+    async def commit(self, shards: Iterable[str] | None = None, *, timeout: float | None = 30.0) -> dict[str, Position]:  # noqa: ASYNC109 - it raises WaitTimeout
+        """Commit all records that are done by now, and return when the lease store has the checkpoints.
+
+        The record that your loop or handler has in hand is not done: acknowledge it first (``ack``) to include it.
+
+        Args:
+            shards: the ids of the shards to commit. ``None`` means all shards that this worker holds.
+            timeout: how many seconds to wait for the lease store. ``None`` means that there is no limit.
+
+        Returns:
+            The checkpoint of each of these shards.
+
+        Raises:
+            WaitTimeout: the lease store has not answered in time. The consumer keeps trying to commit.
+            StoreError: the lease store cannot be used, and waiting will not help.
+            LeaseNotHeld: this worker does not hold the leases of some shards, or lost them before the commit.
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        return await commit(self._opened, shards, timeout)
+
+    async def pause(self, shards: Iterable[str] | None = None) -> None:
+        """Hand out no more records until ``resume``, and keep the leases.
+
+        When this returns, no further record is handed out. Your code may finish the records that it has, and retries of
+        failed records continue.
+
+        The worker renews the leases of paused shards, and reads ahead until ``prefetch_max_bytes`` is reached. Neither
+        ``idle_timeout`` nor ``until="latest"`` ends a run while a shard is paused.
+
+        Args:
+            shards: the ids of the shards to pause, until they are resumed or their leases end. ``None`` means all
+                shards, including shards that this worker gains later.
+
+        Raises:
+            LeaseNotHeld: this worker does not hold some of these shards. The others are paused.
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        await pause(self._opened, shards)
+
+    async def resume(self, shards: Iterable[str] | None = None) -> None:
+        """Hand out records again.
+
+        Args:
+            shards: the ids of the shards to resume. Shards that this worker no longer holds are ignored. ``None`` means
+                all shards. If all shards are paused, and you resume some, shards that are gained later stay paused.
+
+        Raises:
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        await resume(self._opened, shards)
+
+    async def seek(
+        self,
+        position: Position | str | datetime | float | Record[Any],
+        shards: Iterable[str] | None = None,
+        *,
+        timeout: float | None = 30.0,  # noqa: ASYNC109 - it raises WaitTimeout
+    ) -> None:
+        """Continue at another position. Returns when the lease store has the position: a later crash resumes there.
+
+        Records that have already been read are dropped. Your code may finish the record that it has, but acknowledging
+        it has no effect: its ``lease.held`` is false. Other workers, and their shards, are unaffected.
+
+        Args:
+            position: ``"TRIM_HORIZON"``, ``"LATEST"``, an aware datetime, seconds since 1970, a ``Position``, or a
+                record that was read, which is then handed out again.
+            shards: the ids of the shards. ``None`` means all shards that this worker holds. A sequence number needs the
+                id of its shard.
+            timeout: how many seconds to wait for the lease store. ``None`` means that there is no limit.
+
+        Raises:
+            WaitTimeout: the lease store has not answered in time. The consumer keeps trying before it reads again.
+            StoreError: the lease store cannot be used, and waiting will not help.
+            LeaseNotHeld: this worker does not hold some of the shards, is handing them over, or has finished them.
+            UsageError: an argument is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        await seek(self._opened, position, shards, timeout)
 
     # ---- state
 
     async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
-        """Wait until ``is_ready``.
+        """Wait until ``is_ready`` is true.
 
         Raises:
             WaitTimeout: the consumer was not ready within ``timeout`` seconds.

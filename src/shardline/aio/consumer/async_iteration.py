@@ -66,7 +66,7 @@ class RecordIterator(Generic[ValueT_co]):
 
 @final
 class BatchIterator(Generic[ValueT_co]):
-    """Iterates over batches, each of one shard."""
+    """Iterates over batches. All records of a batch are from one shard."""
 
     __slots__ = ("__weakref__", "_session", "_taker")
 

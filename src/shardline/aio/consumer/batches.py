@@ -25,7 +25,7 @@ class Batch(Sequence[Record[ValueT_co]]):
 
     @property
     def shard_id(self) -> str:
-        """The shard of the records."""
+        """The id of the shard that all records of the batch are from."""
         shard_id = self.records[0].shard_id
         assert shard_id is not None
         return shard_id

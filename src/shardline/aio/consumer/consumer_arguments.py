@@ -4,7 +4,7 @@ A wrong argument raises a ``UsageError`` that names the argument, its value and 
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,8 +17,9 @@ from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.consumer.worker_identity import new_worker_id
-from shardline.aio.producer.validation import check_timeout
+from shardline.aio.producer.validation import check_callable, check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig
+from shardline.core.consumer.handler_checks import is_async_callable
 from shardline.errors import UsageError
 from shardline.events import ConsumerEvent, EventSink, Sink
 from shardline.model.position import Position, PositionKind, as_position
@@ -45,6 +46,7 @@ class ConsumerArguments(ConnectionArguments, total=False):
     store: str | LeaseStore | None
     start: Position | str | datetime | float
     config: ConsumerConfig | None
+    filter: Callable[[Record[bytes]], object] | None
     worker_id: str | None
     until: Literal["latest"] | None
     idle_timeout: float | None
@@ -101,6 +103,14 @@ def check_done(done: object) -> None:
         raise UsageError(f"ack takes a Record or a Batch, not {type(done).__name__}")
 
 
+def check_filter(record_filter: Callable[[Record[bytes]], object] | None) -> Callable[[Record[bytes]], object] | None:
+    """Check and return the filter. It must be a plain function, because records are filtered while they are read."""
+    check_callable("filter", record_filter)
+    if record_filter is not None and is_async_callable(record_filter):
+        raise UsageError("filter must be a plain function that returns whether to hand out a record, not an async one")
+    return record_filter
+
+
 def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | None]:
     """Return the bounds of a run: whether it ends at the latest record, and after how many seconds without records."""
     if until not in (None, "latest"):
@@ -123,7 +133,7 @@ def make_store(
         return MemoryLeases(f"reader {worker_id}", stream)
     if store is None:
         raise UsageError(
-            "a group needs a store: 'sqlite:///leases.db' for the processes of one machine, 'redis://host' or "
-            "'dynamodb://table' for many machines, 'memory:' for this process alone"
+            "a group needs a store: 'sqlite:///leases.db' for the processes of one machine, 'redis://host', "
+            "'postgresql://host/database' or 'dynamodb://table' for many machines, 'memory:' for this process alone"
         )
     return lease_store(store, group=group, stream=stream, aws=aws_access(connection, client))

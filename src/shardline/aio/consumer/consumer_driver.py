@@ -3,7 +3,7 @@
 One task polls the coordinator, sends its operations to the lease store and its requests to Kinesis, carries out its
 events, and sleeps until the next deadline. A second task makes the calls that user code posts (``post``) from any
 thread. One further task per shard reads the shard. All of these tasks run in one event loop, and none of them runs user
-code. The user's lifecycle callbacks run in tasks of their own.
+code. The user's lifecycle callbacks run in separate tasks.
 
 Invariants (L2 is defined in docs/guarantees.md):
 
@@ -33,7 +33,7 @@ import anyio.lowlevel
 
 from shardline.adapters.event_loop import call_soon_from_threads
 from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks
-from shardline.aio.consumer.shard_reading import FanOutReading, PollingReading, ShardReading
+from shardline.aio.consumer.shard_reading import FanOutReading, PollingReading, RecordFilter, ShardReading
 from shardline.aio.loop.callbacks import Contained
 from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffinity, make_flag
 from shardline.aio.loop.notifier import Notifier
@@ -59,7 +59,8 @@ from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
-from shardline.errors import Closed, ShardlineError, StoreError, StreamRecreated
+from shardline.errors import Closed, FilterFailed, ShardlineError, StoreError, StreamRecreated
+from shardline.model.record import Record
 from shardline.model.stream import StreamRef
 from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseStore
 
@@ -67,6 +68,7 @@ _log: Final = logging.getLogger("shardline.consumer")
 _TIMED_OUT: Final = Failure(FailureKind.TRANSIENT, "Timeout", "the store did not answer within half a lease duration")
 _OPEN_BACKOFF: Final = (0.1, 5.0)
 
+_Begin: TypeAlias = consumer_events.LeaseGained | consumer_events.ShardSought
 Message: TypeAlias = Callable[[Instant], object]
 """A call to the hand-out that the host makes. Its argument is the current time."""
 
@@ -84,6 +86,7 @@ class ConsumerDriver:
         store: LeaseStore,
         reporter: ConsumerReporter,
         deserializer: Callable[[bytes], Any] | None,
+        record_filter: RecordFilter | None,
         service_time: Callable[[], float],
         callbacks: LifecycleCallbacks,
         consumer_arn: str | None = None,
@@ -107,6 +110,7 @@ class ConsumerDriver:
         self._reading: dict[HeldShard, ShardReading] = {}
         self._random = random.Random()  # noqa: S311 - no secret
         self._deserializer = deserializer
+        self._filter = record_filter
         self._service_time = service_time
         self._consumer_arn = consumer_arn  # the registered consumer to subscribe with; None: poll
         self._find_consumer = find_consumer  # finds or registers it again for a re-created stream; None: never
@@ -137,6 +141,7 @@ class ConsumerDriver:
         self._wake = make_flag()
         if self.sinks.sinks:
             self.hand_out.work.observe(self.clock())
+            self.hand_out.work.set_wall_offset(time.time() - self.clock())
         self._watchdog.start()
         try:
             with CrashGuard(self._handle_crash):
@@ -162,7 +167,7 @@ class ConsumerDriver:
         events = self.coordinator.take_events()
         for event in events:
             # It is too late to start reading, or to hand over in good order.
-            if not isinstance(event, consumer_events.LeaseGained | consumer_events.HandOverAsked):
+            if not isinstance(event, _Begin | consumer_events.HandOverAsked):
                 self._handle_event(event)
         self._report(events)
         self.hand_out.end(self.clock())
@@ -211,7 +216,7 @@ class ConsumerDriver:
 
     @property
     def failure(self) -> Exception | None:
-        """The error because of which no more records are handed out, or ``None``."""
+        """The error that stopped the hand-out of records, or ``None``."""
         reason = self.hand_out.failure
         if self._error is None and reason is not None:
             if isinstance(reason, ReadingFailed):
@@ -356,6 +361,7 @@ class ConsumerDriver:
         now, coordinator, hand_out = self.clock(), self.coordinator, self.hand_out
         hand_out.handle_time(now)
         if hand_out.work.take_measure_due(now):
+            hand_out.work.set_wall_offset(time.time() - now)  # the clock may have been adjusted
             self._report([measure_lag(hand_out, now, service_now(self._service_time(), time.time()))])
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
@@ -453,6 +459,9 @@ class ConsumerDriver:
         match event:
             case consumer_events.LeaseGained():
                 self._start_reading(event)
+            case consumer_events.ShardSought():
+                if hand_out.can_go_on(stream, event):
+                    self._start_reading(event)
             case consumer_events.HandOverAsked(shard_id):
                 hand_out.handle_hand_over_asked(stream, shard_id, now)
             case consumer_events.HandOverOverdue(shard_id) | consumer_events.LeaseLost(shard_id):
@@ -471,7 +480,7 @@ class ConsumerDriver:
     def _fail(self, error: Exception) -> None:
         self.hand_out.fail(error, self.clock())
 
-    def _start_reading(self, event: consumer_events.LeaseGained) -> None:
+    def _start_reading(self, event: _Begin) -> None:
         config, now = self._config, self.clock()
         deaggregator = Deaggregator(
             self._stream.name,
@@ -483,12 +492,13 @@ class ConsumerDriver:
         deaggregator.by_auto = self._by_auto
         make = self._poll if self._consumer_arn is None else self._subscribe
         reading = make(event, deaggregator, now)
+        reading.filter = self._filter
         if not reading.shard.is_stopping:
             self._reading[reading.shard] = reading
             assert self._tasks is not None
             self._tasks.start_soon(self._read, reading)
 
-    def _poll(self, event: consumer_events.LeaseGained, deaggregator: Deaggregator, now: Instant) -> ShardReading:
+    def _poll(self, event: _Begin, deaggregator: Deaggregator, now: Instant) -> ShardReading:
         config = self._config
         reader = PollingReader(
             self._stream,
@@ -507,7 +517,7 @@ class ConsumerDriver:
         shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
         return PollingReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
-    def _subscribe(self, event: consumer_events.LeaseGained, deaggregator: Deaggregator, now: Instant) -> ShardReading:
+    def _subscribe(self, event: _Begin, deaggregator: Deaggregator, now: Instant) -> ShardReading:
         assert self._consumer_arn is not None
         reader = FanOutReader(
             self._stream,
@@ -526,7 +536,7 @@ class ConsumerDriver:
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer with the re-created stream, and return its new ARN. ``None``: do not register it.
+        """Register the consumer with the re-created stream. Return its new ARN, or ``None`` to do without it.
 
         The readers of all shards ask for this. Only the first reader registers the consumer.
         """
@@ -568,6 +578,14 @@ class ConsumerDriver:
     def handle_reader_over(self, shard: HeldShard) -> None:
         """Handle a reader that has ended or failed."""
         self.hand_out.handle_reader_over(shard, self.clock())
+        self._pump_hand_out()
+
+    def handle_filter_failed(self, shard: HeldShard, record: Record[bytes], error: Exception) -> None:
+        """Stop the consumer, because the user's filter raised this exception. The record is not skipped."""
+        failed = FilterFailed(shard.shard_id, record)
+        failed.__cause__ = error
+        _log.error("%s: %s", self._reporter.name, failed, exc_info=error)
+        self._fail(failed)
         self._pump_hand_out()
 
     def _report(self, events: Sequence[consumer_events.Event]) -> None:

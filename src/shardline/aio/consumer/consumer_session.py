@@ -38,6 +38,7 @@ from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import (
     check_bounds,
     check_done,
+    check_filter,
     check_settings,
     check_start,
     make_store,
@@ -46,6 +47,7 @@ from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, stor
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health, consumer_status, health
 from shardline.aio.consumer.fan_out import FanOut, check_fan_out, find_consumer
 from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks, OnAssigned, OnRevoked
+from shardline.aio.consumer.shard_reading import RecordFilter
 from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
@@ -121,6 +123,7 @@ class ConsumerSession:
         config: ConsumerConfig | None,
         client: Client | None,
         deserializer: Callable[[bytes], Any] | None,
+        record_filter: RecordFilter | None,
         worker_id: str | None,
         until: Literal["latest"] | None,
         idle_timeout: float | None,
@@ -133,12 +136,12 @@ class ConsumerSession:
         close_timeout: float | None,
         not_started: str,
     ) -> None:
-        self.stream = parse_stream(stream)
-        self.group, self._connection = group, connection
+        self.stream, self.group, self._connection = parse_stream(stream), group, connection
         self.config, self.worker_id = check_settings(config, worker_id, max_leases)
         self._start_at = check_start(start)
         self.client, self._owns_client = check_client("Consumer", client, connection)
-        self._deserializer = check_callable("deserializer", deserializer)
+        self.deserializer = check_callable("deserializer", deserializer)
+        self._filter = check_filter(record_filter)
         self._sinks = check_sinks(sinks)
         enter = partial(current_session.set, self)
         self._callbacks = LifecycleCallbacks(on_assigned, on_revoked, on_shard_end, enter=enter)
@@ -154,7 +157,7 @@ class ConsumerSession:
             client=self.client,
         )
         self._owned_store = self._store if store is None or isinstance(store, str) else None
-        self._not_started_message = not_started
+        self._not_started_message, self._closed_message = not_started, _CLOSED
         self.tracings: Tracings | None = None
         """The tracings of the sinks, if there are any."""
         self._starting = anyio.Lock()
@@ -165,7 +168,6 @@ class ConsumerSession:
         self.is_closed = False
         self.left_by_error = False
         """Whether a caller left its block because of an exception. ``close`` and blocking callers write it."""
-        self._closed_message = _CLOSED
         self._taker: Taker | None = None
         self._iterator: Callable[[], object] = lambda: None  # a weak reference, see attach
         self.run_scope: anyio.CancelScope | None = None
@@ -246,7 +248,8 @@ class ConsumerSession:
             stream=self.stream,
             store=store,
             reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", source, self._sinks, time.monotonic),
-            deserializer=self._deserializer,
+            deserializer=self.deserializer,
+            record_filter=self._filter,
             service_time=service_time,
             callbacks=self._callbacks,
             consumer_arn=consumer_arn,
@@ -380,8 +383,8 @@ class ConsumerSession:
     def begin_slice(self, cursor: Cursor) -> int:
         """Prepare to take the next record of an open cursor, and return its place.
 
-        The caller then takes the record with a single store, and makes no call after it: an interrupt after the store
-        would lose the record.
+        The caller then takes the record with a single assignment, and makes no call after it: an interrupt after the
+        assignment would lose the record.
         """
         place = cursor.place
         hand_out(cursor.records[place : place + 1], self.service_now())
@@ -389,7 +392,7 @@ class ConsumerSession:
         return place
 
     def make_batch(self, cursor: Cursor) -> Batch[Any]:
-        """Return all records of an open cursor as a batch. The caller then takes them with a single store."""
+        """Return all records of an open cursor as a batch. The caller then takes them with a single assignment."""
         batch = Batch(list(cursor.records), self.ack)
         hand_out(batch.records, self.service_now())
         cursor.begin_slice(boot_time())
@@ -398,6 +401,11 @@ class ConsumerSession:
     def service_now(self) -> float:
         """Return the service's time, in seconds since 1970. Can be called from any thread."""
         return service_now(self._service_time(), time.time())
+
+    @property
+    def latest_at(self) -> float:
+        """The time that LATEST stands for now, in seconds since 1970 (L6)."""
+        return max(0.0, self._service_time() - _LATEST_MARGIN)
 
     async def ask(self, taker: Taker) -> None:
         """Ask the host for more records, and wait for the answer."""
@@ -544,7 +552,7 @@ async def _end_callbacks(driver: ConsumerDriver, until: float) -> None:
 
 
 def is_handler_of(session: ConsumerSession) -> bool:
-    """Whether the caller is a handler or callback of this consumer, so that it must not wait for the consumer's end."""
+    """Whether the caller is a handler or callback of this consumer. If so, it must not wait for the consumer's end."""
     return current_session.get() is session
 
 

@@ -3,26 +3,28 @@
 Invariants:
 
 - ``handling_lag`` is the age of the oldest record that is not done, whether it is in hand, prefetched or unread.
-  ``reading_lag`` stays at 0 while a slow handler falls behind, so it is not suited for an alarm.
+  ``reading_lag`` stays at 0 while a slow handler falls behind, so do not alert on it.
 - Reading the status changes nothing that the group or the user could notice.
 """
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, final
+from typing import Final, Literal, TypeAlias, final
 
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.clock import Instant
 from shardline.core.consumer.consumer_totals import ConsumerRates, ConsumerTotals
 from shardline.core.consumer.coordinator import Coordinator
-from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.key_lanes import HotKey
 from shardline.core.consumer.lag_measurement import shard_lag
 from shardline.core.consumer.lease_phases import Holding, Phase
 from shardline.core.consumer.reader import ShardKey
 from shardline.model.lease import Lease
 from shardline.model.position import Position
+
+_HOT_KEYS: Final = 10
 
 Health: TypeAlias = Literal["starting", "ok", "store-down", "handler-stuck", "failed", "closing", "closed"]
 ShardState: TypeAlias = Literal["reading", "handing-over", "ending", "other", "free", "waiting", "finished", "unknown"]
@@ -46,7 +48,7 @@ class ShardStatus:
     parents: tuple[str, ...]
     children: tuple[str, ...]
     prefetched: int = 0
-    """How many records were read but are not handed out yet."""
+    """How many records have been read but not handed out yet."""
     token: int | None = None
     """The fencing token, if this worker holds the lease."""
     out_of_range: int = 0
@@ -64,11 +66,30 @@ class ShardStatus:
     """The name of the stream."""
     read_by: Literal["polling", "fan-out"] | None = None
     """How this worker reads the shard. ``None`` if this worker does not read it."""
+    is_paused: bool = False
+    """Whether your code has paused the shard (``pause``)."""
+    filtered: int = 0
+    """How many records have not passed your filter since this worker began to read the shard."""
 
     @property
     def lag(self) -> float | None:
         """The former name of ``reading_lag``."""
         return self.reading_lag
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """The keys of a ``run`` with ``order="key"``. Keys may be personal data: be careful where you show them."""
+
+    in_flight: int = 0
+    """The number of keys that handlers are working on."""
+    oldest: str | None = None
+    """The key on which a handler has been at work for the longest."""
+    oldest_started_at: float | None = None
+    """When that handler got its records, in seconds since 1970."""
+    hot: tuple[HotKey, ...] = ()
+    """Up to ten keys for which the most records wait, because a handler works on an earlier record of the key."""
 
 
 @final
@@ -85,7 +106,7 @@ class ConsumerStatus:
     workers: dict[str, int]
     """How many leases each worker of the group holds."""
     retries: int = 0
-    """How many calls to a handler failed and were repeated since the consumer was started."""
+    """How many calls to a handler have failed and been repeated since the consumer started."""
     dead_letters: int = 0
     """How many records were written as dead letters."""
     failed_records: int = 0
@@ -94,6 +115,10 @@ class ConsumerStatus:
     """The work of this worker since it was started."""
     rates: ConsumerRates = field(default_factory=ConsumerRates)
     """How fast this worker works now."""
+    is_paused: bool = False
+    """Whether your code has paused all shards, including those that this worker gains later (``pause``)."""
+    keys: KeyStatus = field(default_factory=KeyStatus)
+    """The keys that handlers work on, with ``run(..., order="key")``."""
 
     @property
     def handling_lag(self) -> float | None:
@@ -144,7 +169,16 @@ def consumer_status(
         failed_records=0 if hand_out is None else hand_out.counts.failed_records,
         totals=ConsumerTotals() if hand_out is None else hand_out.work.totals(),
         rates=ConsumerRates() if hand_out is None else hand_out.work.rates(boot_time()),
+        is_paused=hand_out is not None and hand_out.is_paused,
+        keys=KeyStatus() if hand_out is None else _key_status(hand_out),
     )
+
+
+def _key_status(hand_out: HandOut) -> KeyStatus:
+    in_flight = hand_out.keys_in_flight()
+    oldest = min(in_flight, key=in_flight.__getitem__, default=None)
+    started_at = None if oldest is None else _since_1970(in_flight[oldest])
+    return KeyStatus(len(in_flight), oldest, started_at, tuple(hand_out.keys.hot_keys(_HOT_KEYS)))
 
 
 def health(hand_out: HandOut | None, *, is_closed: bool) -> Health:
@@ -198,19 +232,21 @@ def _status(hand_out: HandOut, group: Coordinator, key: ShardKey, service_now: f
 
 
 def _with_records(known: ShardStatus, hand_out: HandOut, shard: HeldShard, service_now: float) -> ShardStatus:
-    """Return the status of a held shard, extended by the records that were read, prefetched and handed out."""
+    """Return the status of a held shard, with the numbers of records that were read, prefetched and handed out."""
     state, tracker = hand_out.handling_state(shard), None if shard.holding is None else shard.holding.tracker
     lag = shard_lag(hand_out, shard, boot_time(), service_now)
     since = hand_out.watch.since(shard.key) or state.since if shard.is_manual else state.since
     return replace(
         known,
         reading_lag=lag.reading_lag,
-        read_by="fan-out" if isinstance(shard.reader, FanOutReader) else "polling",
+        read_by=shard.reader.read_by,
         prefetched=lag.prefetched,
         out_of_range=shard.reader.out_of_range,
         unacknowledged=0 if tracker is None else tracker.remembered + shard.unreported,
         handling_lag=lag.handling_lag,
         in_hand=lag.in_hand,
+        is_paused=shard.is_paused,
+        filtered=shard.filtered,
         handler_started_at=known.handler_started_at if since is None else _since_1970(since),
     )
 

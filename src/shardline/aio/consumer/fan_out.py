@@ -8,9 +8,9 @@ Invariants:
   use it.
 - Workers that start together register one consumer: all registrations but one are refused, and the refused workers find
   the registered consumer.
-- Throttling and broken connections are retried. A request that a limit of the service refuses is retried for some
-  seconds, because the limit may be one on calls. After that, the error is raised, or the worker polls if the user asked
-  for this.
+- Throttling and broken connections are retried. A request that the service refuses because of a limit is retried for
+  some seconds, because it may be a limit on the rate of calls. After that, the error is raised, or the worker polls if
+  the user asked for this.
 """
 
 import logging
@@ -41,7 +41,7 @@ class FanOut:
     name: str
     """The name or the ARN of a registered consumer. A name is registered if the stream has no such consumer."""
     fallback: Literal["polling"] | None = None
-    """``"polling"``: poll if no consumer can be registered because of a limit. ``None``: raise the error."""
+    """The fallback if a limit prevents registration: ``"polling"`` polls instead, and ``None`` raises the error."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not (self.is_arn or is_consumer_name(self.name)):
@@ -79,7 +79,7 @@ def check_fan_out(fan_out: object, stream: StreamRef) -> FanOut | None:
 
 
 async def find_consumer(client: Client, stream: StreamRef, fan_out: FanOut) -> str | None:
-    """Return the ARN of the registered consumer, once it is ACTIVE. ``None``: poll instead.
+    """Return the ARN of the registered consumer, once it is ACTIVE, or ``None`` if the caller should poll instead.
 
     Raises:
         ServiceError, TransportError: the consumer can be neither found nor registered.

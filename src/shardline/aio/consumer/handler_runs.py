@@ -1,6 +1,8 @@
-"""Runs the user's handlers: one task per shard takes the steps that ``core/consumer/handler_task`` decides.
+"""Runs the user's handlers: one task per shard, or a pool of tasks, takes the steps that ``core/consumer/handler_task``
+decides.
 
-A coroutine function is awaited in the task. Any other handler runs in a thread, for many records in a row.
+A coroutine function is awaited in the task. Any other handler runs in a thread, for many records in a row. With
+``processes``, each handler runs in a process (``handler_processes``).
 
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
@@ -24,12 +26,15 @@ from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession, current_session
 from shardline.aio.consumer.dead_letters import DeadLetterTarget, DeadLetterWriter, dead_letter_writer
+from shardline.aio.consumer.handler_child import Answer, Handlers, refuse_in_unguarded_main
+from shardline.aio.consumer.handler_processes import HandlerProcesses, load_error, messages, pickle_handlers
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.callbacks import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.consumer_config import Order
 from shardline.core.consumer.cursor import SLICE, Cursor
 from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
-from shardline.core.consumer.handler_checks import check_handler, is_async_callable
+from shardline.core.consumer.handler_checks import check_handler, check_processes, check_side_by_side, is_async_callable
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Handle, HandlerTask, Outcome, Run, Step
 from shardline.errors import HandlerFailed
@@ -51,17 +56,37 @@ async def run_handlers(
     max_wait: float,
     policy: FailurePolicy | None,
     dead_letter: DeadLetterTarget | None,
+    concurrency: int | None = None,
+    order: Order = "shard",
+    processes: int | None = None,
+    handler_timeout: float | None = None,
 ) -> None:
     """Implement ``Consumer.run`` for both facades. ``caller`` is the task or thread that called ``run``."""
     wait = check_batch(batch, max_wait)
     chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
+    ack, stuck_after = session.config.ack, session.config.stuck_after
+    count, limit = check_processes(processes, handler_timeout, concurrency, ack=ack, stuck_after=stuck_after)
+    beside = check_side_by_side(concurrency if count is None else count, order, ack=ack)
+    pool = None
+    if count is not None:
+        refuse_in_unguarded_main()
+        handlers = Handlers(handler, session.deserializer, batch is not None)
+        pool = HandlerProcesses(pickle_handlers(handlers), count, limit)
     dead_letters = None if dead_letter is None else dead_letter_writer(dead_letter, session.client)
     generator = random.Random()  # noqa: S311 - no secret
-    run = session.begin(caller, partial(Run, policy=chosen, rng=generator, batch=batch, max_wait=wait))
+    make = partial(Run, policy=chosen, rng=generator, batch=batch, max_wait=wait, in_processes=pool is not None)
+    make = partial(make, **beside._asdict())
+    run = session.begin(caller, make)
     try:
         with anyio.CancelScope() as session.run_scope:
-            await HandlerRun(session, run, handler, dead_letters).run()
+            if pool is not None:
+                await pool.start()
+            threads = beside.concurrency or _MAX_THREADS
+            await HandlerRun(session, run, handler, dead_letters, threads, processes=pool).run()
     finally:
+        if pool is not None:
+            with anyio.CancelScope(shield=True):
+                await pool.close()
         session.run_scope = None
         session.post(_just_wake)  # close() may wait for the end of the run
         if dead_letters is not None:
@@ -74,18 +99,26 @@ class HandlerRun:
     """One call of ``Consumer.run``."""
 
     def __init__(
-        self, session: ConsumerSession, run: Run, handler: Handler, dead_letters: DeadLetterWriter | None
+        self,
+        session: ConsumerSession,
+        run: Run,
+        handler: Handler,
+        dead_letters: DeadLetterWriter | None,
+        max_threads: int,
+        *,
+        processes: HandlerProcesses | None = None,
     ) -> None:
         self.session = session
         self.driver = session.driver
         self.taker = run
         self.handler = handler
         self.dead_letters = dead_letters
+        self.processes = processes
         self.is_async = is_async_callable(handler)
         tracings = session.tracings
         self.traced = None if tracings is None else tracings.wrap(handler, is_async=self.is_async)
         """The handler for batches, and for single records that have headers, if the consumer has tracings."""
-        self.threads = anyio.CapacityLimiter(_MAX_THREADS)
+        self.threads = anyio.CapacityLimiter(max_threads)
         self.exit: SystemExit | KeyboardInterrupt | None = None
         """The first exit that a handler raised. ``_run_task`` writes it."""
 
@@ -123,7 +156,7 @@ class HandlerRun:
 
 @final
 class ShardHandler:
-    """Runs the handler for the records of one lease, in one task."""
+    """Runs the handler in one task: for the records of one lease or, in a pool, of one lease after another."""
 
     def __init__(self, run: HandlerRun, task: HandlerTask) -> None:
         self._run = run
@@ -157,6 +190,8 @@ class ShardHandler:
     async def _take_step(self, step: Step) -> Outcome:
         match step:
             case Handle(cursor):
+                if self._run.processes is not None:
+                    return await self._handle_in_processes(cursor, self._run.processes)
                 return await (self._handle_each(cursor) if self._run.is_async else self._handle_in_thread(cursor))
             case Attempt(records):
                 return await self._attempt(records)
@@ -223,7 +258,12 @@ class ShardHandler:
 
     async def _attempt(self, records: list[Record[Any]]) -> Outcome:
         run = self._run
-        argument = records[0] if run.taker.limit is None else Batch(records, self._session.ack)
+        if run.processes is not None:
+            if not self._task.is_lease_held:
+                return NOT_CALLED
+            self._task.cursor.taken_at = boot_time()
+            return _outcome(await run.processes.call(records, self._session.service_now()))
+        argument = Batch(records, self._session.ack) if run.taker.whole else records[0]
         self._lag_noted_at = -NEVER
         try:
             result = (
@@ -236,6 +276,19 @@ class ShardHandler:
                 raise
             result = error
         return await self._finish(result, records)
+
+    async def _handle_in_processes(self, cursor: Cursor, processes: HandlerProcesses) -> Outcome:
+        """Send the records of the cursor to processes, in one or more messages."""
+        for message in messages(cursor.records[cursor.place : cursor.end]):
+            if not cursor.is_open:
+                break
+            first = cursor.place
+            cursor.take(boot_time())
+            answer = await processes.call(message, self._session.service_now())
+            cursor.place = first + answer.done + (answer.error is not None)
+            if answer.error is not None:
+                return _outcome(answer)
+        return _DONE
 
     def _call(self, argument: Record[Any] | Batch[Any], records: Sequence[Record[Any]]) -> object:
         """Call the handler, perhaps in a thread. Return the awaitable that it returned, if any, or ``NOT_CALLED``."""
@@ -289,6 +342,20 @@ class ShardHandler:
 
         (result,) = await anyio.to_thread.run_sync(work_in_thread, abandon_on_cancel=True, limiter=self._run.threads)
         return result
+
+
+def _outcome(answer: Answer) -> Outcome:
+    """Return the outcome of a call in a process.
+
+    Raises:
+        SystemExit: the handler called ``sys.exit()``.
+    """
+    if answer.error is None:
+        return _DONE
+    error = load_error(answer.error)
+    if answer.is_exit:
+        raise error
+    return Outcome(error, answer.summary)
 
 
 def _just_wake(now: Instant) -> None:

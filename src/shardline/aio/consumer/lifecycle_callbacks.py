@@ -56,7 +56,7 @@ class LifecycleCallbacks:
 
     @property
     def kinds(self) -> list[CallbackKind]:
-        """The callbacks that the user passed."""
+        """The kinds of callbacks that the user passed."""
         return [*self._callbacks]
 
     def can_cancel(self, kind: CallbackKind) -> bool:

@@ -12,26 +12,32 @@ Invariants:
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
 import anyio
 import anyio.lowlevel
 
 from shardline.aio.loop.notifier import Notifier
-from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, SubscribeToShardEvent
+from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import Instant
+from shardline.core.consumer.cursor import SLICE
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.fanout_reader import FanOutReader, NextEvent
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.reader import Page, ReaderEvent
+from shardline.core.consumer.record_filter import leave_out
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
+from shardline.model.record import Record
 from shardline.model.stream import consumer_created_at, parse_consumer_arn
 from shardline.ports import KinesisApi, ShardEvents
 
 _log: Final = logging.getLogger("shardline.consumer")
 _T = TypeVar("_T")
+
+RecordFilter: TypeAlias = Callable[[Record[bytes]], object]
+"""The user's filter: it returns whether a record is handed out."""
 
 
 class ReadingEvents(Protocol):
@@ -40,8 +46,9 @@ class ReadingEvents(Protocol):
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
     def handle_read(self, events: list[ReaderEvent]) -> None: ...
     def handle_reader_over(self, shard: HeldShard) -> None: ...
+    def handle_filter_failed(self, shard: HeldShard, record: Record[bytes], error: Exception) -> None: ...
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer with the re-created stream, and return its new ARN. ``None``: do not register it."""
+        """Register the consumer with the re-created stream. Return its new ARN, or ``None`` to do without it."""
         ...
 
 
@@ -61,6 +68,8 @@ class ShardReading:
         self._pages = reader
         self._clock = clock
         self._deserializer = deserializer
+        self.filter: RecordFilter | None = None
+        """The user's filter, if any. Written by the host."""
         self._scope = anyio.CancelScope()
         self._room_freed = Notifier()
 
@@ -87,20 +96,39 @@ class ShardReading:
         raise NotImplementedError
 
     async def _pause(self) -> None:
-        """Wait until the reader wants to be polled."""
+        """Wait until it is time to poll the reader again."""
         await self._room_freed.wait(max(0.0, self._pages.next_deadline() - self._clock()))
 
     async def _pass_pages(self, host: ReadingEvents) -> None:
         """Pass the pages to the hand-out, as far as there is room."""
         while pages := self._pages.take_pages():
+            if self.filter is not None:
+                pages = [await self._filter(page, self.filter, host) for page in pages]
             for page in pages:
                 if page.records:  # all records of a page share one origin
                     page.records[0].origin.deserializer = self._deserializer
+            if self.shard.is_stopping:  # the filter failed
+                return
             host.handle_pages(self.shard, pages)
             if self._pages.has_unopened:
                 await anyio.lowlevel.checkpoint()  # unpacking aggregates takes CPU time: let other tasks run
         if events := self._pages.take_events():  # events about a page that was opened in several slices
             host.handle_read(events)
+
+    async def _filter(self, page: Page, passes: "RecordFilter", host: ReadingEvents) -> Page:
+        """Return the page without the records that do not pass the user's filter."""
+        passed: list[object] = []
+        yield_at = self._clock() + SLICE
+        for record in page.records:
+            try:
+                passed.append(passes(record))
+            except Exception as error:  # noqa: BLE001 - user code: its error ends the consumer
+                host.handle_filter_failed(self.shard, record, error)
+                return page
+            if self._clock() >= yield_at:
+                await anyio.lowlevel.checkpoint()  # a slow filter must not delay the renewal of leases
+                yield_at = self._clock() + SLICE
+        return leave_out(page, passed)
 
 
 @final
@@ -197,15 +225,14 @@ class FanOutReading(ShardReading):
             await self._pass_pages(host)
 
     async def _wait_for_event(self, events: ShardEvents, request: NextEvent) -> None:
-        reader = self._reader
-        event: SubscribeToShardEvent | Failure | None = None
-        with anyio.move_on_after(request.timeout) as limit:
-            event = await _contained(events.next_event())
+        reader, asked_at = self._reader, self._clock()
+        event = await _contained(events.next_event(request.timeout))
         now = self._clock()
-        if limit.cancelled_caught:
-            reader.handle_silence(now)
-        elif isinstance(event, Failure):
-            reader.handle_failure(event, now)
+        if isinstance(event, Failure):
+            if now - asked_at >= request.timeout:
+                reader.handle_silence(now)
+            else:
+                reader.handle_failure(event, now)
         elif event is None:
             reader.handle_end(now)
         else:

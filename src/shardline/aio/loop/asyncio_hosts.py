@@ -42,7 +42,7 @@ class _HostedTask(Coroutine[Any, Any, None]):
         self,
         work: Coroutine[Any, Any, None],
         name: str,
-        on_done: Callable[[object], object],
+        on_done: "Callable[[_HostedTask], object]",
         on_end: Callable[[], None] | None,
     ) -> None:
         self._work = work
@@ -61,7 +61,10 @@ class _HostedTask(Coroutine[Any, Any, None]):
     def start_task(self) -> None:
         """Take the next step in a new task."""
         self.task = asyncio.get_running_loop().create_task(self, name=self._name, context=self._context)
-        self.task.add_done_callback(self._on_done)
+        self.task.add_done_callback(self._handle_done)
+
+    def _handle_done(self, _: object = None) -> None:
+        self._on_done(self)
 
     def cancel(self) -> None:
         self._is_cancelled = True
@@ -106,7 +109,7 @@ class _HostedTask(Coroutine[Any, Any, None]):
             self._waits_for = self._work.throw(error)
             return True
         # start_task may have been interrupted before it added the callback.
-        asyncio.get_running_loop().call_soon(self._on_done, None)
+        asyncio.get_running_loop().call_soon(self._handle_done)
         return False
 
     def close(self) -> None:
@@ -170,7 +173,7 @@ class Supervisor:
 
     def run(self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] | None = None) -> _HostedTask:
         """Run ``work`` in a task. ``on_end`` is called when it has ended, in whatever way."""
-        hosted = _HostedTask(work, name, self._collect_ended, on_end)
+        hosted = _HostedTask(work, name, self._collect, on_end)
         self._hosted.add(hosted)  # added first: if the rest is interrupted, a check starts the task
         self.ensure_check()
         hosted.start_task()
@@ -178,7 +181,7 @@ class Supervisor:
 
     @property
     def is_over(self) -> bool:
-        """Whether every task has ended, or was never started."""
+        """Whether every task has ended or has never been started."""
         return all(hosted.task is None or hosted.is_done for hosted in self._hosted)
 
     def enter(self, group: "Group") -> None:
@@ -187,13 +190,23 @@ class Supervisor:
     def leave(self, group: "Group") -> None:
         self._groups.discard(group)
 
-    def _collect_ended(self, _: object = None) -> None:
-        """Remove the tasks that have ended, and call their ``on_end``."""
+    def _collect(self, hosted: _HostedTask) -> None:
+        """Remove a task if it has ended, and call its ``on_end``. A check repeats this if it is interrupted.
+
+        There may be thousands of tasks, so no other task is looked at.
+        """
+        if hosted in self._hosted and hosted.is_done:
+            if hosted.on_end is not None:
+                hosted.on_end()
+            self._hosted.discard(hosted)
+        for group in [*self._groups]:
+            group.collect(hosted)
+
+    def _collect_ended(self) -> None:
+        """Remove all tasks that have ended, even if the callback at their end was lost."""
         for hosted in [*self._hosted]:
             if hosted.is_done:
-                if hosted.on_end is not None:
-                    hosted.on_end()
-                self._hosted.discard(hosted)
+                self._collect(hosted)
         for group in [*self._groups]:
             group.collect_ended()
 
@@ -285,7 +298,9 @@ class Flag:
             self._wake()
 
     async def wait(self, limit: float = _FOREVER) -> None:
-        """Wait until the flag is set, for at most ``limit`` seconds. All waits end at the first of their limits."""
+        """Wait until the flag is set, for at most ``limit`` seconds. If several tasks wait, all waits end at the
+        earliest limit.
+        """
         if self._is_set:
             return
         loop = asyncio.get_running_loop()
@@ -352,15 +367,21 @@ class Group:
             owner.cancel()
 
     def collect_ended(self) -> None:
-        """Remove the tasks that have ended, and keep their errors."""
+        """Remove all tasks that have ended, and keep their errors."""
         for hosted in [*self._running]:
-            task = hosted.task
-            if task is not None and task.done():
-                error = None if task.cancelled() else task.exception()
-                if error is not None:
-                    self._errors.append(error)
-                self.cancelled_caught = self.cancelled_caught or (self._is_cancelled and task.cancelled())
-                self._running.discard(hosted)
+            self.collect(hosted)
+        if not self._running:
+            self._emptied.set()
+
+    def collect(self, hosted: _HostedTask) -> None:
+        """Remove a task of this group if it has ended, and keep its error."""
+        task = hosted.task
+        if hosted in self._running and task is not None and task.done():
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._errors.append(error)
+            self.cancelled_caught = self.cancelled_caught or (self._is_cancelled and task.cancelled())
+            self._running.discard(hosted)
         if self._errors and not self._is_cancelled:
             self.cancel()
         if not self._running:

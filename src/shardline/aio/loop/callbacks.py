@@ -1,12 +1,12 @@
-"""Contains the exceptions that the user's callbacks, hooks and sinks raise.
+"""Keeps exceptions in the user's callbacks, hooks and sinks from ending a host.
 
-Hosts call user code in tasks and threads of their own, where the user cannot catch an exception. An exception that left
+Hosts call user code in their own tasks and threads, where the user cannot catch an exception. An exception that left
 the host would end the producer on asyncio, and the whole run on trio.
 
 Invariants:
 
 - Any exception, ``SystemExit`` included, is reported, and does not end the host.
-- Ctrl-C is not contained: the program gets it from its event loop, as if it had been pressed a moment later.
+- Ctrl-C is not suppressed: the program gets it from its event loop, as if it had been pressed a moment later.
 - A user's coroutine that raises ``CancelledError`` although its task was not cancelled has failed.
 """
 
@@ -77,7 +77,7 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def _interrupt_program(error: BaseException) -> None:
-    """Raise the Ctrl-C in the program."""
+    """Pass a ``KeyboardInterrupt`` that was raised in a callback on to the program."""
 
     def interrupt() -> None:
         raise error

@@ -5,7 +5,7 @@ Invariants:
 - A producer that has undelivered records when the program exits is logged at CRITICAL.
 - After a fork, the child's copy of a started producer or consumer refuses to work. Its event loop, threads, connections
   and leases belong to the parent, and stay intact whatever the child does with its copy.
-- Outstanding records belong to the parent, too. In the child, their deliveries fail, so that no caller in the child
+- Outstanding records also belong to the parent. In the child, their deliveries fail, so that no caller in the child
   waits.
 - A consumer that was not started before the fork works in the child, under a new name. If it kept its name, each of the
   two workers would regard the other's leases as its own.
@@ -42,7 +42,7 @@ class Forkable(Protocol):
     """An async or a blocking consumer."""
 
     def handle_fork(self) -> None:
-        """Handle a fork, in the child."""
+        """Called in the child process after a fork."""
         ...
 
 

@@ -201,7 +201,7 @@ def native_checkpoint() -> Callable[[], Awaitable[None]]:
 
 
 def running_task() -> object:
-    """Return the current task itself, because its id may be reused once the task has ended."""
+    """Return the current task. Callers compare tasks, not ids, because an id may be reused once its task has ended."""
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: imported only where it is used
 
@@ -258,9 +258,10 @@ class LoopAffinity:
             raise Closed(self._message) if is_over else UsageError(self._message)
 
     def checker(self) -> Callable[[], object]:
-        """Return the cheapest function that returns ``here`` in this event loop, and another object elsewhere.
+        """Return a fast function that checks the event loop of its caller. In this event loop, it returns ``here``.
 
-        In an event loop of the other library (asyncio, trio), the function raises ``RuntimeError``.
+        In another event loop of the same library (asyncio or trio), the function returns another object. In an event
+        loop of the other library, it raises ``RuntimeError``.
         """
         if is_trio():
             import trio  # noqa: PLC0415 - an extra: imported only where it is used

@@ -5,7 +5,7 @@ Invariants:
 - A notification wakes all tasks that wait at that moment, and is not remembered. A task therefore checks its condition
   first, and does not yield to the event loop between the check and the wait.
 - A waiter that is cancelled or times out is removed, and affects no other waiter.
-- A signal handler that raises leaves no task asleep: each task waits for a flag of its own (``asyncio_hosts``), which
+- A signal handler that raises leaves no task asleep: each task waits for its own flag (``asyncio_hosts``), which
   stays on the list until the task is awake.
 """
 
@@ -26,7 +26,7 @@ class Notifier:
         self._waiting: list[Flag] = []
 
     def notify(self) -> None:
-        """Wake all tasks that wait now."""
+        """Wake all tasks that are waiting at this moment."""
         for flag in [*self._waiting]:
             flag.set()
 

@@ -1,6 +1,6 @@
 """Runs coroutines for plain functions, in one event loop of the process or without an event loop.
 
-``shardline.awslambda`` uses this. Lambda calls a plain function again and again in the same process. The event loop
+``shardline.awslambda`` uses this. Lambda calls a plain function repeatedly in the same process. The event loop
 stands still between two calls, and continues in the next call, so connections and the tasks of an async producer
 survive.
 
@@ -87,7 +87,7 @@ def _runner() -> "asyncio.Runner":
 
 
 async def bounded(awaitable: Awaitable[T], seconds: float | None) -> T:
-    """Await the awaitable, and cancel it after this many seconds. ``None``: never cancel it.
+    """Await the awaitable, and cancel it after this many seconds. ``None`` means no limit.
 
     Raises:
         TimeLimitError: the awaitable was cancelled.

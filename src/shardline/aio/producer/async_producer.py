@@ -63,7 +63,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             receipt = await delivery
 
     A ``Producer[Order]`` puts values of the type ``Order``: the argument of its serializer. Without a serializer, a
-    producer puts bytes, and is a ``Producer[bytes]``, which ``Producer`` alone stands for.
+    producer puts bytes, and is a ``Producer[bytes]``. ``Producer`` is short for that type.
 
     Args:
         stream: the name or ARN of the stream.
@@ -150,7 +150,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
 
         Raises:
             UsageError: no region, an unknown profile, ...: see ``Client``.
-            Closed: the producer was closed before.
+            Closed: the producer has already been closed.
         """
         async with self._starting:
             if self._is_started or self._closed:
@@ -454,7 +454,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         return undelivered(snapshot)
 
     async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
-        """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing rights.
+        """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing
+        permissions.
 
         Raises:
             WaitTimeout: the producer was not ready within ``timeout`` seconds.

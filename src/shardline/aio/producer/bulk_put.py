@@ -4,7 +4,7 @@ Invariants:
 
 - P6, P7: a collection is validated as a whole before its first record is accepted. Any other iterable is taken record
   by record: each record is validated when it is taken, and accepted before the next one is taken.
-- The deliveries are in the order of the records. With ``on_invalid="fail"``, an invalid record has a delivery, too,
+- The deliveries are in the order of the records. With ``on_invalid="fail"``, an invalid record also has a delivery,
   which has failed with the code ``InvalidRecord``.
 - If ``put_many`` raises a ``ShardlineError``, its ``deliveries`` are those of the records before the one that was not
   accepted. So the caller knows which records were accepted, and where to continue.
@@ -13,18 +13,21 @@ Invariants:
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast, final
+from itertools import islice
+from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast, final
 
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
-from shardline.aio.producer.validation import Serializer, check_item, fields_of, is_plain
+from shardline.aio.producer.validation import Serializer, check_item, count_plain, fields_of, is_plain
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import Packing
+from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import INVALID, Undelivered
 from shardline.core.setting_checks import check_choice
 from shardline.errors import ShardlineError, UsageError
 from shardline.model.headers import HeadersToPut, check_headers
+from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 
 _T = TypeVar("_T")
 Item: TypeAlias = (
@@ -94,7 +97,7 @@ class BulkPut(Generic[_D]):
             raise
 
     def check_all(self, records: Collection[Any]) -> list[_D]:
-        """Validate all records. Return the deliveries of the valid ones, which are to be put.
+        """Validate all records. Return the deliveries of the valid ones. The caller puts them.
 
         Raises:
             UsageError: a record is invalid, and ``on_invalid`` is ``"raise"``.
@@ -104,7 +107,10 @@ class BulkPut(Generic[_D]):
         if tags:
             make, max_bytes = partial(make, tags=tags), min(max_bytes, TRACED_MAX_BYTES)
         checked: list[_D] = []
-        for place, record in enumerate(records):
+        if self._serializer is None and _is_list(records):
+            plain = count_plain(records, 0, max_bytes - WRAP_MAX_BYTES, PARTITION_KEY_MAX_LENGTH)
+            checked = [make(data, key, None, 0.0) for key, data in records[:plain]]
+        for place, record in enumerate(islice(records, len(checked), None), len(checked)):
             if self._serializer is None and is_plain(record, max_bytes):  # the common case, with few function calls
                 checked.append(make(record[1], record[0], None, 0.0))
             else:
@@ -119,7 +125,7 @@ class BulkPut(Generic[_D]):
         return [delivery for delivery in checked if delivery.ending is None]
 
     def check(self, record: Any) -> _D | None:
-        """Validate the next record. Return its delivery, which is to be put. ``None`` if the record is invalid.
+        """Validate the next record. Return its delivery, for the caller to put, or ``None`` if the record is invalid.
 
         Raises:
             UsageError: the record is invalid, and ``on_invalid`` is ``"raise"``.
@@ -187,3 +193,8 @@ def close_if_generator(iterator: Iterator[Any]) -> None:
     """Close a generator that ``put_many`` does not exhaust, so that its ``finally`` blocks run now."""
     if isinstance(iterator, Generator):
         cast("Generator[Any, None, None]", iterator).close()
+
+
+def _is_list(records: Collection[Any]) -> TypeGuard[list[Any]]:
+    """Whether this is a list itself. A subclass may have its own iterator, which ``count_plain`` does not call."""
+    return type(records) is list

@@ -42,7 +42,7 @@ class DeliveryHook:
         self._pending = [callback]
 
     def notify(self, record: BufferedRecord) -> None:
-        """Call the callback, unless it was called before."""
+        """Call the callback, unless it has already been called."""
         if self._pending:
             self._call("on_delivery", self._pending.pop(), record)
 
@@ -148,7 +148,7 @@ class Delivery(SettledRecord):
         self.when_done(lambda: callback(self))
 
     async def _wait(self) -> None:
-        """Wait until the delivery has resolved, with a waiter of its own (P11)."""
+        """Wait until the delivery has resolved, with its own waiter (P11)."""
         wake, waiting = native_waiter()
         self.add_waiter(wake)
         try:

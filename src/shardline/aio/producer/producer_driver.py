@@ -1,8 +1,8 @@
 """The host of a producer: the only code that calls the producer's machine.
 
 One host task polls the machine, sends its requests, sleeps until its next deadline or until it is woken, wakes the
-callers whose records are delivered or failed, and reports the events. The blocking producer runs the same driver in a
-thread of its own.
+callers whose records are delivered or failed, and reports the events. The blocking producer runs the same driver in its
+own thread.
 
 Invariants:
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @final
 class Driver:
-    """Drives one machine."""
+    """Drives one producer's machine: sends its requests, and wakes the callers of its records."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class Driver:
             self._reporter.report(events)
 
     def call_hook(self, name: str, hook: Callable[[Any], object], record: BufferedRecord) -> None:
-        """Call a user's hook with a record. If it returns an awaitable, a task awaits that. Must run in the host."""
+        """Call a user's hook with a record, in the host. If the hook returns an awaitable, a task awaits it."""
         report = partial(self._reporter.log_user_error, name)
         with Contained(report):
             result = hook(record)

@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from shardline.adapters.sinks.log_context import log_context
@@ -40,7 +40,7 @@ from shardline.codec.packing import PackingName, packing_named
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig
-from shardline.core.producer.producer_record import payload_bytes
+from shardline.core.producer.producer_record import date_records
 from shardline.errors import BufferFull, Closed, UsageError
 from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
 from shardline.model.headers import check_headers
@@ -164,7 +164,7 @@ class ProducerFacade(ABC, Generic[_Q]):
     def _set_options(
         self, delivery: SettledRecord, ttl: float | None, on_delivery: Callable[[Any], object] | None
     ) -> None:
-        """Apply the options of a put to a delivery that was not put yet."""
+        """Apply the options of a put to a delivery that has not been put yet."""
         delivery.extra_ttl = self._extra_ttl(ttl)
         check_callable("on_delivery", on_delivery)
         if on_delivery is not None:
@@ -182,13 +182,9 @@ class ProducerFacade(ABC, Generic[_Q]):
             wake=self._wake,
         )
 
-    def _date(self, deliveries: Iterable[SettledRecord]) -> int:
-        """Set the expiry time of each record, and return their total size in bytes."""
-        expires_at, size = _clock() + self._ttl, 0
-        for delivery in deliveries:
-            delivery.expires_at = expires_at
-            size += payload_bytes(delivery)
-        return size
+    def _date(self, deliveries: Sequence[SettledRecord]) -> int:
+        """Set the expiry time of each record in a list, and return their total size in bytes."""
+        return date_records(deliveries, _clock() + self._ttl)
 
     def _put(self, put: Callable[..., Put], *arguments: Any) -> bool:
         """Call a put method of the intake. Return whether there was room."""
@@ -218,7 +214,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why its settings or the stream prevent this producer from sending headers. ``None`` if no reason is known."""
+        """Why this producer cannot send headers, because of its settings or its stream. ``None`` if it can."""
         return self._intake.headers_refusal
 
     @property
@@ -233,7 +229,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether ``close`` was called, or the producer was created before a fork."""
+        """Whether ``close`` has been called, or the producer was created before a fork."""
         return self._closed
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from shardline._speedups import twin
 from shardline.aio.client import Client
 from shardline.codec.aggregation import is_framed
 from shardline.codec.packing import Packing
@@ -143,7 +144,9 @@ def check_item(
 
 
 def is_plain(record: Any, max_bytes: int) -> bool:
-    """Whether the record is surely valid. This decides the common case in a fifth of the time of ``check_record``."""
+    """Whether a quick check proves the record valid. It covers the common case in a fifth of the time of
+    ``check_record``, which must decide about all other records.
+    """
     if not issubclass(type(record), tuple) or len(record) != 2:  # noqa: PLR2004
         return False
     key, data = record
@@ -156,6 +159,15 @@ def is_plain(record: Any, max_bytes: int) -> bool:
         and key.isascii()
         and len(data) + len(key) <= max_bytes - WRAP_MAX_BYTES
     )
+
+
+@twin
+def count_plain(items: list[Any], at: int, max_bytes: int, key_max_length: int, /) -> int:  # noqa: ARG001
+    """Return how many items from ``at`` on are known to be valid, so that ``is_plain`` need not look at them.
+
+    ``max_bytes`` limits the data and the key together. The pure form knows nothing about the items in advance.
+    """
+    return 0
 
 
 def fields_of(record: Any) -> tuple[Any, Any, Any, Any]:

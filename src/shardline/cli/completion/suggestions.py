@@ -135,7 +135,7 @@ def complete_start(context: click.Context, parameter: click.Parameter, incomplet
 
 
 def complete_end(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return times to read until."""
+    """Return suggestions for ``--until``: ``latest``, and some times."""
     del context, parameter
     return starting_with(incomplete, _ENDS.items())
 

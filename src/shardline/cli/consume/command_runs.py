@@ -9,7 +9,7 @@ Invariants:
   failure policy decides.
 - If the command cannot be started, the record is not the cause. The run then ends with a ``SystemExit``, which the
   failure policy does not handle, so the record is not retried, dead-lettered or committed.
-- The command runs in a session of its own, so that Ctrl-C does not reach it. If the consumer cancels the call (the time
+- The command runs in its own session, so that Ctrl-C does not reach it. If the consumer cancels the call (the time
   to finish is over, or the lease is lost), the command and its children get SIGTERM, and soon after SIGKILL. The call
   returns only when the command has ended.
 """

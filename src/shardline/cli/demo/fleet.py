@@ -86,7 +86,7 @@ class Worker:
             raise DemoFailedError(f"worker {self.name} ended with exit code {code}: {last_line}")
 
     def new_lines(self) -> list[Handled]:
-        """Return the orders that were added to the journal since the last call. Later calls read incomplete lines."""
+        """Return the orders added to the journal since the last call. Incomplete lines are left for later calls."""
         if not self._journal.exists():
             return []
         with self._journal.open("rb") as file:

@@ -24,7 +24,7 @@ from shardline.cli.quantities import counted
 
 @final
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of the comparison."""
+    """The result of the comparison, in figures."""
 
     put: int
     """Orders with a receipt."""

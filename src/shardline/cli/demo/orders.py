@@ -31,7 +31,7 @@ _GOODS: Final = ("tea", "coffee", "cocoa", "sugar", "honey", "salt", "pepper", "
 
 @final
 class Order(NamedTuple):
-    """One record of the stream."""
+    """An order of a customer, which becomes one record of the stream."""
 
     name: str
     customer: str
@@ -61,7 +61,7 @@ def resellers_of(shard: HashRange) -> list[str]:
 
 @final
 class Shop:
-    """Generates orders."""
+    """Generates the orders of one run of the demo, from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311 - no secret

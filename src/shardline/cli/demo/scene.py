@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @final
 class Flow:
-    """A growing count, and its rate."""
+    """A count that only grows, and the rate at which it grows."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -46,7 +46,7 @@ class Flow:
         self.total += count
 
     def sample(self, now: float) -> None:
-        """Update the rate."""
+        """Update the rate with the current count."""
         samples = self._samples
         samples.append((now, self.total))
         while len(samples) > 2 and samples[1][0] <= now - _WINDOW:  # noqa: PLR2004 - a rate needs two samples
@@ -67,12 +67,12 @@ class Waiting:
         self._handled: set[str] = set()
 
     def add_put(self, name: str, shard_id: str, now: float) -> None:
-        """Note that an order has a receipt."""
+        """Record that an order got its receipt."""
         if name not in self._handled:  # a worker may handle an order before its receipt arrives
             self._since.setdefault(shard_id, {})[name] = now
 
     def add_handled(self, name: str, shard_id: str) -> bool:
-        """Note that a worker has handled an order; return whether it was the first time."""
+        """Record that a worker has handled an order. Return whether it was the first time."""
         is_first = name not in self._handled
         self._handled.add(name)
         self._since.get(shard_id, {}).pop(name, None)
@@ -133,7 +133,7 @@ class Scene:
     """The state of the whole demo."""
 
     seconds: float
-    """For how many seconds orders flow."""
+    """The number of seconds for which orders flow."""
     lease_duration: float
     lease_default: float
     now: float = 0.0
@@ -178,7 +178,7 @@ class Scene:
         return below(None, "")
 
     def add_event(self, text: str, mood: Mood = "plain") -> None:
-        """Add an event that happens now."""
+        """Add an event with the current time."""
         self.events.append(Event(self.now, text, mood))
 
 

@@ -74,7 +74,7 @@ class DemoSettings:
 
 
 class Display(Protocol):
-    """Shows the scene."""
+    """Shows the scene to the user: as a live picture, or as plain lines."""
 
     def update(self, scene: Scene) -> None: ...
 

@@ -241,7 +241,7 @@ def _worker(scene: Scene, worker: WorkerView) -> Text:
 
 @final
 class _Sparks:
-    """Draws as many of the newest rates as fit, as a line of blocks."""
+    """Draws the newest rates as a sparkline: one block per rate, as many as fit."""
 
     def __init__(self, rates: Sequence[float], top: float, style: str) -> None:
         self._rates = list(rates)

@@ -164,7 +164,9 @@ class Diagnosis(CheckRun):
         return token
 
     async def _list_consumers(self, api: KinesisHttp, summary: StreamSummary | Failure) -> list[str] | Failure | str:
-        """Return the ARNs of the registered consumers, the failure, or the reason why the request was not sent."""
+        """Return the ARNs of the registered consumers, or the failure of the request. If the request was not sent,
+        return a sentence that says why.
+        """
         arn = self.ref.arn if isinstance(summary, Failure) else summary.arn
         if arn is None:
             return "listing consumers needs the stream's ARN, which is unknown"

@@ -1,4 +1,4 @@
-"""Checks the connection to Kinesis: settings, credentials, network and clock.
+"""Checks the connection to Kinesis (settings, credentials, network and clock), and the installation.
 
 Invariants:
 
@@ -11,6 +11,7 @@ import time
 from typing import Final, NamedTuple, final
 from urllib.parse import urlsplit
 
+from shardline import _speedups
 from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.adapters.aws.botocore_session import BotocoreSession, CredentialFacts
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
@@ -48,6 +49,13 @@ class ConnectionSettings(NamedTuple):
     endpoint_url: str | None
     findings: list[Finding]
     session: BotocoreSession | None = None
+
+
+def check_implementation() -> Finding:
+    """Report which form of the hot functions this process uses. Both forms are complete, so neither is a problem."""
+    if _speedups.native is not None:
+        return ok("implementation", "native: the C extension is in use")
+    return ok("implementation", f"pure Python: {_speedups.reason}")
 
 
 def check_settings(invocation: Invocation, stream: StreamRef | None) -> ConnectionSettings:

@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     """The name of the check."""
     verdict: Verdict
     seen: str
-    """The observation, or the reason why the check was not made."""
+    """The text of the finding: what was observed, or why the check was not made."""
     advice: str | None = None
     """The advice to the user. ``None`` if the check is ok or was not made."""
 

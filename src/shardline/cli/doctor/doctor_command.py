@@ -14,6 +14,7 @@ from rich.text import Text
 from shardline.cli.completion.suggestions import complete_consumer, complete_stream
 from shardline.cli.doctor.account_checks import AccountDiagnosis
 from shardline.cli.doctor.checks import Diagnosis, Role, check_store
+from shardline.cli.doctor.connectivity_checks import check_implementation
 from shardline.cli.doctor.diagnoses import Finding, Verdict
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.fan_out_option import checked_fan_out
@@ -78,7 +79,7 @@ def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample:
             findings = await Diagnosis(invocation, ref, role, sample, checked_fan_out(fan_out, stream)).run()
         if store is not None:
             findings.append(await check_store(StorePlace.of(store, invocation)))
-        return findings
+        return [check_implementation(), *findings]
 
     findings = invocation.run(diagnose)
     failures = sum(finding.verdict is Verdict.FAILED for finding in findings)

@@ -11,7 +11,7 @@ Invariants:
   succeeded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -29,13 +29,13 @@ _PAUSE: Final = 0.2
 
 
 class _StoppedError(Exception):
-    """The reason why nothing more is written."""
+    """Raised to stop the run. Its message says why nothing more is written."""
 
 
 @final
 @dataclass
 class Outcome:
-    """The result of the steps."""
+    """Which steps were taken, and why the others were not."""
 
     done: list[str] = field(default_factory=list[str])
     """The shards whose steps are complete."""
@@ -46,19 +46,26 @@ class Outcome:
 
 
 async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) -> Outcome:
-    """Take the steps one by one, and return the outcome."""
-    outcome = Outcome()
+    """Take the steps one by one until a signal arrives, and return the outcome."""
     with interrupts() as signals:  # there is no stage to cancel, so a signal is only noted
-        for step in steps:
-            if signals.first is not None:
-                outcome.interrupted_by, outcome.stopped_by = signals.first, "interrupted"
-                break
-            try:
-                await _take(store, step, force=force)
-            except _StoppedError as reason:
-                outcome.stopped_by = str(reason)
-                break
-            outcome.done.append(step.shard_id)
+        return await take_steps(store, steps, force=force, interrupted_by=lambda: signals.first)
+
+
+async def take_steps(
+    store: LeaseStore, steps: Sequence[Step], *, force: bool, interrupted_by: Callable[[], int | None] = lambda: None
+) -> Outcome:
+    """Take the steps one by one until ``interrupted_by`` returns the number of a signal; return the outcome."""
+    outcome = Outcome()
+    for step in steps:
+        if (number := interrupted_by()) is not None:
+            outcome.interrupted_by, outcome.stopped_by = number, "interrupted"
+            break
+        try:
+            await _take(store, step, force=force)
+        except _StoppedError as reason:
+            outcome.stopped_by = str(reason)
+            break
+        outcome.done.append(step.shard_id)
     return outcome
 
 

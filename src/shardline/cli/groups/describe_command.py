@@ -21,6 +21,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from shardline.aio.client import Client
 from shardline.cli import standard_streams
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.groups import group_report
@@ -189,11 +190,16 @@ async def read_group(
     if not lag:
         return Description(name, seen, time.time())
     async with invocation.client() as client:
-        shards = {shard.shard_id: shard for shard in await with_retries(lambda: client.list_shards(str(name.stream)))}
-        foreign = foreign_shards(seen.rows, shards)
-        rows = [row for row in seen.rows.values() if row.shard_id in shards and row.shard_id not in foreign]
-        rows += [] if foreign else rows_to_come(seen.rows, shards)
-        lags = await find_lags(client, str(name.stream), rows)
+        return await describe_lag(client, name, seen)
+
+
+async def describe_lag(client: Client, name: GroupOnStream, seen: Watch) -> Description:
+    """Return the description of a group with its lag, which is read from Kinesis."""
+    shards = {shard.shard_id: shard for shard in await with_retries(lambda: client.list_shards(str(name.stream)))}
+    foreign = foreign_shards(seen.rows, shards)
+    rows = [row for row in seen.rows.values() if row.shard_id in shards and row.shard_id not in foreign]
+    rows += [] if foreign else rows_to_come(seen.rows, shards)
+    lags = await find_lags(client, str(name.stream), rows)
     return Description(name, seen, time.time(), shards, lags, is_recreated=bool(foreign))
 
 

@@ -63,10 +63,10 @@ class StorePlace(NamedTuple):
 
 
 def answered(answer: T | Failure) -> T:
-    """Return the answer of a store.
+    """Return the store's response.
 
     Raises:
-        ClickException: the answer is a failure.
+        ClickException: the response is a failure.
     """
     if isinstance(answer, Failure):
         raise click.ClickException(f"the store failed: {answer.message}")
@@ -149,7 +149,7 @@ async def list_rows(store: LeaseStore) -> dict[str, Lease]:
 
 
 async def _retried(call: Callable[[], Awaitable[T | Failure]]) -> T | Failure:
-    """Return the answer of a store, retrying while the store is throttled, locked or briefly unreachable."""
+    """Return the store's response, retrying while the store is throttled, locked or briefly unreachable."""
     return await retry_while(call, lambda failure: failure.retryable, _PAUSE)
 
 
@@ -166,7 +166,7 @@ class Watch:
     """The length of the watch. ``watch_groups`` sets it."""
 
     def update(self, rows: Mapping[str, Lease]) -> None:
-        """Note which rows have changed since the previous call, and keep the new rows."""
+        """Compare the rows with those of the previous call, and remember which rows changed."""
         for shard_id in self.rows.keys() | rows.keys():
             before, now = self.rows.get(shard_id), rows.get(shard_id)
             if before is None or now is None or before.fence != now.fence:
@@ -204,12 +204,12 @@ class Watch:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all owners were seen alive, so that watching longer would show nothing new."""
+        """Whether all owners were seen alive. If so, watching longer would show nothing new."""
         return all(self.holders.values())
 
     @property
     def judgement(self) -> str:
-        """The state of the group, in words."""
+        """The state of the group, as a text such as ``alive`` or ``silent for 4 s``."""
         if self.is_alive:
             return "alive"
         if self.is_alive is None:

@@ -1,7 +1,7 @@
 """Lists, resets and deletes consumer groups.
 
 ``shardline groups`` works on any lease store that another process can read. ``describe``, ``export`` and ``import`` are
-in modules of their own.
+in separate modules.
 
 Invariants:
 
@@ -63,6 +63,7 @@ def groups() -> None:
     \b
       sqlite:///leases.db      sqlite:////absolute/leases.db
       redis://host/0           rediss://user:password@host/0
+      postgresql://user:password@host/database
       dynamodb://table?region=eu-west-1
       dynamodb://table?endpoint_url=http://localhost:8000
 

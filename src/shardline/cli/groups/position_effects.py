@@ -39,7 +39,8 @@ def effect_of(
 
     Args:
         before: the current row.
-        after: the new row. ``None``: the row is deleted, and the shard is read from its beginning after its parents.
+        after: the new row. ``None`` means that the row is deleted and the shard is read from its beginning after its
+            parents.
         before_at: when the record of the current checkpoint arrived, if that is known.
         after_at: when the record of the new checkpoint arrived, if that is known.
     """

@@ -5,7 +5,8 @@ Invariants:
 - After a reset, the whole group is in the state of a new group that starts at the target. At TRIM_HORIZON it reads
   every shard of the stream again, even closed shards, parents before children; at LATEST it reads no stored record; at
   a time it reads the records that arrived since then.
-- So every shard that is to be read gets a row, because a parent without a row counts as read if its child has one (L3).
+- So every shard that the group will read gets a row, because a parent without a row counts as read if its child has one
+  (L3).
 - The rows of the oldest shards are written first, so that parents hold their children back before the children restart.
 - A row changes in one conditional write, so an interrupted reset leaves each row either old or new. A worker that holds
   a lease loses it, and cannot write to it any more.
@@ -44,7 +45,7 @@ _LATEST_MARGIN: Final = 1.0
 
 @final
 class Action(StrEnum):
-    """A change to a row."""
+    """How a step changes the row of a shard."""
 
     RESET = "reset"
     CREATE = "create"

@@ -121,7 +121,7 @@ def import_(invocation: Invocation, /, *, group: str, path: str, **how: Any) -> 
             await check_sequence_numbers(client, str(name.stream), plan_import(shards, {}, wanted.rows))
             if how["dry_run"]:
                 steps = plan_import(shards, await _existing_rows(place, name), wanted.rows)
-                return steps, None, await _find_effects(client, str(name.stream), steps)
+                return steps, None, await find_effects(client, str(name.stream), steps)
             async with opened(place, name, existing=False) as (leases,):
                 steps = plan_import(shards, await rows_to_change(leases, **how), wanted.rows)
                 return steps, await carry_out(leases, steps, force=how["force"]), None
@@ -149,8 +149,8 @@ async def _existing_rows(place: StorePlace, name: GroupOnStream) -> Mapping[str,
         return await list_rows(leases)
 
 
-async def _find_effects(client: Client, stream: str, steps: list[Step]) -> dict[str, Effect]:
-    """Find out what the steps mean for the records of each shard."""
+async def find_effects(client: Client, stream: str, steps: list[Step]) -> dict[str, Effect]:
+    """Find the effects of the steps on the records of each shard."""
     before = {step.shard_id: step.before for step in steps if step.before is not None and step.after is not None}
     after = {step.shard_id: step.after for step in steps if step.before is not None and step.after is not None}
     lags_before = await find_lags(client, stream, before.values())

@@ -74,7 +74,7 @@ class FailedRecords:
             self._write(line_of(kept, line=number, error=code, message=message))
 
     def add_unput(self, records: list[PlainRecord]) -> None:
-        """Add records that were read, but not yet accepted by the producer when the run was interrupted."""
+        """Add records that had been read, but not yet accepted by the producer, when the run was interrupted."""
         self.reasons["Interrupted: not sent"] += len(records)
         for record in records:
             self._write(line_of(record, error="Interrupted", message="not sent", maybe_stored=False))

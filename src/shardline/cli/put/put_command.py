@@ -88,8 +88,8 @@ def put(invocation: Invocation, /, stream: str, data: str | None, **settings: An
 
     Failed records are appended to the file that --failed names, one JSON object per line. --retry puts such lines
     again; it also reads the dead letters of a consumer and what `tail --output json` prints. The exit code is 1 if any
-    record failed. Ctrl-C and SIGTERM stop the reading, wait for the records in flight, and write the rest to --failed
-    too (exit code 130 or 143).
+    record failed. After Ctrl-C or SIGTERM, the command reads no more input, waits up to --drain for the records in
+    flight, and writes the records that are still undelivered to --failed (exit code 130 or 143).
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def put(invocation: Invocation, /, stream: str, data: str | None, **settings: An
 
 @final
 class _Source(NamedTuple):
-    """Where the records come from."""
+    """The source of the records: an argument, a file or standard input."""
 
     data: bytes | None = None
     path: Path | None = None

@@ -207,7 +207,7 @@ class PutRun:
 
 
 def _short(record: PlainRecord) -> _Record:
-    """Drop the explicit hash key and the headers if they are not set: the producer accepts such pairs much faster."""
+    """Return only the key and the data if there are no hash key and headers: the producer accepts pairs much faster."""
     return (record.key, record.data) if record.explicit_hash_key is None and not record.headers else record
 
 

@@ -37,7 +37,7 @@ _TIMEOUT: Final = duration_option("--timeout", "5m", "Maximum time to wait.")
 def consumers() -> None:
     """List, register and deregister consumers for enhanced fan-out.
 
-    A registered consumer has a read limit of its own in each shard. It costs money until it is deregistered.
+    A registered consumer has its own read limit in each shard. It costs money until it is deregistered.
 
     \b
     Examples:

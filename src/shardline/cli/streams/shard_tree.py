@@ -27,13 +27,13 @@ PLAIN: Final = ("|- ", "`- ", "|  ", "   ")
 
 @final
 class TreeLine(NamedTuple):
-    """The line of one shard."""
+    """The line of the tree that shows one shard."""
 
     branches: str
     """The lines of the tree before the shard's id."""
     shard: Shard
     note: str
-    """How the shard came to be, and what became of it."""
+    """How the shard was created, and how it was closed."""
 
 
 def draw(shards: Iterable[Shard], glyphs: Sequence[str] = FANCY) -> list[TreeLine]:

@@ -153,7 +153,7 @@ def tag_change(before: Mapping[str, str], added: Iterable[str], removed: Iterabl
     Args:
         before: the current tags.
         added: the tags to add or to replace, as ``KEY=VALUE``.
-        removed: the keys of the tags to remove. A missing tag is no error.
+        removed: the keys of the tags to remove. A missing tag is not an error.
 
     Raises:
         UsageError: a tag is invalid or named twice, or the stream would have too many tags.

@@ -103,17 +103,20 @@ def list_(invocation: Invocation, *, names: bool) -> None:
 
 async def _list(invocation: Invocation, names: bool) -> list[Any]:
     async with invocation.client() as client:
-        listed = await with_retries(client.list_streams)
         if names:
-            return [stream.name for stream in listed]
-        found = await call_for_each(
-            (stream.name for stream in listed), partial(_summary_if_exists, client), _CONCURRENCY
-        )
-        return [summary for stream in listed if (summary := found[stream.name]) is not None]
+            return [stream.name for stream in await with_retries(client.list_streams)]
+        return await read_summaries(client)
+
+
+async def read_summaries(client: Client) -> list[StreamSummary]:
+    """Return the summaries of all streams."""
+    listed = await with_retries(client.list_streams)
+    found = await call_for_each((stream.name for stream in listed), partial(_summary_if_exists, client), _CONCURRENCY)
+    return [summary for stream in listed if (summary := found[stream.name]) is not None]
 
 
 async def _summary_if_exists(client: Client, name: str) -> StreamSummary | None:
-    """Return the stream's summary, or ``None`` if it was deleted since it was listed."""
+    """Return the stream's summary, or ``None`` if it has been deleted since it was listed."""
     try:
         return await with_retries(lambda: client.describe_stream_summary(name))
     except ServiceError as error:
@@ -150,9 +153,14 @@ def describe(invocation: Invocation, stream: str, *, only_open: bool) -> None:
 
 async def _view(invocation: Invocation, stream: str) -> StreamView:
     async with invocation.client() as client:
-        summary = await with_retries(lambda: client.describe_stream_summary(stream))
-        shards = [] if summary.status == "CREATING" else await with_retries(lambda: client.list_shards(stream))
-        return StreamView(summary, shards, await _consumers(client, summary))
+        return await read_stream_view(client, stream)
+
+
+async def read_stream_view(client: Client, stream: str) -> StreamView:
+    """Return the stream with its shards and registered consumers."""
+    summary = await with_retries(lambda: client.describe_stream_summary(stream))
+    shards = [] if summary.status == "CREATING" else await with_retries(lambda: client.list_shards(stream))
+    return StreamView(summary, shards, await _consumers(client, summary))
 
 
 async def _consumers(client: Client, summary: StreamSummary) -> list[StreamConsumer] | None:
@@ -315,13 +323,7 @@ def reshard(invocation: Invocation, /, stream: str, **settings: Any) -> None:
 async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[str, Any]) -> dict[str, Any]:
     target, dry_run, wait = settings["shards"], settings["dry_run"], settings["wait"]
     async with invocation.client() as client:
-        summary = await with_retries(lambda: client.describe_stream_summary(stream))
-        if summary.mode == "ON_DEMAND":
-            raise WrongUsage(f"{summary.name} is on demand: the service decides how many shards it has")
-        current = summary.open_shard_count
-        if current is None:
-            current = len(await with_retries(lambda: client.list_shards(stream, "AT_LATEST")))
-        steps = steps_to(current, target)
+        name, current, steps = await plan_even_reshard(client, stream, target)
         _announce_steps(invocation, current, steps, dry_run=dry_run)
         if len(steps) > 1 and not wait and not dry_run:
             raise WrongUsage(f"that takes {len(steps)} steps, and each must complete before the next: omit --no-wait")
@@ -338,7 +340,23 @@ async def _reshard_evenly(invocation: Invocation, stream: str, settings: dict[st
             if wait
             else f"{stream} is changing to {counted(target, 'shard')}"
         )
-    return {"name": summary.name, "before": current, "after": target, "steps": steps, "dry_run": dry_run}
+    return {"name": name, "before": current, "after": target, "steps": steps, "dry_run": dry_run}
+
+
+async def plan_even_reshard(client: Client, stream: str, target: int) -> tuple[str, int, list[int]]:
+    """Return the name of the stream, its number of open shards, and that number after each step to ``target``.
+
+    Raises:
+        WrongUsage: the stream is on demand.
+        UsageError: the change takes more steps than the service allows in a day.
+    """
+    summary = await with_retries(lambda: client.describe_stream_summary(stream))
+    if summary.mode == "ON_DEMAND":
+        raise WrongUsage(f"{summary.name} is on demand: the service decides how many shards it has")
+    current = summary.open_shard_count
+    if current is None:
+        current = len(await with_retries(lambda: client.list_shards(stream, "AT_LATEST")))
+    return summary.name, current, steps_to(current, target)
 
 
 def _announce_steps(invocation: Invocation, current: int, steps: list[int], *, dry_run: bool) -> None:
@@ -347,12 +365,12 @@ def _announce_steps(invocation: Invocation, current: int, steps: list[int], *, d
     if not steps:
         click.echo(f"the stream already has {counted(current, 'shard')}")
     elif dry_run:
-        click.echo(f"would change {_path(current, steps)}")
+        click.echo(f"would change {shown_path(current, steps)}")
     elif len(steps) > 1:
-        notice(f"the service at most doubles or halves the shards at a time: {_path(current, steps)}")
+        notice(f"the service at most doubles or halves the shards at a time: {shown_path(current, steps)}")
 
 
-def _path(current: int, steps: list[int]) -> str:
+def shown_path(current: int, steps: list[int]) -> str:
     """Return the steps as text: ``8 -> 4 -> 2 -> 1 shard``."""
     return " -> ".join([*map(str, [current, *steps[:-1]]), counted(steps[-1], "shard")])
 
@@ -368,7 +386,7 @@ async def _change_shards(invocation: Invocation, stream: str, settings: dict[str
             first, second = settings["merge"]
             change = merge_of(shards, shard_id_of(first), shard_id_of(second))
         if not settings["dry_run"]:
-            await with_retries(lambda: _carry_out(client, stream, change), changes=True)
+            await with_retries(lambda: carry_out_change(client, stream, change), changes=True)
             if settings["wait"]:
                 with waiting(f"{verb}: {change.sentence}"):
                     await wait_for_stream(client, stream, "ACTIVE", settings["timeout"])
@@ -377,7 +395,7 @@ async def _change_shards(invocation: Invocation, stream: str, settings: dict[str
     return {"name": stream, "change": verb, "dry_run": settings["dry_run"]} | change.to_json()
 
 
-async def _carry_out(client: Client, stream: str, change: Change) -> None:
+async def carry_out_change(client: Client, stream: str, change: Change) -> None:
     ids = [shard.shard_id for shard in change.before]
     if len(ids) == 1:
         await client.split_shard(stream, ids[0], change.after[1].start)

@@ -44,14 +44,14 @@ class ShardPage(NamedTuple):
 
     records: list[RawRecord]
     lag: float | None
-    """How far behind the end of the shard the page ends, in seconds."""
+    """How many seconds the end of the page is behind the end of the shard."""
     is_last: bool
     """Whether the shard has ended."""
     child_shards: Sequence[ChildShard]
 
 
 class PageSource(Protocol):
-    """Reads one shard."""
+    """Reads the pages of one shard."""
 
     async def open(self) -> None:
         """Fix the position where the shard is read from."""
@@ -197,7 +197,7 @@ class FanOutSource:
             await subscription.aclose()
 
     def _page_of(self, event: SubscribeToShardEvent) -> ShardPage:
-        """Move the position past the event, and return the event's records that were not returned before."""
+        """Move the position past the event, and return the event's records that have not been returned yet."""
         last, continuation = self._last_number, event.continuation_sequence_number
         # Some endpoints repeat the last record in a new subscription.
         records = [record for record in event.records if last is None or int(record.sequence_number) > last]

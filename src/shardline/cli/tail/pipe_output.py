@@ -71,7 +71,7 @@ class PipeOutput:
             self._loop.remove_writer(self._descriptor)
 
     def _handle_closed_pipe(self) -> None:
-        """Note that the pipe was closed: only then does the loop report the write end of a pipe as readable."""
+        """Called when the pipe was closed. Only then does the event loop report the write end of a pipe as readable."""
         self._loop.remove_reader(self._descriptor)
         self._is_pipe = False
         self.is_closed.set()

@@ -161,7 +161,7 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
 
 @final
 class TailRequest(NamedTuple):
-    """The part of a stream to read."""
+    """Which shards of a stream to read, from where, and how."""
 
     stream: str
     start: Position
@@ -277,7 +277,7 @@ async def _read(client: Client, request: TailRequest, printer: "Printer") -> Non
 
 @final
 class Printer:
-    """Prints the records of pages."""
+    """Prints the records of the pages that it receives."""
 
     def __init__(self, stream: str, format_record: Format, settings: dict[str, Any]) -> None:
         self._stream = stream

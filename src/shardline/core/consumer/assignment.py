@@ -5,7 +5,7 @@ nearly the same rows and arrive at the same plan, and each worker carries out it
 
 Invariants:
 
-- The members are the owners of live leases, and the calling worker. In the end, the lease counts of any two members
+- The members are the owners of live leases, and the calling worker. Eventually, the lease counts of any two members
   differ by at most one. Each lease goes to the member with the fewest leases, and no lease moves without need.
 - The plan deals out the available leases one by one, so two workers with the same view take different leases. If the
   planned taker does not take a lease in time (it may be full, or gone), any worker may take the lease, but only a few
@@ -38,7 +38,7 @@ class ReadableLease(NamedTuple):
 
     shard_id: str
     owner: str | None
-    """The current owner, or the next owner if a hand-over is in progress. ``None``: the lease is available."""
+    """The current owner, or the next owner during a hand-over, or ``None`` if the lease is available."""
     available_for: float = 0.0
     """For how many seconds the lease has been available."""
     in_hand_over: bool = False
@@ -70,12 +70,12 @@ def assign(
         max_leases: the maximum number of leases for this worker.
         rng: shuffles leases that are otherwise equal.
         spill_after: how long, in seconds, an available lease is reserved for its planned taker.
-        impatient: whether the fleet has been uneven for a long time. The worker then leaves no surplus to other workers
-            that have as few leases. These workers may be full, which no row shows.
+        impatient: whether the fleet has been uneven for a long time. The worker then claims all surplus, even if
+            other workers have as few leases: these workers may be at their ``max_leases``, which the rows do not show.
     """
     loads = Counter(lease.owner for lease in leases if lease.owner is not None)
-    # A worker without a lease is a member, too. Only this assignment adds it: reading a missing key of a Counter does
-    # not.
+    # A worker without a lease is also a member. Only this assignment adds the worker: reading a missing key of a
+    # Counter does not.
     loads[me] += 0
     room = len(leases) if max_leases is None else max_leases - loads[me]
     # All workers must deal out the leases in the same order. Otherwise two workers would plan to take the same lease.

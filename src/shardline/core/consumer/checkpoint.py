@@ -10,7 +10,9 @@ order, and one call covers all records up to the given one.
 
 Invariants (docs/guarantees.md defines C1 to C5):
 
-- C1: the checkpoints that ``poll_commit`` returns never go back.
+- C1: the checkpoints that ``poll_commit`` returns never go back, except for the one that the user sought (``seek``).
+  After ``seek``, the tracker accepts nothing more: records that were delivered before it must not move the checkpoint
+  from the sought position. ``HeldLeases`` replaces the tracker once the position is written.
 - C2: all records at or before a checkpoint were acknowledged.
 - C3: SHARD_END comes last: after ``end``, once every delivered record is done. Nothing is committed after SHARD_END.
 - C4: there is one commit at a time. Acknowledgements that arrive during a commit wait. They are compared with the
@@ -34,8 +36,9 @@ from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 
 _Place: TypeAlias = tuple[int, str, int]
-"""The length and the digits of a sequence number, and the sub-sequence. Such tuples compare like the numbers, without
-parsing."""
+"""The length and the digits of a sequence number, and the sub-sequence. These tuples sort like the numbers themselves,
+and no number has to be parsed.
+"""
 
 _FINISHED = Checkpoint(SHARD_END)
 
@@ -56,6 +59,9 @@ class CheckpointTracker:
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
+        self._sought: Checkpoint | None = None  # the position that the user sought, until it is written
+        self.is_sought: bool = False
+        """Whether the position that the user sought was written."""
         self.has_ended: bool = False
         """Whether all records of the shard were delivered."""
         self.is_finished: bool = False
@@ -99,18 +105,27 @@ class CheckpointTracker:
 
     @property
     def is_committed(self) -> bool:
-        """Whether nothing is left to write."""
+        """Whether the store contains the newest checkpoint. If so, nothing is left to write."""
         return self._in_flight is None and self._target() is None
+
+    def has_written(self, number: SequenceNumber) -> bool:
+        """Whether the store has confirmed a checkpoint at or after ``number``."""
+        return self.is_finished or (self._committed is not None and _number(self._committed) >= number)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the user has sought another position. If so, nothing more is written for the delivered records."""
+        return self._sought is not None or self.is_sought
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the next commit is SHARD_END, so that the children's rows have to be written now."""
+        """Whether the next commit is SHARD_END. If so, the children's rows have to be written now."""
         return self.has_ended and self.is_settled and not self.is_finished
 
     # ---- commands
 
     def deliver(self, records: Sequence[Record]) -> None:
-        """Note that ``records`` were handed to the user. Records that were delivered before do not count again."""
+        """Track ``records``, which have been handed to the user. Tracked records do not count again."""
         assert not self.has_ended, "C3: nothing is delivered after the end"
         if not records or self._sealed:
             return
@@ -122,15 +137,15 @@ class CheckpointTracker:
             self._open.update(arrivals)
             self._order.extend(arrivals)
             self._returned.difference_update(map(_place_of, records))
-        # After records were given back, the next delivery may be smaller and end before the last delivered record.
+        # After records have been given back, the next delivery may be smaller and end before the last delivered record.
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def take_back(self, records: Sequence[Record]) -> None:
-        """Note that the user gave back ``records``. The unacknowledged ones of them will be delivered again."""
+        """Take back ``records``, which the user gave back. Those that are unacknowledged will be delivered again."""
         self._returned.update(place for record in records if (place := _place_of(record)) in self._open)
 
     def ack(self, record: Record) -> bool:
-        """Note that the user is done with this record. Returns False if it was acknowledged before or is untracked."""
+        """Mark this record as done. Returns False if the record has already been acknowledged, or is not tracked."""
         if self._sealed:
             return False
         place = _place_of(record)
@@ -141,9 +156,9 @@ class CheckpointTracker:
         return is_new
 
     def ack_through(self, record: Record) -> bool:
-        """Note that the user is done with this record and all records before it.
+        """Mark this record and all records before it as done.
 
-        Returns False if all these records were acknowledged before, or if the lease is gone.
+        Returns False if all these records have already been acknowledged, or if the lease is gone.
         """
         place = _place_of(record)
         if self._sealed or self._delivered is None or not (self._watermark or _BEFORE_ALL) < place <= self._delivered:
@@ -160,12 +175,19 @@ class CheckpointTracker:
         return True
 
     def end(self) -> None:
-        """Note that all records of the shard were delivered (C3)."""
+        """Called when all records of the shard were delivered (C3)."""
         self.has_ended = True
 
     def flush(self) -> None:
         """Commit the current watermark without waiting for the interval."""
         self._flushing = not self.is_committed
+
+    def seek(self, checkpoint: Checkpoint) -> None:
+        """Write this checkpoint next, even if it is earlier than the last one, and refuse acknowledgements (C1)."""
+        assert not self.has_ended, "C3: a shard that was read to its end is not sought"
+        self._sought = checkpoint
+        self._sealed = True
+        self._forget()
 
     def seal(self) -> None:
         """Refuse further acknowledgements, and commit the current watermark without waiting for the interval."""
@@ -175,9 +197,7 @@ class CheckpointTracker:
     def close(self) -> None:
         """Refuse further acknowledgements and commits, because the lease is gone (L4)."""
         self._closed = self._sealed = True
-        self._order.clear()
-        self._open.clear()
-        self._returned.clear()
+        self._forget()
 
     # ---- outputs, time
 
@@ -202,25 +222,27 @@ class CheckpointTracker:
     # ---- inputs
 
     def handle_committed(self) -> None:
-        """Note that the commit in flight was written (C4)."""
+        """Called when the commit in flight was written (C4)."""
         assert self._in_flight is not None, "C4: a commit is in flight"
-        if isinstance(self._in_flight, Checkpoint):
+        written, self._in_flight = self._in_flight, None
+        if not isinstance(written, Checkpoint):
+            self._committed = written
+        elif written.is_finished:
             self.is_finished = True
-        else:
-            self._committed = self._in_flight
-        self._in_flight = None
+        elif written == self._sought:  # otherwise the user has sought another position meanwhile
+            self._sought, self.is_sought = None, True
         # A flush covers all acknowledgements up to now. Those that came while this commit was in flight are still due
         # at once.
         self._flushing = self._flushing and self._target() is not None
 
     def handle_commit_failed(self) -> None:
-        """Note that the commit in flight failed or may have failed. The same or a newer commit is written later."""
+        """Called when the commit in flight failed or may have failed. The same or a newer commit is written later."""
         assert self._in_flight is not None, "C4: a commit is in flight"
         self._in_flight = None
         self._due_at -= self._interval  # as if the commit had not been sent
 
     def handle_set_back(self, checkpoint: Checkpoint) -> None:
-        """Note that the store lost commits and now contains ``checkpoint``. The watermark is written again."""
+        """Called when the store lost commits and now contains ``checkpoint``. The watermark is written again."""
         at = checkpoint.sequence_number
         self._committed = None if at is None else _place(str(at), at.sub_sequence)
 
@@ -228,16 +250,23 @@ class CheckpointTracker:
 
     def _target(self, *, may_end: bool = True) -> _Place | Checkpoint | None:
         """Return the next checkpoint to write, or ``None`` if the store contains the newest checkpoint."""
-        if self._closed or self.is_finished:
+        if self._closed or self.is_finished or self.is_sought:
             return None
+        if self._sought is not None:
+            return self._sought
         if may_end and self.is_at_end:
             return _FINISHED
         return self._watermark if self._watermark != self._committed else None
 
     def _commit_at(self, target: _Place | Checkpoint) -> Instant:
         # SHARD_END does not wait for the interval, because the children of the shard cannot be read until SHARD_END is
-        # written.
+        # written. Neither does a position that the user sought, because nothing is read until it is written.
         return -NEVER if self._flushing or isinstance(target, Checkpoint) else self._due_at
+
+    def _forget(self) -> None:
+        self._order.clear()
+        self._open.clear()
+        self._returned.clear()
 
     def _advance(self) -> None:
         """Move the watermark over the acknowledged records (C2)."""

@@ -23,6 +23,8 @@ from shardline.model.limits import (
 )
 
 Ack: TypeAlias = Literal["auto", "manual"]
+Order: TypeAlias = Literal["shard", "key", "none"]
+"""Which records are handled one after the other: those of a shard, those of a key, or none."""
 OutOfRange: TypeAlias = Literal["deliver", "drop"]
 IfRecreated: TypeAlias = Literal["stop", "restart"]
 
@@ -37,11 +39,13 @@ class ConsumerConfig:
     lease_duration: float = 10.0
     """A worker that does not renew a lease for this long loses it. A dead worker is replaced after this time."""
     checkpoint_interval: float | None = None
-    """The shortest time between two commits for a shard. ``None``: 1 s, or 10 s on DynamoDB."""
+    """The shortest time between two commits for a shard. ``None`` means 1 s, or 10 s on DynamoDB."""
     scan_interval: float | None = None
-    """How often the worker lists the group's leases. ``None``: 0.5 s, or 2 s on DynamoDB."""
+    """How often the worker lists the group's leases. ``None`` means 0.5 s, or 2 s on DynamoDB. Above 250 shards, the
+    interval grows in proportion to their number, up to half of ``lease_duration``.
+    """
     max_leases: int | None = None
-    """The maximum number of shards that this worker reads. ``None``: its fair share."""
+    """The maximum number of shards that this worker reads. ``None`` means its fair share."""
     hand_over_timeout: float = 30.0
     """How much time your code has to finish the records in hand when another worker asks for their shard."""
     list_interval: float = 60.0
@@ -60,7 +64,8 @@ class ConsumerConfig:
     """With ``auto``, requesting the next record acknowledges the previous one. With ``manual``, you call ``ack``."""
     max_unacknowledged: int = 100_000
     """With ``ack="manual"``: a shard with this many unacknowledged records pauses. Acknowledged records behind an
-    unacknowledged one count, too."""
+    unacknowledged record also count. With ``run(..., order="key")``: how far handlers may be ahead of the
+    checkpoint."""
     out_of_range: OutOfRange = "deliver"
     """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Such records
     are counted in both cases."""
@@ -69,9 +74,9 @@ class ConsumerConfig:
     store_patience: float = 300.0
     """How long the lease store may deny access before the consumer fails."""
     stuck_after: float | None = 300.0
-    """A handler, or a loop body, that holds the same records for this long counts as stuck. ``None``: never."""
+    """A handler, or a loop body, that holds the same records for this long counts as stuck. ``None`` disables this."""
     worker_id: str | None = None
-    """The worker's name in the lease store, unique within the group. ``None``: a new unique name."""
+    """The worker's name in the lease store, unique within the group. ``None`` means a new unique name."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -30,6 +30,24 @@ class LeaseGained(NamedTuple):
 
 
 @final
+class ShardSought(NamedTuple):
+    """The store has written a position that your code sought. The shell must start a new reader for this shard, unless
+    the lease is being released.
+    """
+
+    shard_id: str
+    grant: Grant
+    """The grant for the records from this position on. Records that were read earlier have an older grant."""
+    start: Position
+    """The position for which to request the first iterator."""
+    checkpoint: Checkpoint
+    """The new checkpoint. The reader skips the records at or before it."""
+    hash_range: HashRange | None
+    before: Position
+    """The checkpoint before the seek."""
+
+
+@final
 class HandOverAsked(NamedTuple):
     """Another worker asked for the lease. The shell must stop the reader, drop the records that the user has not seen,
     and call ``leave`` once the user is done with the records in hand.
@@ -123,6 +141,26 @@ class TooManyUnacknowledged(NamedTuple):
 
     shard_id: str
     unacknowledged: int
+
+
+@final
+class ShardsPaused(NamedTuple):
+    """Your code paused shards. The worker keeps their leases and hands out none of their records."""
+
+    shard_ids: tuple[str, ...]
+    """The shards that had not been paused before."""
+    is_all: bool
+    """Whether all shards are paused now, including shards that the worker gains later."""
+
+
+@final
+class ShardsResumed(NamedTuple):
+    """Your code resumed shards. The worker hands out their records again."""
+
+    shard_ids: tuple[str, ...]
+    """The shards that had been paused until now."""
+    is_all: bool
+    """Whether shards that the worker gains later are still paused."""
 
 
 @final
@@ -313,6 +351,16 @@ class PageRead(NamedTuple):
     reading_lag: float | None
     """How far this page is behind the end of the shard, in seconds. ``None`` if the service did not report it."""
     read_by: Literal["polling", "fan-out"]
+    started_at: float = 0.0
+    """When the request was sent, in seconds since 1970. With fan-out, when the reader began to wait for the page."""
+
+
+@final
+class RecordsFiltered(NamedTuple):
+    """Records of a page did not pass your filter. They are not handed out, and count as done."""
+
+    shard_id: str
+    records: int
 
 
 @final
@@ -367,7 +415,7 @@ class ShardLag(NamedTuple):
     handling_lag: float | None
     """How far handling is behind the end of the shard, in seconds. ``None`` while it is unknown."""
     prefetched: int
-    """The number of records that were read and not handed out yet."""
+    """The number of records that have been read but not handed out yet."""
     in_hand: int
     """The number of records that your code has and is not done with."""
 
@@ -384,6 +432,7 @@ HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFail
 
 Event: TypeAlias = (
     LeaseGained
+    | ShardSought
     | HandOverAsked
     | HandOverOverdue
     | LeaseLost
@@ -395,6 +444,8 @@ Event: TypeAlias = (
     | RecordsTrimmed
     | ShardTrimmed
     | TooManyUnacknowledged
+    | ShardsPaused
+    | ShardsResumed
     | ReadFailed
     | Subscribed
     | SubscriptionEnded
@@ -411,6 +462,7 @@ Event: TypeAlias = (
     | HandlerStuck
     | HandlerRecovered
     | PageRead
+    | RecordsFiltered
     | RecordsHandedOut
     | RecordsHandled
     | Committed

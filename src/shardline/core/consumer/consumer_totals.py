@@ -19,6 +19,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseLost,
     LeaseReleased,
     ReadFailed,
+    RecordsFiltered,
     RecordsHandedOut,
     RecordsHandled,
     StoreFailed,
@@ -33,13 +34,15 @@ _COUNT_INTERVAL: Final = 1.0  # after this many seconds, the handled part of a p
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerTotals:
-    """The work of a consumer since its start."""
+    """Totals since the start of a consumer: pages, records, bytes, commits, leases and failures."""
 
     pages: int = 0
     """The number of pages that were read, including empty pages."""
     records_read: int = 0
     bytes_read: int = 0
     """The size in bytes of the data that was read, as it is stored in the stream."""
+    records_filtered: int = 0
+    """The number of records that did not pass the filter, and were not handed out."""
     records_handed_out: int = 0
     """The number of records that were handed to your code. A record that was given back and handed out again counts
     twice.
@@ -47,12 +50,12 @@ class ConsumerTotals:
     records_handled: int = 0
     """The number of records that your code has finished."""
     handling_time: float = 0.0
-    """How long your code had the finished records, in seconds. The times of all shards are added up."""
+    """How long your code worked on the finished records, in seconds, summed over all shards."""
     handler_retries: int = 0
-    """The number of failed calls of a handler that were repeated."""
+    """The number of handler calls that failed and were repeated."""
     dead_letters: int = 0
     failed_records: int = 0
-    """The number of records because of which a ``run`` ended with ``HandlerFailed``."""
+    """The number of records that ended a ``run`` with ``HandlerFailed``."""
     commits: int = 0
     commit_time: float = 0.0
     """How long the commits took, in seconds."""
@@ -91,6 +94,8 @@ class ReadCounts:
         self.size_bytes: int = 0
         self.is_observed: bool = False
         """Whether the readers also emit an event for each page. Written by ``WorkCounts``."""
+        self.wall_offset: float = 0.0
+        """The offset that turns an instant into seconds since 1970. Written by ``WorkCounts``."""
 
 
 @final
@@ -100,9 +105,12 @@ class WorkCounts:
     def __init__(self, reads: ReadCounts, handling: HandlingCounts) -> None:
         self._reads: ReadCounts = reads
         self._handling: HandlingCounts = handling
-        self._events: list[RecordsHandedOut | RecordsHandled] = []
+        self._events: list[RecordsFiltered | RecordsHandedOut | RecordsHandled] = []
+        self._summed_out: dict[str, int] = {}  # by shard: the records for which no event has been emitted yet
+        self._summed_handled: dict[str, tuple[int, float]] = {}  # likewise, with the sum of their durations
         self.measure_at: Instant = NEVER
-        """When the lag is to be measured (``take_measure_due``)."""
+        """When to measure the lag next (``take_measure_due``)."""
+        self._filtered: int = 0
         self._handed_out: int = 0
         self._handled: int = 0
         self._handling_time: float = 0.0
@@ -117,25 +125,46 @@ class WorkCounts:
         self._rates: tuple[Rate, Rate, Rate] | None = None  # records read, bytes read, records handled
 
     def observe(self, now: Instant) -> None:
-        """Also emit the events that only sinks need: those about each page and about the lag (``take_measure_due``)."""
+        """Also emit the events that only sinks need: about each page, and about the lag (``take_measure_due``)."""
         self._reads.is_observed = True
         self.measure_at = now + MEASURE_INTERVAL
 
-    def note_handed_out(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
-        """Count the records of a cursor that is handed to user code."""
+    def set_wall_offset(self, offset: float) -> None:
+        """Set the offset that turns an instant into seconds since 1970."""
+        self._reads.wall_offset = offset
+
+    def count_filtered(self, shard_id: str, count: int) -> None:
+        """Count records of a page that did not pass the filter."""
+        self._filtered += count
+        if self._reads.is_observed:
+            self._events.append(RecordsFiltered(shard_id, count))
+
+    def note_handed_out(self, shard_id: str, cursor: Cursor, now: Instant, *, is_summed: bool = False) -> None:
+        """Count the records of a cursor that is handed to user code.
+
+        ``is_summed`` means that the cursor has a single record. The next ``handle_time`` then emits one event for many
+        such records.
+        """
         cursor.counted_at = now
         self._handed_out += len(cursor.records)
-        if self._reads.is_observed:
+        if not self._reads.is_observed:
+            return
+        if is_summed:
+            self._summed_out[shard_id] = self._summed_out.get(shard_id, 0) + len(cursor.records)
+        else:
             self._events.append(RecordsHandedOut(shard_id, len(cursor.records)))
 
-    def count_handled(self, shard_id: str, cursor: Cursor, done: int, now: Instant) -> None:
-        """Count the first ``done`` records of the cursor as handled, unless they were counted before."""
+    def count_handled(self, shard_id: str, cursor: Cursor, done: int, now: Instant, *, is_summed: bool = False) -> None:
+        """Count the first ``done`` records of the cursor as handled, unless they have already been counted."""
         count = done - cursor.counted
         if count > 0:
             duration = max(0.0, now - cursor.counted_at)
             self._handled += count
             self._handling_time += duration
-            if self._reads.is_observed:
+            if is_summed and self._reads.is_observed:
+                before = self._summed_handled.get(shard_id, (0, 0.0))
+                self._summed_handled[shard_id] = (before[0] + count, before[1] + duration)
+            elif self._reads.is_observed:
                 self._events.append(RecordsHandled(shard_id, count, duration))
             cursor.counted, cursor.counted_at = done, now
 
@@ -144,12 +173,12 @@ class WorkCounts:
         if now >= cursor.counted_at + _COUNT_INTERVAL:
             self.count_handled(shard_id, cursor, cursor.done, now)
 
-    def take_events(self) -> list[RecordsHandedOut | RecordsHandled]:
+    def take_events(self) -> list[RecordsFiltered | RecordsHandedOut | RecordsHandled]:
         events, self._events = self._events, []
         return events
 
     def take_measure_due(self, now: Instant) -> bool:
-        """Whether the lag is to be measured now (``measure_lag``)."""
+        """Whether it is time to measure the lag (``measure_lag``)."""
         is_due = now >= self.measure_at
         if is_due:
             self.measure_at = now + MEASURE_INTERVAL
@@ -179,8 +208,12 @@ class WorkCounts:
                     continue
 
     def handle_time(self, now: Instant) -> None:
-        """Update the rates, which begin with the first call."""
+        """Update the rates, which begin with the first call, and emit the events about single records."""
         self.rates(now)
+        self._events += [RecordsHandedOut(shard_id, count) for shard_id, count in self._summed_out.items()]
+        self._events += [RecordsHandled(shard_id, *handled) for shard_id, handled in self._summed_handled.items()]
+        self._summed_out.clear()
+        self._summed_handled.clear()
 
     def totals(self) -> ConsumerTotals:
         reads, handling = self._reads, self._handling
@@ -188,6 +221,7 @@ class WorkCounts:
             pages=reads.pages,
             records_read=reads.records,
             bytes_read=reads.size_bytes,
+            records_filtered=self._filtered,
             records_handed_out=self._handed_out,
             records_handled=self._handled,
             handling_time=self._handling_time,

@@ -11,8 +11,8 @@ again after every call and at ``next_deadline``. It reports delivered and acknow
 Invariants (docs/guarantees.md):
 
 - L1: each lease has at most one operation in flight, and there is at most one scan.
-- L2: a lease that was not renewed in time is lost, whatever the store answers. Time during which the machine was
-  suspended counts, too.
+- L2: a lease that was not renewed in time is lost, whatever the store answers. This includes time during which the
+  machine was suspended.
 - L3: the worker takes only leases whose shards may be read. The rows of the children exist before SHARD_END is written.
 - L4: the worker reports a lost lease and writes nothing more for it. During an outage of the store, reading continues
   until the leases expire, and starts again after the outage.
@@ -46,6 +46,7 @@ from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
 from shardline.core.consumer.release_on_exit import ExitOperation, ReleaseOnExit
+from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.store_outages import LIST, WRITE, StoreHealth
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
@@ -123,8 +124,7 @@ class Coordinator:
         self._start: Position = start
         self._config: ConsumerConfig = config
         self._latest_at: float = latest_at
-        # With fewer than two scans per lease duration, a live owner would seem dead between two scans.
-        self._scan_interval: float = min(config.scan_interval or scan_interval, config.lease_duration / 2)
+        self._scan_pace: ScanPace = _scan_pace_of(config, scan_interval)
         discovery = Discovery(stream, start, config.list_interval, rng, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers; finds records that expired unread
@@ -138,7 +138,7 @@ class Coordinator:
             tokens=self._tokens,
             max_leases=config.max_leases,
             hand_over_timeout=config.hand_over_timeout,
-            scan_interval=self._scan_interval,
+            scan_pace=self._scan_pace,
             rng=rng,
         )
         self.held: HeldLeases = HeldLeases(
@@ -191,14 +191,14 @@ class Coordinator:
     # ---- commands
 
     def end(self, shard_id: str, children: Iterable[ChildShard], now: Instant) -> None:
-        """Note that all records of the shard were delivered, and which shards are its children."""
+        """End a shard, after all its records were delivered. ``children`` are its child shards."""
         graph = self.topology.graph
         graph.handle_children(children)
         self.held.end(shard_id, graph.listings)
         self._make_plan(now)
 
     def mark_missing(self, shard_id: str, now: Instant) -> None:
-        """Note that the service does not know the shard of a held lease. A listing will show whether it is gone."""
+        """Called when the service does not know the shard of a held lease. A listing will show whether it is gone."""
         self.held.mark_missing(shard_id)
         self.topology.discovery.list_by(now)
 
@@ -279,7 +279,7 @@ class Coordinator:
             self.topology.distrust(now)
         self._emptied += self.view.take_emptied()
         self._rows_sent_at, self._scan_sent_at = self._scan_sent_at, None
-        self._scan_at = now + self._scan_interval
+        self._scan_at = now + self._scan_pace.interval(len(self.view.rows))
         self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
         self.held.has_changed = False  # this scan has shown which leases can be taken now
@@ -347,7 +347,7 @@ class Coordinator:
                     self._plan.setdefault(operation.shard_id, operation)
 
     def handle_service_time(self, service_time: float, now: Instant) -> None:
-        """Note the time in a response of the service, in seconds since 1970."""
+        """Take the time from a response of the service into account. ``service_time`` is in seconds since 1970."""
         self._tokens.handle_service_time(service_time, now)
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:
@@ -403,11 +403,11 @@ class Coordinator:
         """Postpone the creation of rows at LATEST while the known rows are older than the listing.
 
         Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see the row
-        of this shard, and would create rows for its open children as for a new group, so that the children are read
+        of this shard, and would create rows for its open children as for a new group. The children would then be read
         before their parent is finished (L3). Also, before the first commit, the rows show the time from which the group
         reads (L6), and therefore the shards with which the group begins.
 
-        While rows at LATEST are to be created, no operation other than the creation of rows is sent.
+        While rows at LATEST still have to be created, no operation other than the creation of rows is sent.
         """
         at_latest = [
             operation
@@ -475,3 +475,12 @@ def _silence_of(kcl_failover: float) -> float:
     owner then has to discover the assignment.
     """
     return 2 * kcl_failover + _KCL_DISCOVERY
+
+
+def _scan_pace_of(config: ConsumerConfig, scan_interval: float) -> ScanPace:
+    """Return the pace of the scans. ``scan_interval`` is the store's default."""
+    # With fewer than two scans per lease duration, a live owner would seem dead between two scans.
+    longest = config.lease_duration / 2
+    return ScanPace(
+        min(config.scan_interval or scan_interval, longest), longest=longest if config.scan_interval is None else 0.0
+    )

@@ -55,6 +55,7 @@ class Cursor:
         "is_last",
         "lease",
         "place",
+        "places",
         "records",
         "reported",
         "slice_end",
@@ -63,9 +64,18 @@ class Cursor:
     )
 
     def __init__(
-        self, records: Sequence[Record] = (), lease: _Lease | None = None, *, is_last: bool = False, whole: bool = False
+        self,
+        records: Sequence[Record] = (),
+        lease: _Lease | None = None,
+        *,
+        is_last: bool = False,
+        whole: bool = False,
+        places: Sequence[int] | None = None,
     ) -> None:
         self.records: Sequence[Record[Any]] = records
+        self.places: Sequence[int] | None = places
+        """The places of the records in their shard, if they were taken from its lanes (``key_lanes``). ``None`` if the
+        records follow one another."""
         self.lease: _Lease | None = lease
         self.is_last: bool = is_last
         """Whether the shard ends with these records."""
@@ -85,7 +95,7 @@ class Cursor:
         """How many records were reported to the coordinator as acknowledged or, with manual acknowledgements, as
         delivered."""
         self.counted: int = 0
-        """How many records were counted as handled. Written by the hand-out."""
+        """How many records have been counted as handled. Written by the hand-out."""
         self.counted_at: Instant = -NEVER
         """When user code got the records that are not counted yet. Written by the hand-out."""
         self.given: int = self.step
@@ -99,12 +109,12 @@ class Cursor:
         return self.place < self.end and self.lease is not None and self.lease.held
 
     def begin_slice(self, now: Instant) -> None:
-        """Note when the next record is taken, and open the fast path for the duration of a slice."""
+        """Set the time at which the next record is taken, and open the fast path for the duration of a slice."""
         self.taken_at = now
         self.slice_end = now + SLICE
 
     def take(self, now: Instant) -> Record[Any]:
-        """Take the next record. ``is_open`` must hold."""
+        """Take the next record. ``is_open`` must be true."""
         place = self.place
         record = self.records[place]
         self.begin_slice(now)
@@ -112,7 +122,7 @@ class Cursor:
         return record
 
     def take_all(self) -> Sequence[Record[Any]]:
-        """Take all records at once. ``is_open`` must hold."""
+        """Take all records at once. ``is_open`` must be true."""
         self.place = len(self.records)
         return self.records
 
@@ -136,7 +146,7 @@ class Cursor:
         tracker counts the reported records, so the oldest record in the result is the first unreported one.
         """
         place, done = self.place, self.done
-        # A thread may have taken one record after the host lowered ``end``. That record is in hand, too.
+        # A thread may have taken one record after the host lowered ``end``. That record also counts as in hand.
         known = max(place, self.end)
         first = self.reported if is_manual else done
         # While a failing batch is bisected, user code has only the current part. The rest of the batch waits.

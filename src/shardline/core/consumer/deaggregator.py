@@ -7,25 +7,25 @@ Invariants:
 - Records whose (sequence number, sub-sequence) is at or before the checkpoint are skipped. This is necessary because
   reading resumes AT the checkpoint, which may lie inside an aggregate.
 - Records of an aggregate whose hash key lies outside the shard are counted. With ``drop``, they are dropped one by one,
-  never the whole aggregate. Under AUTO distribution keys mean nothing, so no record is counted or dropped.
+  never the whole aggregate. Under AUTO distribution, keys mean nothing, so no record is counted or dropped.
 - A page without aggregates costs one object per record and one check of the first bytes of each record.
 - Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices: each slice
   has as many entries as are needed to reach a given number of records.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import compress, repeat
 from typing import Final, final
 
-from shardline.codec.aggregation import MAGIC, Columns, split_columns
+from shardline.codec.aggregation import FRAMES_AT_ONCE, MAGIC, Columns, find_frames, split_frame
 from shardline.codec.shapes import RawRecord
 from shardline.errors import UsageError
-from shardline.model.hashing import HashRange, hash_key_of, parse_explicit_hash_key
-from shardline.model.record import Origin, Record
+from shardline.model.hashing import HashRange, keys_in_range, parse_explicit_hash_key
+from shardline.model.headers import NO_HEADERS
+from shardline.model.record import Origin, Record, make_structs
 from shardline.model.sequence import SequenceNumber
 
-_KNOWN_KEYS_MAX: Final = 20_000
 _ALWAYS: Final = repeat(MAGIC)
 
 
@@ -47,11 +47,13 @@ class Deaggregator:
         self._hash_range: HashRange | None = hash_range
         self._done: SequenceNumber | None = done  # None once a record after the checkpoint was read
         self._drop: bool = drop
-        self._inside: dict[str, bool] = {}  # a cache, because MD5 takes ten times as long as a look-up, and keys recur
+        # The hash range as keys_in_range takes it, and the cache of that function.
+        self._digests: tuple[bytes, bytes] = (b"", b"") if hash_range is None else hash_range.digests
+        self._inside: dict[str, bool] = {}
         self.by_auto: bool = False
         """Whether the stream uses AUTO record distribution. Set by the shell."""
         self.out_of_range: int = 0
-        """How many records of aggregates lay outside the shard's hash range so far."""
+        """How many records of aggregates have been outside the shard's hash range so far."""
 
     def open(self, raws: Sequence[RawRecord], origin: Origin) -> list[Record]:
         """Return the user records in ``raws``."""
@@ -67,80 +69,64 @@ class Deaggregator:
         """
         # This is the fast path for pages without aggregates. Once the checkpoint is passed, every such page takes it.
         if self._done is None and not any(map(bytes.startswith, [raw.data for raw in raws], _ALWAYS)):
-            stream, shard_id = self._stream, self._shard_id
-            plain = [
-                Record(
-                    raw.data,
-                    raw.key,
-                    None,
-                    raw.sequence_number,
-                    0,
-                    shard_id,
-                    raw.arrived_at,
-                    stream,
-                    False,  # noqa: FBT003 - by position: keywords would double the time
-                    origin,
-                )
-                for raw in raws
-            ]
-            return plain, len(raws)
+            return self._plain(raws, origin), len(raws)
         records: list[Record] = []
         opened = 0
-        for raw in raws:
-            found = self._open_one(raw, origin)
-            records += found if self._done is None else self._skip_done(raw, found)
-            opened += 1
-            if len(records) >= enough:
-                break
+        while opened < len(raws) and len(records) < enough:
+            some = raws[opened : opened + FRAMES_AT_ONCE]
+            for raw, is_framed in zip(some, find_frames([raw.data for raw in some]), strict=True):
+                found = self._open_one(raw, origin, is_framed=is_framed)
+                records += found if self._done is None else self._skip_done(raw, found)
+                opened += 1
+                if len(records) >= enough:
+                    break
         return records, opened
+
+    def _plain(self, raws: Sequence[RawRecord], origin: Origin) -> list[Record]:
+        """Return the records of entries that are not aggregates."""
+        columns = (
+            [raw.data for raw in raws],
+            [raw.key for raw in raws],
+            (None,),
+            [raw.sequence_number for raw in raws],
+            (0,),
+            (self._shard_id,),
+            [raw.arrived_at for raw in raws],
+            (self._stream,),
+            (False,),
+            (origin,),
+            (NO_HEADERS,),
+        )
+        return make_structs(Record, len(raws), columns)
 
     def stop_skipping(self) -> None:
         """Skip no records, because the checkpoint is no longer valid. Duplicates are better than losses."""
         self._done = None
 
-    def _open_one(self, raw: RawRecord, origin: Origin) -> list[Record]:
-        columns = split_columns(raw.data) if raw.data.startswith(MAGIC) else None
+    def _open_one(self, raw: RawRecord, origin: Origin, *, is_framed: bool) -> list[Record]:
+        columns = split_frame(raw.data) if is_framed else None
         if columns is None:
-            return [
-                Record(
-                    data=raw.data,
-                    key=raw.key,
-                    sequence_number=raw.sequence_number,
-                    shard_id=self._shard_id,
-                    arrived_at=raw.arrived_at,
-                    stream=self._stream,
-                    origin=origin,
-                )
-            ]
-        make: Callable[..., Record] = Record
-        headers = (columns.all_headers(),) if columns.headers else ()  # usually, no record has headers
-        members = list(
-            map(
-                make,
-                columns.payloads,
-                columns.keys,
-                columns.explicit_hash_keys,
-                repeat(raw.sequence_number),
-                range(len(columns.payloads)),
-                repeat(self._shard_id),
-                repeat(raw.arrived_at),
-                repeat(self._stream),
-                repeat(True),  # noqa: FBT003 - a column of the record, not an argument
-                repeat(origin),
-                *headers,
-            )
+            return self._plain([raw], origin)
+        count = len(columns.payloads)
+        fields = (
+            columns.payloads,
+            columns.keys,
+            columns.explicit_hash_keys,
+            (raw.sequence_number,),
+            list(range(count)),
+            (self._shard_id,),
+            (raw.arrived_at,),
+            (self._stream,),
+            (True,),
+            (origin,),
+            columns.all_headers() if columns.headers else (NO_HEADERS,),  # usually, no record has headers
         )
+        members = make_structs(Record, count, fields)
         return members if self._hash_range is None or self.by_auto else self._in_range(members, columns)
 
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
         """Count the records outside the shard's hash range. With ``drop``, leave these records out."""
-        inside = self._inside
-        # A stream may have unlimited different keys. Starting over is cheaper than tracking which keys are used most.
-        if len(inside) > _KNOWN_KEYS_MAX:
-            inside.clear()
-        for key in set(columns.keys).difference(inside):
-            inside[key] = self._holds(hash_key_of(key))
-        kept = list(map(inside.__getitem__, columns.keys))
+        kept = keys_in_range(columns.keys, *self._digests, self._inside)
         if any(columns.explicit_hash_keys):
             for place, text in enumerate(columns.explicit_hash_keys):
                 kept[place] = kept[place] if text is None else self._holds_explicit(text, by_key=kept[place])

@@ -5,8 +5,8 @@ Discovery lists the shards, page by page, and reads the stream's summary: at the
 Invariants:
 
 - There is one request at a time. Failures back off from 1 s to 30 s, with jitter.
-- Only complete listings are returned. A listing whose token expired is started again. A listing that never ends has
-  failed.
+- Only complete listings are returned. A listing whose token expired is started again. A listing that never ends counts
+  as failed.
 - A caller that requests a listing gets one that began after the request.
 - If the group starts at a timestamp, discovery asks the service once which shards were open at that time. If a group at
   LATEST has to be completed, discovery asks which shards were open when the group began (``match_at``).
@@ -106,7 +106,7 @@ class Discovery:
             self._match_again()
 
     def match_at(self, timestamp: float) -> bool:
-        """Ask which shards were open at this time. Returns False if the same time was asked for before."""
+        """Ask which shards were open at this time. Returns False if this time has already been asked for."""
         if timestamp == self._match_at:
             return False
         self._match_at = timestamp
@@ -133,7 +133,7 @@ class Discovery:
         return ListShards(self._stream)
 
     def take_listing(self) -> Listing | None:
-        """Return the last complete listing, unless it was returned before."""
+        """Return the last complete listing, unless it has already been returned."""
         listing, self._listing = self._listing, None
         return listing
 

@@ -1,7 +1,7 @@
 """Does another live process use this worker's worker_id?
 
 A worker_id alone does not identify the process that holds a lease: two processes may have been given the same id, and a
-process that was killed leaves its id in rows. So every consumer draws a random id of its own, its *incarnation*, and
+process that was killed leaves its id in rows. So every consumer draws its own random id, its *incarnation*, and
 writes it into the rows that it takes. Two live processes with the same worker_id are duplicates. Each duplicate keeps
 the leases that it took and does not take the leases of the other, so that no record is handled by both. Both processes
 report the mistake.
@@ -55,7 +55,7 @@ class DuplicateWorkers:
     # ---- inputs
 
     def handle_row(self, row: Lease) -> None:
-        """Note a row that was read or written."""
+        """Check a row that was read or written for signs of another process with our worker_id."""
         shard_id, other = row.shard_id, row.incarnation_of(self.me.owner)
         if row.holder != self.me.owner:
             self._contested.discard(shard_id)
@@ -74,10 +74,10 @@ class DuplicateWorkers:
                 self._events.append(WorkerIdShared(shard_id, self.me.owner))
 
     def handle_contested(self, shard_id: str) -> None:
-        """Note that another process wrote to one of our leases under our worker_id."""
+        """Called when another process wrote to one of our leases under our worker_id."""
         self._contested.add(shard_id)
         self._events.append(WorkerIdShared(shard_id, self.me.owner))
 
     def handle_taken(self, shard_id: str) -> None:
-        """Note that we took the lease after its earlier holder had been silent for long enough."""
+        """Called when we took the lease after its earlier holder had been silent for long enough."""
         self._contested.discard(shard_id)

@@ -9,7 +9,7 @@ Invariants:
 - A record is done once its handler succeeded or its dead letter was written. If neither is possible, the consumer
   stops, and this record and all records after it are delivered again.
 - The whole batch and a record that is alone get all attempts, with growing and jittered pauses. A part of any other
-  size gets a single attempt, without a pause. So finding one poisonous record among ten thousand takes some thirty
+  size gets a single attempt, without a pause. So finding one poison record among ten thousand takes some thirty
   calls, not thirty times the number of attempts.
 - Each failure causes exactly one event (``take_events``). If a handler fails, the event is ``HandlerRetried``,
   ``RecordsDeadLettered`` or ``HandlingStopped``. If a dead letter cannot be written, the event is ``DeadLetterFailed``.
@@ -122,7 +122,7 @@ class BatchWork:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the policy gave up on the current part, so that the consumer has to stop."""
+        """Whether the policy gave up on the current part. If so, the consumer has to stop."""
         return self._phase is _Phase.STOPPED
 
     @property
@@ -152,7 +152,7 @@ class BatchWork:
         return DeadLetter(self._parts[-1], self._attempts, self._handler_error)
 
     def take_done(self) -> list[Record]:
-        """Return the records that were finished since the last call, in order."""
+        """Return the records that have been finished since the last call, in order."""
         done, self._done = self._done, []
         return done
 
@@ -171,7 +171,7 @@ class BatchWork:
         self._finish_part(now)
 
     def handle_not_called(self, now: Instant) -> None:
-        """Note that the handler was not called, because the lease had lapsed. This does not count as an attempt."""
+        """Try again later: the lease had lapsed, so the handler was not called. This does not count as an attempt."""
         assert self._phase is _Phase.HANDLING
         self._attempts -= 1
         self._phase, self._next_at = _Phase.WAITING, now + _LAPSED_PAUSE
@@ -199,7 +199,7 @@ class BatchWork:
             self._phase, self._next_at = _Phase.DEAD_LETTER_DUE, now
 
     def handle_dead_letter_written(self, now: Instant) -> None:
-        """Note that the dead letter was written."""
+        """Called when the dead letter was written."""
         assert self._phase is _Phase.WRITING
         self._events.append(RecordsDeadLettered(*_about(self._parts[-1]), self._attempts, *self._summary))
         self._finish_part(now)

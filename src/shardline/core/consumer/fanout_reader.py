@@ -14,12 +14,12 @@ Invariants:
 - Pages are returned in the order of the shard, without gaps or repetitions. A new subscription continues after the last
   event that the reader took: at its continuation number or at its last record, whichever is later. On some endpoints
   the two are equal, and on others the continuation number is greater.
-- An event without records moves the position, too. There is one exception: if the reader started at a checkpoint, and
+- An event without records also moves the position. There is one exception: if the reader started at a checkpoint, and
   the checkpoint's record has not arrived yet, the position stays, because that record may be an aggregate that is
   partly done.
 - If an event without a continuation number names child shards, the shard has ended. Otherwise the endpoint is broken,
   and the reader subscribes again.
-- Calls respect the service's limits: there is one call per second and shard. There is no call within 5 s of a
+- Calls respect the service's limits: there is one call per second per shard. There is no call within 5 s of a
   successful call, because the service would refuse it. A call that was refused because of another subscription
   (ResourceInUse) is retried after at least 5 s.
 - A subscription that is silent for ``SILENCE`` is closed and replaced, because the service sends an event about every
@@ -52,7 +52,8 @@ _CALL_DISTANCE: Final = 1.0  # the time between two calls in seconds: the servic
 _TAKEOVER_WAIT: Final = 5.0  # for this many seconds after a successful call, the service refuses the next call
 _TAKEOVER_JITTER: Final = 0.2
 _BACKOFF: Final = (0.25, 10.0)
-# The service sent an event after the reader requested it, if the reader waited for at least this many seconds.
+# If the reader waited for an event for at least this many seconds, the service sent the event after the reader had
+# requested it.
 _REAL_WAIT: Final = 0.25
 _OPERATION: Final = "SubscribeToShard"
 _SILENT: Final = Failure(FailureKind.TRANSIENT, "Silence", f"no event came for {SILENCE:g} s")
@@ -162,7 +163,7 @@ class FanOutReader(PageReader):
             self._read_until = now - self.lag
         behind = bool(raws) if self.lag is None else self.lag > 0
         self._has_reached_tip = self._has_reached_tip or not behind
-        self._begin_page(raws, now - self._waiting_since)
+        self._begin_page(raws, self._waiting_since, now)
         self._children = () if continuation is not None else event.child_shards
         self._is_last = bool(self._children)
         if continuation is None and not self._is_last:
@@ -185,7 +186,7 @@ class FanOutReader(PageReader):
         self.handle_failure(_SILENT, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        """Handle the failure of the request: the subscription was refused, or broke."""
+        """Handle the failure of the request: the subscription was refused or interrupted."""
         if self.state is ReaderState.STOPPED:
             return
         is_refused_position = failure.kind is FailureKind.INVALID and self.state is ReaderState.ASKING
@@ -220,7 +221,7 @@ class FanOutReader(PageReader):
         self._events.append(ReadFailed(self.shard_id, _OPERATION, failure, NEVER))
 
     def _retry(self, failure: Failure, now: Instant) -> None:
-        """Subscribe again later."""
+        """Schedule the next subscription after a failure, and report the failure."""
         self._is_failing = True
         self._enter(ReaderState.STARTING)
         is_first = self._backoff.failures == 0
@@ -234,14 +235,14 @@ class FanOutReader(PageReader):
             self._events.append(ReadFailed(self.shard_id, _OPERATION, failure, self._next_at))
 
     def _without_repeats(self, raws: list[RawRecord]) -> list[RawRecord]:
-        """Leave out records that came before. Some endpoints repeat the last record in a new subscription."""
+        """Leave out records that arrived earlier. Some endpoints repeat the last record in a new subscription."""
         last = self._last_number
         if last is None or not raws or int(raws[0].sequence_number) > last:
             return raws
         return [raw for raw in raws if int(raw.sequence_number) > last]
 
     def _move(self, raws: Sequence[RawRecord], continuation: str | None) -> None:
-        """Move the position behind this event."""
+        """Move the position past this event."""
         if raws:
             self._last_number = int(raws[-1].sequence_number)
             self._last_arrived_at = raws[-1].arrived_at

@@ -8,12 +8,17 @@ Invariants:
 - A grant is in force until one lease duration after the last confirmed renewal was *sent* (L2). A revoked grant is
   never in force again.
 - The token is the counter that the lease had when it was taken. Every later holder has a greater token.
+- While ``is_in_order`` is true, a handler gets a record only when all records before it are done.
+- All records at or before ``done_through`` are done.
 """
 
 from collections.abc import Callable
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from shardline.core.clock import Instant
+
+if TYPE_CHECKING:
+    from shardline.model.sequence import SequenceNumber
 
 
 @final
@@ -24,7 +29,7 @@ class Grant:
     grant after the lease has expired and before the shell runs.
     """
 
-    __slots__ = ("_clock", "_revoked", "held_until", "shard_id", "token")
+    __slots__ = ("_clock", "_revoked", "done_through", "held_until", "is_in_order", "shard_id", "token")
 
     def __init__(
         self, shard_id: str, token: int, held_until: Instant, clock: Callable[[], Instant] | None = None
@@ -33,6 +38,10 @@ class Grant:
         self.token: int = token
         """The fencing token."""
         self.held_until: Instant = held_until
+        self.is_in_order: bool = False
+        """Whether the records of the shard are handled one after the other. Written by ``HeldShard``."""
+        self.done_through: SequenceNumber | None = None
+        """If records are not handled in order: how far all records are done. Written by ``HeldShard``."""
         self._revoked: bool = False
         self._clock: Callable[[], Instant] | None = clock
 

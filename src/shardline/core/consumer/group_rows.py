@@ -69,13 +69,13 @@ class GroupStart:
             return shard is None or shard.is_open
         if shard_id in self.matching:
             return True
-        # Whether this is one of the oldest remaining shards: of a new group, or beside a sibling whose row makes the
-        # parents count as finished.
+        # Whether this is one of the oldest remaining shards. The group may be new, or a sibling may have a row, which
+        # makes the parents count as finished.
         is_oldest = without.isdisjoint(graph.parents(shard_id))
         if self.position == TRIM_HORIZON:
             return is_oldest
         # Parents that are gone may have been created and trimmed after the service listed the shards of the start time.
-        # A shard that was closed before the start time gets a row, too, and contains no records from that time on.
+        # A shard that was closed before the start time also gets a row. It contains no records from that time on.
         parents = graph.parents(shard_id)
         return is_oldest and (any(map(graph.is_present, parents)) or (begun and bool(parents)))
 
@@ -195,13 +195,13 @@ def foreign_rows(graph: ShardGraph, rows: Rows) -> list[tuple[Lease, str]]:
     found: list[tuple[Lease, str]] = []
     for shard_id, row in rows.items():
         shard = graph.shard(shard_id)
-        reason = None if shard is None else next(_contradictions(row, shard), None)
+        reason = None if shard is None else next(_contradictions(graph, row, shard), None)
         if reason is not None:
             found.append((row, f"the checkpoint of {shard_id} does not belong to this stream: {reason}"))
     return found
 
 
-def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
+def _contradictions(graph: ShardGraph, row: Lease, shard: Shard) -> Iterator[str]:
     at = row.checkpoint.sequence_number
     begin, end = shard.starting_sequence_number, shard.ending_sequence_number
     if at is not None and at.number < begin.number:
@@ -213,6 +213,9 @@ def _contradictions(row: Lease, shard: Shard) -> Iterator[str]:
         yield "it is at SHARD_END, but the shard is open"
     if row.hash_range is not None and row.hash_range != shard.hash_range:
         yield "its hash range differs from the shard's"
+    # Such a row would never be read: a shard of the new stream that is not its parent would have to be finished first.
+    if any(graph.shard(parent) is not None for parent in row.parent_ids.difference(shard.parent_ids)):
+        yield "its parents differ from the shard's"
 
 
 def _row(graph: ShardGraph, shard_id: str, start: GroupStart | None) -> Lease:

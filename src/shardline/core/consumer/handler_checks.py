@@ -5,13 +5,66 @@ A wrong argument raises a ``UsageError`` that names the argument, its value and 
 
 import inspect
 from dataclasses import replace
+from typing import Final, NamedTuple, cast, final
 
+from shardline.core.consumer.consumer_config import Ack, Order
 from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.setting_checks import check_choice, check_number
 from shardline.errors import UsageError
+
+CONCURRENCY_MAX: Final = 10_000
+PROCESSES_MAX: Final = 1_000
+
+
+@final
+class SideBySide(NamedTuple):
+    """How the handlers of a run work side by side."""
+
+    concurrency: int | None = None
+    """How many handlers may work at once. ``None`` means one for each shard."""
+    order: Order = "shard"
+    """Which records are handled one after the other: those of a ``shard``, those of a ``key``, or ``none``."""
+
+
+def check_side_by_side(concurrency: object, order: object, *, ack: Ack) -> SideBySide:
+    """Return how the handlers of a run work side by side."""
+    check_number("concurrency", concurrency, 1, CONCURRENCY_MAX, whole=True, optional=True)
+    check_choice("order", order, "shard", "key", "none")
+    if concurrency is None and order != "shard":
+        raise UsageError(f"order={order!r} needs concurrency=, the number of handlers that may work at once")
+    if order != "shard" and ack == "manual":
+        raise UsageError(
+            f"order={order!r} needs ack='auto': a record is done when its handler returns. Await the work in the "
+            "handler, instead of acknowledging the record later"
+        )
+    return SideBySide(cast("int | None", concurrency), cast("Order", order))
+
+
+def check_processes(
+    processes: object, handler_timeout: object, concurrency: object, *, ack: Ack, stuck_after: float | None
+) -> tuple[int | None, float | None]:
+    """Return the number of processes, or ``None``, and how long a handler in a process may take."""
+    check_number("processes", processes, 1, PROCESSES_MAX, whole=True, optional=True)
+    check_number("handler_timeout", handler_timeout, 0.01, 86_400.0, optional=True)
+    if processes is None:
+        if handler_timeout is not None:
+            raise UsageError("handler_timeout= needs processes=: only a process can be ended while its handler runs")
+        return None, None
+    if concurrency is not None:
+        raise UsageError("processes= is the number of handlers that work at once: leave out concurrency=")
+    if ack == "manual":
+        raise UsageError(
+            "processes= needs ack='auto': a record is done when its handler returns, and a handler in another process "
+            "cannot acknowledge it"
+        )
+    timeout = stuck_after if handler_timeout is None else handler_timeout
+    return cast("int", processes), cast("float | None", timeout)
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Return the policy, which ends with dead letters if there is a target for them."""
+    """Check the handler and the policy, and return the policy. With a target for dead letters, the policy ends with
+    dead letters.
+    """
     if not callable(handler):
         raise UsageError(f"handler must be callable, not {type(handler).__name__}")
     if _is_generator_function(handler):
@@ -20,7 +73,9 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
 
 
 def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Return the policy, which ends with dead letters if there is a target for them."""
+    """Check the policy, and return it. If there is a target for dead letters, the returned policy ends with dead
+    letters.
+    """
     if policy is None:
         policy = FailurePolicy()
     if not isinstance(policy, FailurePolicy):
@@ -31,12 +86,12 @@ def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
 
 
 def is_async_callable(handler: object) -> bool:
-    """Whether a call of the handler returns a coroutine."""
+    """Whether calling the handler returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its existence
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
 def _is_generator_function(handler: object) -> bool:
-    """Whether a call of the handler only creates a generator, plain or async."""
+    """Whether calling the handler only creates a generator, plain or async."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(is_kind(each) for is_kind in kinds for each in (handler, getattr(handler, "__call__", None)))  # noqa: B004 - as above

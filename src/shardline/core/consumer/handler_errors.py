@@ -5,7 +5,7 @@ Invariants:
 - The description leaves out words of the message that occur in the data or the key of a record, and passwords in URLs
   or after words such as ``password``. If the records are too large to search, it leaves out the whole message.
 - Describing an exception never fails, even if the exception's ``__str__`` raises.
-- The place is a line of the caller's code: that of the first frame that does not belong to Shardline.
+- The place is a line of the caller's code: the line of the first frame that does not belong to Shardline.
 """
 
 import re

@@ -65,11 +65,11 @@ class HandlingCounts:
 
     def __init__(self) -> None:
         self.retries: int = 0
-        """The number of failed calls of a handler after which the records were retried."""
+        """The number of failed handler calls whose records were retried."""
         self.dead_letters: int = 0
         """The number of records that were dead-lettered."""
         self.failed_records: int = 0
-        """The number of records because of which a ``run`` ended with ``HandlerFailed``."""
+        """The number of records that ended a ``run`` with ``HandlerFailed``."""
 
     def handle_events(self, events: Iterable[HandlingEvent]) -> None:
         """Count events of the failure policy."""

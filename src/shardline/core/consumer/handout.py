@@ -13,7 +13,8 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - Shards take turns: after a take, the shard goes to the end of the queue.
 - User code has one record or batch of each shard at a time, even if the lease is lost and gained again meanwhile. While
   a handler is still at work, in a thread or in a section that is shielded from cancellation, no other record of its
-  shard is handed out.
+  shard is handed out. In a run with ``order="key"`` or ``"none"``, this holds for handlers that outlived their lease or
+  their run, and ``key_lanes`` decides which records the other handlers get.
 - A lease that another worker asked for is released as soon as the user has no more records of its shard. With manual
   acknowledgements, the lease is released once all these records are acknowledged. Prefetched records are dropped, and
   the next owner reads them again.
@@ -21,30 +22,48 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - The end of a shard is reported once, when the user is done with its last record (C3).
 - The user's callbacks (``lifecycle``) are called before the first record of a lease is handed out, before SHARD_END is
   committed, and before the lease is released.
+- After ``pause``, no record of the paused shards is handed out until ``resume``: not even the rest of a page that user
+  code is working through. The leases are renewed, and reading ahead stops when the prefetch budget is full.
+- After ``seek``, the records that were read before it are void. The worker keeps the lease, and the shard is handed out
+  again from the sought position, after user code has finished the records in hand. Lifecycle callbacks are not called.
 - There is one iteration at a time. A new iteration ends the older one, and the record that the older one had in hand is
   done.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_config import ConsumerConfig
-from shardline.core.consumer.consumer_events import HandlingEvent, LeaseGained, RecordsHandedOut, RecordsHandled
+from shardline.core.consumer.consumer_events import (
+    HandlingEvent,
+    LeaseGained,
+    RecordsFiltered,
+    RecordsHandedOut,
+    RecordsHandled,
+    ShardSought,
+    ShardsPaused,
+    ShardsResumed,
+)
 from shardline.core.consumer.consumer_totals import ReadCounts, WorkCounts
+from shardline.core.consumer.control_requests import PendingWrites, Request
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import HandlingCounts, HandlingState
 from shardline.core.consumer.held_shard import HeldShard
+from shardline.core.consumer.key_lanes import KeyLanes, ShardLanes
+from shardline.core.consumer.lease_phases import Holding, Phase
 from shardline.core.consumer.lifecycle import CallBack, CallbackKind, CancelCallBack, Lifecycle, Reason
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import Page, Reader, ReaderState, ShardKey
-from shardline.core.consumer.run_bounds import RunBounds, group_facts
+from shardline.core.consumer.run_bounds import RunBounds, ShardFacts, group_facts
 from shardline.core.consumer.stuck_handlers import HandlerWatch, WatchEvent, Work
 from shardline.core.consumer.taker import Questions, Taker
 from shardline.core.failures import Failure
+from shardline.model.lease import Checkpoint
 from shardline.model.record import Record
 
+_NOT_HELD: Final = "this worker does not hold its lease"
 _REPORT_INTERVAL_MIN: Final = 0.05  # the shortest report interval, in seconds
 
 
@@ -85,14 +104,15 @@ class CancelHandler(NamedTuple):
 
 
 class ReadingFailed(NamedTuple):
-    """The reason why the hand-out failed: a shard cannot be read."""
+    """Why the hand-out failed: a shard cannot be read."""
 
     shard_id: str
     failure: Failure
 
 
 Action: TypeAlias = StopReading | WakeReader | CancelHandler | CallBack | CancelCallBack
-OutEvent: TypeAlias = HandlingEvent | WatchEvent | RecordsHandedOut | RecordsHandled
+ControlEvent: TypeAlias = ShardsPaused | ShardsResumed
+OutEvent: TypeAlias = HandlingEvent | WatchEvent | ControlEvent | RecordsFiltered | RecordsHandedOut | RecordsHandled
 
 
 @final
@@ -126,12 +146,15 @@ class HandOut:
         self.reads: ReadCounts = ReadCounts()
         self.work: WorkCounts = WorkCounts(self.reads, self.counts)
         self.lifecycle: Lifecycle = Lifecycle(callbacks)
+        self.writes: PendingWrites = PendingWrites()
         self.is_manual: bool = config.ack == "manual"
         self.shards: dict[ShardKey, HeldShard] = {}
         self.current: Taker | None = None
         """The current iteration or run. Older iterations and runs get no more records."""
         self.failure: object = None
         """Why no more records are handed out, if something failed. The shell turns the reason into an exception."""
+        self.is_paused: bool = False
+        """Whether the user has paused all shards, including shards that the worker gains later."""
         self.is_closing: bool = False
         self.has_ended: bool = False
         self._report_interval: float = max(report_interval, _REPORT_INTERVAL_MIN)
@@ -139,25 +162,44 @@ class HandOut:
         self._line: dict[ShardKey, HeldShard] = {}  # the queue of the shards with pages and no cursor
         self._in_hand: dict[Taker, HeldShard] = {}
         self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of each shard, until they end
+        self.keys: KeyLanes = KeyLanes()
+        self._outliving: dict[ShardKey, dict[Taker, None]] = {}  # takers at work whose lease or run is over
+        self._claims: dict[Taker, tuple[ShardLanes, Sequence[Record]]] = {}  # keys that such takers still have
         self._questions: Questions = Questions()
         self._actions: list[Action] = []
-        self._events: list[HandlingEvent | WatchEvent] = []
+        self._events: list[HandlingEvent | WatchEvent | ControlEvent] = []
         self._is_pump_due: bool = False
 
     # ---- queries
 
     @property
     def is_over(self) -> bool:
-        """Whether the hand-out is over, so that no more records will be handed out."""
+        """Whether the hand-out is over. If so, no more records will be handed out."""
         return self.failure is not None or self.is_closing or self.has_ended
 
     def is_busy(self, key: ShardKey, taker: Taker | None = None) -> bool:
         """Whether a handler other than this taker's is at work on a record of the shard."""
         return any(other.is_at_work and other is not taker for other in self._tasks.get(key, ()))
 
+    def can_go_on(self, stream: str, sought: ShardSought) -> bool:
+        """Whether the shard can be read from the sought position. If not, the lease is gone or is being released."""
+        shard = self.shards.get((stream, sought.shard_id))
+        return shard is not None and shard.is_sought and not shard.is_asked and not self.is_over
+
     def handling_state(self, shard: HeldShard) -> HandlingState:
         """Return which records of the shard user code has."""
-        return HandlingState() if shard.cursor is None else shard.cursor.handling_state(is_manual=self.is_manual)
+        return shard.handling_state
+
+    def keys_in_flight(self) -> dict[str, Instant]:
+        """Return the keys of the records that handlers of a run with ``order="key"`` have, and since when."""
+        found: dict[str, Instant] = {}
+        for taker in self._in_hand:
+            since = taker.cursor.taken_at
+            if taker.order == "key" and since is not None:
+                for record in taker.cursor.records:
+                    if record.key is not None:
+                        found[record.key] = since
+        return found
 
     # ---- commands: takers
 
@@ -176,6 +218,7 @@ class HandOut:
             self._questions.withdraw(older)
             older.is_over = True
         for shard in self.shards.values():
+            self._choose_lanes(shard)
             taker.handle_gained(shard)
         self._questions.serve(now)
 
@@ -206,9 +249,13 @@ class HandOut:
         ``is_at_work`` means that the handler is still running in a thread. In this case, call ``handle_work_ended``
         when the handler returns.
         """
+        taker.is_over, taker.is_at_work = True, is_at_work
+        if taker.shard is not None:
+            self._note_outliving(taker, taker.shard)
         self.give_back(taker, taker.cursor.done, now)
         self._questions.withdraw(taker)
-        taker.is_over, taker.is_at_work = True, is_at_work
+        if not is_at_work:
+            taker.handle_rest()
         self._unbind(taker)
         self._note_user_code_ended(taker)
         self._questions.serve(now)
@@ -231,6 +278,81 @@ class HandOut:
             self._mark_due(shard.key)
         self._questions.serve(now)
 
+    # ---- commands: control
+
+    def commit(self, request: Request, now: Instant) -> None:
+        """Commit all records that are done by now, without waiting for the interval between two commits."""
+        if self.has_ended:
+            return  # the caller sees that the host has ended
+        for taker in [*self._in_hand]:
+            self.report(taker, now)
+        shards = self._find_held(request)
+        for shard in shards:
+            shard.coordinator.held.flush(shard.shard_id)
+        self.writes.add(request, [shard.holding for shard in shards if shard.holding is not None])
+        self._is_pump_due = True
+
+    def pause(self, request: Request, now: Instant) -> None:  # noqa: ARG002 - the form of a message
+        """Hand out no more records of these shards until ``resume``. If the request names no shards, all shards are
+        paused, including shards that the worker gains later. The user may finish the records in hand.
+        """
+        shards = [shard for shard in self._find_held(request) if not shard.is_paused]
+        is_new = request.shards is None and not self.is_paused
+        self.is_paused = self.is_paused or is_new
+        for shard in shards:
+            shard.is_paused = True
+        for taker, shard in self._in_hand.items():
+            if shard.is_paused:
+                taker.cursor.take_back()
+        if shards or is_new:
+            self._events.append(ShardsPaused(tuple(shard.shard_id for shard in shards), self.is_paused))
+        request.is_over = True
+
+    def resume(self, request: Request, now: Instant) -> None:
+        """Hand out records of these shards again. Shards that the worker does not hold any more are left out."""
+        shards = [shard for shard in self._find_held(request) if shard.is_paused]
+        request.lost.clear()  # a pause ends with the lease
+        is_new = request.shards is None and self.is_paused
+        self.is_paused = self.is_paused and not is_new
+        for shard in shards:
+            shard.is_paused = False
+            self._mark_due(shard.key)
+        if shards or is_new:
+            self.bounds.handle_activity(now)  # idle time counts from now
+            self._events.append(ShardsResumed(tuple(shard.shard_id for shard in shards), self.is_paused))
+        request.is_over = True
+        self._questions.serve(now)
+
+    def seek(self, request: Request, checkpoint: Checkpoint, now: Instant) -> None:
+        """Continue at another position (C1). The records that have already been read are void: those that wait are
+        dropped, and those in hand may be finished, but their acknowledgements have no effect. The shard is read again
+        once the store has written the position (``ShardSought``).
+        """
+        if self.has_ended:
+            return  # the caller sees that the host has ended
+        sought: list[Holding] = []
+        for shard in self._find_held(request):
+            holding = shard.holding
+            refusal = None if holding is None else self._find_refusal(shard, holding)
+            if holding is None or refusal is not None:
+                request.lost[shard.shard_id] = refusal or _NOT_HELD
+                continue
+            shard.is_sought = True
+            self._stop(shard)
+            shard.coordinator.held.seek(shard.shard_id, checkpoint)
+            sought.append(holding)
+        self.writes.add(request, sought, is_seek=True)
+        self._is_pump_due = True
+        self._questions.serve(now)
+
+    def _find_refusal(self, shard: HeldShard, holding: Holding) -> str | None:
+        """Return why the shard cannot be sought, or ``None``."""
+        if self.is_over:
+            return "the consumer is closing, or has failed"
+        if holding.phase is not Phase.ACTIVE or shard.is_asked:
+            return "another worker takes it over"
+        return "all its records are done" if shard.has_ended else None
+
     # ---- commands: the consumer
 
     def close(self, now: Instant) -> None:
@@ -248,21 +370,21 @@ class HandOut:
         self._stop_all(now)
 
     def end(self, now: Instant) -> None:
-        """Drop every lease and answer every taker, because the host ends."""
+        """Drop every lease and answer every taker, because the host is ending."""
         self.has_ended = True
         # Loop over a copy, because ``_drop`` removes the shard from the dictionary.
         for shard in [*self.shards.values()]:
             self._drop(shard)
         self._questions.mark_due()
         self._questions.serve(now)
+        self.writes.check(is_ending=True)
 
     def disown(self, reason: object) -> None:
         """Stop handing out and acknowledging records in a forked child process, because the parent owns the leases."""
         self.failure = reason
         for shard in self.shards.values():
             shard.grant.revoke()
-            if shard.cursor is not None:
-                shard.cursor.take_back()
+            shard.take_back()
 
     # ---- the three calls of a taker
 
@@ -285,9 +407,16 @@ class HandOut:
             self._line.pop(shard.key, None)
             self._in_hand[taker] = shard
             self.bounds.handle_activity(now)
-            taker.cursor = shard.open(taker.limit, whole=taker.whole, room=self.config.max_unacknowledged)
+            if taker.is_pooled:
+                self.bind(taker, shard)
+            room = self.config.max_unacknowledged
+            if taker.order == "shard":
+                taker.cursor = shard.open(taker.limit, whole=taker.whole, room=room)
+            else:
+                taker.cursor = shard.open_lanes(taker.limit or 1, whole=taker.whole, room=room)
             if taker.cursor.records:
-                self.work.note_handed_out(shard.shard_id, taker.cursor, now)
+                self._enqueue(shard)
+                self.work.note_handed_out(shard.shard_id, taker.cursor, now, is_summed=taker.is_summed)
                 return taker.cursor
             self.give_back(taker, 0, now)  # the last page of the shard was empty
         return None
@@ -295,7 +424,8 @@ class HandOut:
     def report(self, taker: Taker, now: Instant) -> None:
         """Report to the coordinator how far user code has come."""
         shard = self._in_hand.get(taker)
-        if shard is not None:
+        # Records from lanes are reported when they are given back.
+        if shard is not None and taker.cursor.places is None:
             self._want_pump(shard.report(taker.cursor.done, now))
 
     def give_back(self, taker: Taker, done: int, now: Instant) -> None:
@@ -306,33 +436,87 @@ class HandOut:
         if shard is None:
             return
         taker.cursor.end = 0  # comes first, because user code must not take a record that waits for the next taker
-        self._want_pump(shard.report(done, now))
-        self.work.count_handled(shard.shard_id, taker.cursor, done, now)
-        for page in shard.close(done):
+        self.work.count_handled(shard.shard_id, taker.cursor, done, now, is_summed=taker.is_summed)
+        through = self._close(taker, shard, done, now)
+        self._want_pump(shard.acknowledge_passed(now))
+        for page in through:
             self.budget.release(shard.key, page.held_bytes)
+            if page.through is not None:
+                self._want_pump(shard.skip(page.through, now))
         if shard.has_ended and self.lifecycle.end(shard):  # happens once, as nothing is handed out after the end
             shard.report_end(now)
         self.bounds.handle_activity(now)
-        if shard.pages:
-            self._line[shard.key] = shard
+        self._enqueue(shard)
         self._admit()
         # The coordinator has something to do if the shard has ended or is unknown to the service. A run with a bound
-        # may be over.
-        self._want_pump(shard.has_ended or shard.check_if_gone(now) or self.bounds.is_awaited)
+        # may be over, if the user has no more records of the shard.
+        is_awaited = self.bounds.is_awaited and not (taker.is_pooled and shard.facts.has_records)
+        self._want_pump(shard.has_ended or shard.check_if_gone(now) or is_awaited)
+        if taker.is_pooled and not taker.is_at_work:
+            self._unbind(taker, is_free=True)
         self._leave_if_done(shard)
         self.lifecycle.revoke_lost(self._has_user_code)
         self._mark_due(shard.key)
 
+    def keep_failed(self, taker: Taker, now: Instant) -> bool:
+        """Leave the record that the taker took last, which has failed, with the taker. If the cursor is from lanes,
+        the records before it are done, and the records after it wait for other takers.
+
+        Returns False if the taker could not keep the record, because the shard stops: the record is delivered again.
+        """
+        cursor, shard = taker.cursor, self._in_hand.get(taker)
+        if cursor.places is None or len(cursor.records) == 1:
+            return True
+        assert shard is not None, "the taker has records"
+        lanes = shard.placed[cursor]
+        self.give_back(taker, cursor.place - 1, now)
+        if lanes.is_closed or shard.is_stopping:
+            return False
+        # The failed record was put back as the first one that may be taken.
+        taker.cursor = shard.open_lanes(1, whole=taker.whole, room=self.config.max_unacknowledged)
+        taker.cursor.place = 1
+        taker.cursor.counted_at = now
+        self._in_hand[taker] = shard
+        return True
+
+    def _close(self, taker: Taker, shard: HeldShard, done: int, now: Instant) -> list[Page]:
+        """Close the taker's cursor. Returns the pages that are finished."""
+        cursor = taker.cursor
+        if cursor.places is None:
+            self._want_pump(shard.report(done, now))
+            return shard.close(done)
+        lanes = shard.placed[cursor]
+        # If the lanes were closed, the records are not handed out again by this run. Their keys are free when the
+        # handler has returned.
+        if lanes.is_closed and taker.is_at_work:
+            self._claims[taker] = lanes, cursor.records
+        elif lanes.is_closed:
+            lanes.release(cursor.records)
+        through = shard.close_placed(cursor, done)
+        self._enqueue_freed()
+        return through
+
     # ---- inputs
 
-    def handle_gained(self, stream: str, gained: LeaseGained, reader: Reader, now: Instant) -> HeldShard:
-        """Add a lease that the worker gained, and its reader."""
+    def handle_gained(self, stream: str, gained: LeaseGained | ShardSought, reader: Reader, now: Instant) -> HeldShard:
+        """Add a lease that the worker gained, and its reader. After a seek, the new reader begins at the position that
+        the store has written: call this only if ``can_go_on`` returns True.
+        """
         shard = HeldShard(self.coordinators[stream], gained.grant, reader, is_manual=self.is_manual)
-        assert shard.key not in self.shards, "a lease is gained once"
+        older = self.shards.get(shard.key)
+        assert older is None or older.is_sought, "a lease is gained once"
         self.shards[shard.key] = shard
+        shard.is_paused = self.is_paused
+        if older is not None:
+            older.is_over, shard.is_paused = True, older.is_paused
+            self.lifecycle.move(older, shard)
+            for taker in self._tasks.get(shard.key, ()):
+                if taker.is_at_work:
+                    self._note_outliving(taker, older)
+        self._choose_lanes(shard)
         if self.is_over:
             self._stop(shard)
-        else:
+        elif older is None:
             self.lifecycle.begin(shard)
         if self.current is not None:
             self.current.handle_gained(shard)
@@ -374,17 +558,21 @@ class HandOut:
             self.fail(error, now)
         self._questions.serve(now)
 
-    def handle_pages(self, shard: HeldShard, pages: Iterable[Page], now: Instant) -> None:
+    def handle_pages(self, shard: HeldShard, pages: Sequence[Page], now: Instant) -> None:
         """Queue pages from the reader, in the order of the shard."""
         assert not shard.is_stopping, "a stopped reader brings no pages"
-        shard.queue(pages, now)
-        if shard.cursor is None and shard.pages:
-            self._line[shard.key] = shard
+        for page in pages:
+            if page.filtered:
+                self.budget.release(shard.key, page.freed_bytes)
+                self.work.count_filtered(shard.shard_id, page.filtered)
+                self.bounds.handle_activity(now)  # a consumer that reads and filters is not idle
+        self._want_pump(shard.queue(pages, now))
+        self._enqueue(shard)
         self._mark_due(shard.key)
         self._questions.serve(now)
 
     def handle_read(self) -> None:
-        """Note that a reader was answered. The consumer may now be ready, or have reached the newest record."""
+        """Called when a reader got an answer. The consumer may now be ready, or have reached the newest record."""
         self._want_pump(self.bounds.is_awaited)
 
     def handle_reader_over(self, shard: HeldShard, now: Instant) -> None:
@@ -396,9 +584,17 @@ class HandOut:
             self._want_pump(shard.check_if_gone(now))
 
     def handle_work_ended(self, taker: Taker, now: Instant) -> None:
-        """Note that the taker's handler has returned, in its task or in a thread that outlived the task."""
+        """Called when the taker's handler has returned, in its task or in a thread that outlived the task."""
         if taker.is_at_work:
             taker.is_at_work = False
+            taker.handle_rest()
+            if taker in self._claims:
+                lanes, records = self._claims.pop(taker)
+                lanes.release(records)
+                self._enqueue_freed()
+            if taker.is_over:  # the handler was in a thread, and has outlived its task
+                self.bounds.handle_activity(now)
+                self._want_pump(self.bounds.is_awaited)
             self._unbind(taker)
             self._note_user_code_ended(taker)
             self._questions.serve(now)
@@ -411,9 +607,11 @@ class HandOut:
     def handle_time(self, now: Instant) -> None:
         """Check the progress of user code and the bounds of the run. Call this before polling the coordinators."""
         for taker, shard in [*self._in_hand.items()]:
-            self.report(taker, now)
-            self.work.count_progress(shard.shard_id, taker.cursor, now)
+            if taker.cursor.places is None:
+                self.report(taker, now)
+                self.work.count_progress(shard.shard_id, taker.cursor, now)
         self._reported_at = now
+        self.writes.check()
         self.work.handle_time(now)
         self.watch.handle_work(self._find_work(), now)
         self._events += self.watch.take_events()
@@ -422,7 +620,8 @@ class HandOut:
             groups = [group_facts(stream, group, self.shards) for stream, group in self.coordinators.items()]
             # A user that still works on records of a lost lease is not idle.
             shards = dict.fromkeys([*self.shards.values(), *self._in_hand.values()])
-            if self.bounds.handle_facts(groups, [shard.facts for shard in shards], now):
+            self.bounds.is_paused = self.is_paused or any(shard.is_paused for shard in self.shards.values())
+            if self.bounds.handle_facts(groups, [self._facts(shard) for shard in shards], now):
                 self._questions.mark_due()
         self._questions.handle_time(now)
         self._questions.serve(now)
@@ -456,19 +655,63 @@ class HandOut:
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
         return min(report_at, self.work.measure_at, *waits)
 
+    # ---- internal: control
+
+    def _find_held(self, request: Request) -> list[HeldShard]:
+        """Return the shards of the request that this worker holds. The other shards are noted as lost."""
+        held = {key: shard for key, shard in self.shards.items() if shard.holding is not None}
+        for key in request.shards or ():
+            if key not in held:
+                request.lost[key[1]] = _NOT_HELD
+        return [shard for key, shard in held.items() if request.shards is None or key in request.shards]
+
     # ---- internal: handing out
 
-    def _mark_due(self, key: ShardKey) -> None:
-        """Serve the takers of this shard again, because their answers may have changed."""
-        self._questions.mark_due(self._tasks.get(key, ()))
+    def wake_run(self) -> None:
+        """Serve the current run again, because another of its tasks may be able to work."""
         if self.current is not None:
             self._questions.mark_due((self.current,))
+
+    def wake_task(self, taker: Taker) -> None:
+        """Serve this taker again, because its answer may have changed."""
+        self._questions.mark_due((taker,))
+
+    @property
+    def waiting(self) -> int:
+        """How many of the waiting records can perhaps be handed out. Pages without records count as one record."""
+        return sum(max(1, shard.waiting) for shard in self._line.values())
+
+    def _mark_due(self, key: ShardKey, *, is_stopping: bool = False) -> None:
+        """Serve the takers of this shard again, because their answers may have changed."""
+        # The tasks of a run with ``concurrency`` are served one by one, through the run.
+        if is_stopping or self.current is None or not self.current.is_pooled:
+            self._questions.mark_due(self._tasks.get(key, ()))
+        self.wake_run()
+
+    def _enqueue(self, shard: HeldShard) -> None:
+        """Put the shard at the end of the queue, if it has records to hand out."""
+        if shard.is_waiting(self.config.max_unacknowledged):
+            self._line[shard.key] = shard
+
+    def _enqueue_freed(self) -> None:
+        """Queue the shards that have waiting records of a key that became free."""
+        for key in self.keys.take_freed():
+            self._enqueue(self.shards[key])  # the lanes of a shard that is gone are closed, and get no key
+            self.wake_run()
+
+    def _choose_lanes(self, shard: HeldShard) -> None:
+        """Hand out the records of the shard in the order that the current run or iteration wants."""
+        order = "shard" if self.current is None else self.current.order
+        shard.use_lanes(self.keys, by_key=None if order == "shard" else order == "key")
+        self._line.pop(shard.key, None)
+        self._enqueue(shard)
+        self._enqueue_freed()
 
     def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
         """Return the shard to take from, or ``None`` and the time of the next attempt. The result is ``(None, None)``
         if no more records will come.
         """
-        line = self._line if taker.shard is None else {taker.shard.key: taker.shard}
+        line = self._line if taker.shard is None or taker.is_pooled else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False
         for shard in line.values():
             # Only a bound taker can find a stopping shard, because ``_stop`` removes the shard from the queue. The task
@@ -485,13 +728,14 @@ class HandOut:
         return None, None if self.bounds.is_exhausted and not has_pages else until
 
     def _due_at(self, shard: HeldShard, taker: Taker) -> Instant:
-        """Return when to hand out the next records of the shard. NEVER if an acknowledgement, the return of a handler
-        or the end of a callback has to come first.
+        """Return when to hand out the next records of the shard. NEVER if an acknowledgement, the return of a handler,
+        the end of a callback or the end of a pause has to come first.
         """
-        if shard.is_full or self.is_busy(shard.key, taker) or not self.lifecycle.may_hand_out(shard):
+        is_busy = self.is_busy(shard.key, taker) if taker.order == "shard" else shard.key in self._outliving
+        if shard.is_paused or shard.is_full or is_busy or not self.lifecycle.may_hand_out(shard):
             return NEVER
         # A batch that is full, or that cannot grow because the shard has ended, does not wait for ``max_wait``.
-        if taker.limit is None or shard.records >= taker.limit or shard.has_last_page:
+        if taker.limit is None or shard.waiting >= taker.limit or shard.has_last_page:
             return -NEVER
         return shard.oldest_at + taker.max_wait
 
@@ -503,8 +747,12 @@ class HandOut:
 
     def _leave_if_done(self, shard: HeldShard) -> None:
         """Release a stopped shard once user code is done with it, and its last callback has returned."""
-        # After a failure, the leases are released when the consumer is closed.
-        if self.failure is not None and not self.is_closing:
+        current = self.shards.get(shard.key)
+        if shard.is_over and current is not None and current.is_same_lease(shard):
+            shard = current  # it has taken the place of the shard after a seek
+        # After a failure, the leases are released when the consumer is closed. A shard that was stopped because of a
+        # seek is kept.
+        if (self.failure is not None or (shard.is_sought and not shard.is_asked)) and not self.is_closing:
             return
         if self.lifecycle.is_wanted and shard.is_stopping and not shard.is_over:
             is_free = shard.is_held and not self._has_user_code(shard)
@@ -523,24 +771,47 @@ class HandOut:
         return "close" if self.is_closing else "lost"
 
     def _has_user_code(self, shard: HeldShard) -> bool:
-        """Whether user code has records of the shard, or a handler is still at work on a record of the shard."""
-        tasks = self._tasks.get(shard.key, ())
-        return shard.cursor is not None or any(task.is_at_work and task.shard is shard for task in tasks)
+        """Whether user code has records of the shard, or a handler is still at work on a record of the shard. Records
+        that were read before a seek also count.
+        """
+        tasks = [task.shard for task in self._tasks.get(shard.key, ()) if task.is_at_work]
+        return any(held is not None and held.is_same_lease(shard) for held in [*self._in_hand.values(), *tasks])
+
+    def _facts(self, shard: HeldShard) -> ShardFacts:
+        """Return the facts on which the bounds of a run depend."""
+        facts = shard.facts
+        # A handler in a thread may outlive its task. Its records were given back, but it still works on them.
+        return facts._replace(has_records=True) if shard.key in self._outliving else facts
 
     def _note_user_code_ended(self, taker: Taker) -> None:
-        """Make the callbacks that had to wait until the taker's handler was done."""
+        """Call the lifecycle callbacks that had to wait for the taker's handler."""
         if taker.shard is not None and self.lifecycle.is_wanted:
             self._leave_if_done(taker.shard)
             self.lifecycle.revoke_lost(self._has_user_code)
 
-    def _unbind(self, taker: Taker) -> None:
-        """Forget the taker once it is over and its handler has returned."""
+    def _note_outliving(self, taker: Taker, shard: HeldShard) -> None:
+        """Note whether the handler of a taker whose lease or run is over is still at work."""
+        takers = self._outliving.setdefault(shard.key, {})
+        if taker.is_at_work:
+            takers[taker] = None
+        else:
+            takers.pop(taker, None)
+        if not takers:
+            del self._outliving[shard.key]
+
+    def _unbind(self, taker: Taker, *, is_free: bool = False) -> None:
+        """Forget the taker once it is over and its handler has returned, or once it has no records (``is_free``)."""
         if taker.shard is not None:
-            key = taker.shard.key
-            if taker.is_over and not taker.is_at_work:
-                self._tasks[key].pop(taker, None)
-                if not self._tasks[key]:
-                    del self._tasks[key]
+            shard, key = taker.shard, taker.shard.key
+            if not taker.is_at_work and (taker.is_over or is_free):
+                tasks = self._tasks.get(key, {})
+                tasks.pop(taker, None)
+                if not tasks:
+                    self._tasks.pop(key, None)
+                if is_free:
+                    taker.shard = None
+            if key in self._outliving:
+                self._note_outliving(taker, shard)
             self._mark_due(key)
 
     # ---- internal: stopping
@@ -557,11 +828,11 @@ class HandOut:
         shard.reader.stop()
         shard.drop_pages()
         self._line.pop(shard.key, None)
-        if shard.cursor is not None:
-            shard.cursor.take_back()
+        shard.take_back()
         self._actions.append(StopReading(shard))
         self._admit()  # the other shards now have a larger share of the budget
-        self._mark_due(shard.key)
+        self._enqueue_freed()
+        self._mark_due(shard.key, is_stopping=True)
 
     def _drop(self, shard: HeldShard, *, finished: bool = False) -> None:
         """Stop reading the shard and cancel its handlers, because the lease is gone."""
@@ -570,9 +841,13 @@ class HandOut:
         self._stop(shard)
         self.lifecycle.drop(shard, self._reason(shard), finished=finished and shard.has_ended)
         self.lifecycle.revoke_lost(self._has_user_code)
-        # A new task of the same shard, under a later grant, may exist already. Only the tasks of this grant are
+        # A new task of the same shard, under a later lease, may exist already. Only the tasks of this lease are
         # cancelled.
-        self._actions += [CancelHandler(taker) for taker in self._tasks.get(shard.key, ()) if taker.shard is shard]
+        for taker in self._tasks.get(shard.key, ()):
+            if taker.shard is not None and taker.shard.is_same_lease(shard):
+                self._actions.append(CancelHandler(taker))
+                if taker.is_at_work:
+                    self._note_outliving(taker, shard)
         self._want_pump(self.bounds.is_awaited)
 
     # ---- internal: watching user code
@@ -590,7 +865,7 @@ class HandOut:
                     number = oldest[0]
                     found[key] = Work(str(number), number.sub_sequence, holding.tracker.unacknowledged, since=None)
         else:
-            for shard in self._in_hand.values():
+            for shard in dict.fromkeys(self._in_hand.values()):
                 if not shard.is_over:
                     _note_work(found, shard.key, self.handling_state(shard))
         for key, takers in self._tasks.items():
@@ -598,12 +873,16 @@ class HandOut:
                 # With manual acknowledgements, the loop above has covered the held shards. A lost lease has no tracker
                 # any more, so the cursor of its handler is watched.
                 is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
-                if taker.is_at_work and is_watched and key not in found:
+                if taker.is_at_work and is_watched:
                     _note_work(found, key, taker.cursor.handling_state(is_manual=False))
         return found
 
 
 def _note_work(found: dict[ShardKey, Work], key: ShardKey, state: HandlingState) -> None:
-    record = state.oldest
-    if record is not None and state.since is not None:
+    """Note the records of a handler, unless another handler of the shard that has been at work for longer is already
+    noted.
+    """
+    record, before = state.oldest, found.get(key)
+    is_older = before is None or before.since is None or (state.since is not None and state.since < before.since)
+    if record is not None and state.since is not None and is_older:
         found[key] = Work(record.sequence_number or "", record.sub_sequence, state.records, state.since)

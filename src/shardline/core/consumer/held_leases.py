@@ -31,6 +31,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseHandedOver,
     LeaseLost,
     LeaseReleased,
+    ShardSought,
     TooManyUnacknowledged,
 )
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
@@ -40,7 +41,7 @@ from shardline.core.consumer.lease_phases import Holding, HoldingOperation, Phas
 from shardline.core.consumer.shard_graph import CONFIRM_AFTER, Rows, ShardGraph
 from shardline.core.leases import Refused
 from shardline.model.hashing import HashRange
-from shardline.model.lease import Lease
+from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST, at_timestamp
 from shardline.model.record import Record
 
@@ -50,6 +51,7 @@ HeldEvent: TypeAlias = (
     | HandOverOverdue
     | LeaseLost
     | LeaseReleased
+    | ShardSought
     | TooManyUnacknowledged
     | Committed
     | LeaseHandedOver
@@ -68,8 +70,8 @@ class HeldOperation(NamedTuple):
 
 @final
 class DeadlineHeap:
-    """Holds one deadline per shard, the last that was set. Setting a deadline and finding a due shard take logarithmic
-    time.
+    """Holds one deadline per shard: the one that was set last. Setting a deadline and finding a due shard take
+    logarithmic time.
     """
 
     def __init__(self) -> None:
@@ -131,12 +133,12 @@ class HeldLeases:
         self.ending: dict[str, int] = {}
         """The shards that were read to their end, and the number of listings up to that time (C3)."""
         self.has_changed: bool = False
-        """Whether a lease was lost or released, so that other leases may be readable now. Reset by the coordinator."""
+        """Whether a lease was lost or released. If so, other leases may be readable now. Reset by the coordinator."""
 
     # ---- commands
 
     def deliver(self, shard_id: str, records: Sequence[Record]) -> None:
-        """Note that these records were handed to the user."""
+        """Track records that were handed to the user."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.deliver(records)
@@ -160,7 +162,9 @@ class HeldLeases:
         return not holding.tracker.returned
 
     def ack(self, shard_id: str, record: Record) -> bool:
-        """Acknowledge this record (manual). Returns False if it was acknowledged before or the lease is not held."""
+        """Acknowledge this record (manual). Returns False if the record has already been acknowledged, or the lease is
+        not held.
+        """
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack(record) and self._touch(holding)
 
@@ -170,7 +174,7 @@ class HeldLeases:
         return holding is not None and holding.tracker.ack_through(record) and self._touch(holding)
 
     def end(self, shard_id: str, listings: int) -> None:
-        """Note that all records of the shard were delivered. ``listings`` is the number of listings up to this time."""
+        """End a shard, after all its records were delivered. ``listings`` is the number of listings so far."""
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.end()
@@ -184,8 +188,21 @@ class HeldLeases:
             holding.leave()
             self._arrange(holding)
 
+    def seek(self, shard_id: str, checkpoint: Checkpoint) -> None:
+        """Move the checkpoint of the shard to any position. ``ShardSought`` reports that the store has written it."""
+        holding = self.holdings[shard_id]
+        holding.seek(checkpoint)
+        self._full.discard(shard_id)
+        self._arrange(holding)
+
+    def flush(self, shard_id: str) -> None:
+        """Commit the acknowledged records of the shard at once."""
+        holding = self.holdings[shard_id]
+        holding.tracker.flush()
+        self._arrange(holding)
+
     def mark_missing(self, shard_id: str) -> None:
-        """Note that the service does not know the shard. After the next listing, the shard is ended or its lease
+        """Called when the service does not know the shard. After the next listing, the shard is ended or its lease
         released.
         """
         self._missing.add(shard_id)
@@ -215,11 +232,11 @@ class HeldLeases:
         return events
 
     def next_lapse(self) -> Instant:
-        """Return when ``handle_time`` has something to do."""
+        """Return when to call ``handle_time`` next."""
         return self._lapses.next_at()
 
     def next_work(self) -> Instant:
-        """Return when ``poll_operation`` has an operation."""
+        """Return when ``poll_operation`` will have an operation."""
         return self._work.next_at()
 
     # ---- inputs
@@ -232,11 +249,10 @@ class HeldLeases:
             self._settle(holding, now)
 
     def handle_taken(self, row: Lease, sent_at: Instant, now: Instant) -> None:
-        """Add a lease that we took by a write that was sent at ``sent_at``."""
+        """Add a lease that this worker took with a write sent at ``sent_at``."""
         me = self._duplicates.me
         grant = Grant(row.shard_id, row.counter, sent_at + me.lease_duration, self._clock)
-        manual = self._config.ack == "manual"
-        tracker = CheckpointTracker(row.checkpoint, interval=self._checkpoint_interval, now=now, manual=manual)
+        tracker = self._make_tracker(row, now)
         holding = Holding(row, grant, tracker, me=me, sent_at=sent_at)
         self.holdings[row.shard_id] = holding
         self._duplicates.handle_taken(row.shard_id)
@@ -251,15 +267,20 @@ class HeldLeases:
         # A row that is older than the operation in flight proves nothing, so busy leases are skipped. The response to
         # the operation decides.
         for shard_id, holding in [*self.holdings.items()]:
-            if shard_id not in busy:
-                holding.handle_seen(rows.get(shard_id))
+            row = rows.get(shard_id)
+            # A row that has not changed tells nothing new. Nearly all rows of a large group are such rows.
+            if shard_id not in busy and row is not holding.row and row != holding.row:
+                holding.handle_seen(row)
                 self._settle(holding, now)
 
     def handle_applied(self, holding: Holding, result: Lease | Refused | None, now: Instant) -> None:
         """Handle the store's response to an operation."""
+        before = holding.row.checkpoint
         holding.handle_applied(result)
         if (written := holding.take_committed()) is not None:
             self._events.append(Committed(holding.shard_id, written.position, now - written.sent_at))
+            if holding.tracker.is_sought:
+                self._go_on_at_sought_position(holding, before, now)
         if holding.handed_to is not None:
             asked_at = now if holding.asked_at is None else holding.asked_at
             self._events.append(LeaseHandedOver(holding.shard_id, holding.handed_to, now - asked_at))
@@ -270,7 +291,7 @@ class HeldLeases:
         self._settle_current(holding, now)
 
     def handle_listing(self) -> None:
-        """Decide, after a listing, about the shards that the service did not know."""
+        """After a listing, end the shards that the service did not know, or release their leases."""
         graph = self._graph
         # Leases that were lost meanwhile are another worker's concern.
         self._missing &= self.holdings.keys()
@@ -313,6 +334,22 @@ class HeldLeases:
 
     # ---- internal
 
+    def _make_tracker(self, row: Lease, now: Instant) -> CheckpointTracker:
+        is_manual = self._config.ack == "manual"
+        return CheckpointTracker(row.checkpoint, interval=self._checkpoint_interval, now=now, manual=is_manual)
+
+    def _go_on_at_sought_position(self, holding: Holding, before: Checkpoint, now: Instant) -> None:
+        """Report that the store has written the position that the user sought. Unless the lease is being released, its
+        records are read and acknowledged from there, under a new grant.
+        """
+        row, grant = holding.row, holding.grant
+        if holding.phase is Phase.ACTIVE:
+            grant = Grant(row.shard_id, grant.token, grant.held_until, self._clock)
+            holding.reopen(grant, self._make_tracker(row, now))
+        self._events.append(
+            ShardSought(row.shard_id, grant, row.resume_at, row.checkpoint, self._hash_range(row), before.position)
+        )
+
     def _hash_range(self, row: Lease) -> HashRange | None:
         """Return the shard's hash range. ``None`` if the row and the listing contradict each other, because one of them
         belongs to a stream that was deleted.
@@ -349,8 +386,10 @@ class HeldLeases:
     def _remove(self, holding: Holding) -> None:
         shard_id = holding.shard_id
         if self.holdings.pop(shard_id, None) is None:
-            return  # the end of this lease was reported before
+            return  # the end of this lease has already been reported
         self.ending.pop(shard_id, None)
+        # If the lease is gained again, its new reader finds out whether the service knows the shard.
+        self._missing.discard(shard_id)
         self._childless_since.pop(shard_id, None)
         self._arrange(holding)
         self.has_changed = True

@@ -6,6 +6,9 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - Records stay in the queue until the user is done with them. A cursor shows the first records of the queue, so
   unfinished records never have to be put back.
 - A page leaves the queue, and the prefetch budget, when the user is done with its last record.
+- Handlers of a run with ``order="key"`` or ``"none"`` take records from the shard's lanes (``key_lanes``), and finish
+  them in any order. A record that is done stays in the queue until all records before it are done, and is not handed
+  out again. Only then is it acknowledged, so the tracker sees a shard whose records are done in order (C2).
 """
 
 from collections import deque
@@ -17,6 +20,8 @@ from shardline.core.clock import Instant
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.grant import Grant
+from shardline.core.consumer.handling_lag import HandlingState
+from shardline.core.consumer.key_lanes import KeyLanes, ShardLanes
 from shardline.core.consumer.lease_phases import Holding, Phase
 from shardline.core.consumer.reader import WITH_ITERATOR, Children, Page, Reader, ReaderState, ShardKey
 from shardline.core.consumer.run_bounds import ShardFacts
@@ -49,15 +54,31 @@ class HeldShard:
         """How many records of the first page are done."""
         self.records: int = 0
         """How many records in ``pages`` are not done."""
+        self.filtered: int = 0
+        """How many records did not pass the user's filter."""
         self.cursor: Cursor | None = None
         """The cursor that user code has, if any."""
+        self.lanes: ShardLanes | None = None
+        """The lanes from which handlers take records. ``None`` if records are handed out in the order of the shard."""
+        self.placed: dict[Cursor, ShardLanes] = {}
+        """The cursors with records from lanes that user code has."""
+        self._by_key: bool | None = None  # whether the lanes keep the order by key; None if there are to be no lanes
+        self._keys: KeyLanes | None = None
+        self._first: int = 0  # the place of the first record in ``pages`` that is not done
+        self._done: set[int] = set()  # the places of records that are done, although an earlier record is not
+        self._passed: Record | None = None  # the last of these records that left ``pages``, until it is acknowledged
         self.children: Children = ()
         self.is_stopping: bool = False
         """Whether the hand-out has stopped the shard: another worker asked for the lease, or the consumer ends."""
         self.is_asked: bool = False
         """Whether another worker asked for the lease."""
+        self.is_paused: bool = False
+        """Whether the user has paused the shard. If so, no more records are handed out. Written by the hand-out."""
+        self.is_sought: bool = False
+        """Whether the user has sought another position: the records that were read are void, and when the store has
+        written the position, another ``HeldShard`` takes the place of this one."""
         self.is_over: bool = False
-        """Whether the lease is gone."""
+        """Whether the lease is gone, or the shard was replaced after a seek."""
         self.has_ended: bool = False
         """Whether the user is done with the last record of the shard."""
 
@@ -66,6 +87,10 @@ class HeldShard:
         """The coordinator's record of the lease, if the lease is still held under our grant."""
         holding = self.coordinator.held.holdings.get(self.shard_id)
         return holding if holding is not None and holding.grant is self.grant else None
+
+    def is_same_lease(self, other: "HeldShard") -> bool:
+        """Whether both are for the same lease, perhaps before and after a seek."""
+        return self.key == other.key and self.grant.token == other.grant.token
 
     @property
     def is_held(self) -> bool:
@@ -79,24 +104,52 @@ class HeldShard:
         return self.is_manual and self.coordinator.held.is_full(self.shard_id)
 
     @property
+    def is_in_hand(self) -> bool:
+        """Whether user code has records of the shard."""
+        return self.cursor is not None or bool(self.placed)
+
+    @property
+    def done_early(self) -> int:
+        """How many records in ``pages`` are done, although an earlier record is not."""
+        return len(self._done)
+
+    def is_waiting(self, room: int) -> bool:
+        """Whether records wait that may be handed out. ``room`` is how far handlers may be ahead of the watermark."""
+        if not self.pages or self.is_stopping or self.cursor is not None:
+            return False
+        if self._by_key is None:
+            return not self.placed
+        # The pages without records, at the end of a shard, are passed when all records before them are done.
+        return self.lanes is not None and (not self.records or self.lanes.has_waiting(self._first + room))
+
+    @property
     def has_last_page(self) -> bool:
         """Whether the queue holds the last page of the shard."""
         return bool(self.pages) and self.pages[-1].page.is_last
 
     @property
+    def waiting(self) -> int:
+        """How many records can perhaps be handed out: those that user code does not have."""
+        return self.records if self.lanes is None else self.lanes.waiting
+
+    @property
     def oldest_at(self) -> Instant:
-        """When the page with the first unfinished record arrived."""
-        return self.pages[0].came_at
+        """The arrival time of the page that contains the first waiting record."""
+        return self.pages[0].came_at if self.lanes is None else self.lanes.oldest_at
 
     @property
     def unreported(self) -> int:
-        """With manual acknowledgements: the number of records that user code took and the tracker does not know."""
+        """With manual acknowledgements: the number of records that user code has taken and that the tracker does not
+        know yet.
+        """
         return self.cursor.place - self.cursor.reported if self.cursor is not None and self.is_manual else 0
 
     @property
     def next_record(self) -> Record | None:
         """The first record that waits for the user."""
         place = self.offset + (0 if self.cursor is None else self.cursor.place)
+        if self.placed:
+            return None  # an older record is in hand
         for queued in self.pages:
             if place < len(queued.page.records):
                 return queued.page.records[place]
@@ -104,34 +157,149 @@ class HeldShard:
         return None
 
     @property
+    def handling_state(self) -> HandlingState:
+        """The records of the shard that user code has."""
+        if self.cursor is not None:
+            return self.cursor.handling_state(is_manual=self.is_manual)
+        if not self.placed:
+            return HandlingState()
+        in_hand = sum(len(cursor.records) for cursor in self.placed)
+        taken = [cursor.taken_at for cursor in self.placed if cursor.taken_at is not None]
+        oldest = None if self.is_over else self._record_at(0)
+        return HandlingState(oldest, in_hand, self.records - in_hand - len(self._done), min(taken, default=None))
+
+    @property
     def facts(self) -> ShardFacts:
         """The facts on which the bounds of a run depend."""
         return ShardFacts(
             has_iterator=self.reader.state in WITH_ITERATOR or self.is_stopping,
-            has_records=self.cursor is not None or bool(self.pages) or self.reader.has_unopened,
+            # While a seek is in progress, there may be records after the sought position.
+            has_records=self.is_in_hand or bool(self.pages) or self.reader.has_unopened or self.is_sought,
             has_caught_up=self.reader.has_caught_up,
             has_ended=self.has_ended,
         )
 
     # ---- pages
 
-    def queue(self, pages: Iterable[Page], now: Instant) -> None:
+    def queue(self, pages: Iterable[Page], now: Instant) -> bool:
         """Queue pages, in the order of the shard."""
+        is_due = False
         for page in pages:
-            self.pages.append(_Queued(page, now))
-            self.records += len(page.records)
+            self.filtered += page.filtered
             self.children = page.child_shards
+            if page.records or page.is_last:
+                self.pages.append(_Queued(page, now))
+                self.records += len(page.records)
+                if self.lanes is not None:
+                    self.lanes.add(page.records, now)
+            elif page.through is not None and self.pages:
+                # No record passed the filter. They are done together with the page before them.
+                last = self.pages[-1]
+                self.pages[-1] = last._replace(page=last.page._replace(through=page.through))
+            elif page.through is not None:
+                is_due = self.skip(page.through, now) or is_due
+        return is_due
+
+    def skip(self, record: Record, now: Instant) -> bool:
+        """Count this record, which did not pass the filter, and all such records before it as done. Earlier records
+        that were handed out block the checkpoint until they are done.
+        """
+        if self.holding is None:
+            return False
+        self.coordinator.held.deliver(self.shard_id, [record])
+        return self.acknowledge(record, now, through=not self.is_manual)
 
     def drop_pages(self) -> None:
         """Forget the queued pages. Their records will be read again."""
-        self.pages.clear()
-        self.offset = self.records = 0
+        if self.lanes is not None:
+            self._drop_untouched(self.lanes.next_place - self._first)
+            self.lanes.close()
+        if not self.placed:
+            self.pages.clear()
+            self.offset = self.records = 0
+
+    def _drop_untouched(self, count: int) -> None:
+        """Drop all records except the first ``count``, some of which handlers have. The watermark may still move over
+        them.
+        """
+        left, kept = self.offset + count, deque[_Queued]()
+        for queued in self.pages:
+            records = queued.page.records
+            if left < len(records):
+                kept.append(
+                    queued._replace(page=queued.page._replace(records=records[:left], is_last=False, through=None))
+                )
+                break
+            kept.append(queued)
+            left -= len(records)
+        self.pages, self.records = kept, count
+
+    # ---- lanes
+
+    def use_lanes(self, keys: KeyLanes, *, by_key: bool | None) -> None:
+        """Have handlers take records from lanes from now on, or (``None``) in the order of the shard.
+
+        Records that user code has are done, or are given back, before other records are handed out.
+        """
+        self._keys, self._by_key = keys, by_key
+        if self.lanes is not None:
+            self.lanes.close()
+            self.lanes = None
+        self._begin_lanes()
+
+    def _begin_lanes(self) -> None:
+        if self._keys is None or self._by_key is None or self.lanes is not None or self.is_in_hand or self.is_stopping:
+            return
+        self.lanes = ShardLanes(self._keys, self.key, by_key=self._by_key, first=self._first, done=self._done)
+        skipped = self.offset
+        for queued in self.pages:
+            self.lanes.add(queued.page.records[skipped:], queued.came_at)
+            skipped = 0
+
+    def open_lanes(self, limit: int, *, whole: bool, room: int) -> Cursor:
+        """Open a cursor on the next records that may be handled now. It is empty if all keys are in flight.
+
+        Args:
+            limit: the maximum number of records.
+            whole: whether user code takes all records at once, as a batch.
+            room: how far the records may be ahead of the watermark.
+        """
+        lanes = self.lanes
+        assert lanes is not None, "the shard has lanes"
+        taken = lanes.take(limit, self._first + room)
+        records = [record for _, record in taken]
+        cursor = Cursor(records, self.grant, whole=whole, places=[place for place, _ in taken])
+        self.grant.is_in_order = False
+        self.placed[cursor] = lanes
+        if self.holding is not None:
+            self.coordinator.held.deliver(self.shard_id, records)
+        return cursor
+
+    def close_placed(self, cursor: Cursor, done: int) -> list[Page]:
+        """Close a cursor with records from lanes, whose first ``done`` records are done. The others are put back.
+
+        Returns the pages that are finished. If the lanes are closed, the caller releases the keys of the records.
+        """
+        lanes, places = self.placed.pop(cursor), cursor.places
+        assert places is not None, "the records come from lanes"
+        if self.is_over:
+            return []
+        if not lanes.is_closed:
+            _return_to(lanes, cursor.records, places, done)
+        self._done.update(places[:done])
+        through = self._advance(0)
+        self.has_ended = self.has_ended or (bool(through) and through[-1].is_last)
+        if not self.placed:
+            if self.is_stopping:
+                self.drop_pages()
+            self._begin_lanes()
+        return through
 
     def open(self, limit: int | None, *, whole: bool, room: int) -> Cursor:
         """Open a cursor on the next records.
 
         Args:
-            limit: the maximum number of records. ``None``: the rest of one page.
+            limit: the maximum number of records. ``None`` means the rest of one page.
             whole: whether user code takes all records at once, as a batch.
             room: with manual acknowledgements, how many records may be unacknowledged. A batch may exceed this limit.
         """
@@ -141,19 +309,31 @@ class HeldShard:
             # ``max_unacknowledged``. Records that user code gave back count already.
             room = max(room - holding.tracker.remembered, holding.tracker.returned)
             limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, room)
-        records = self._first(limit)
+        if self._done:
+            # Records of an earlier run are done already. The cursor ends before the first of them.
+            ahead = min(self._done) - self._first
+            limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, ahead)
+        records = self._next(limit)
         is_last = self.has_last_page and len(records) == self.records
         self.cursor = Cursor(records, self.grant, is_last=is_last, whole=whole)
+        self.grant.is_in_order = not self.placed
         if not self.is_manual and holding is not None:
             self.coordinator.held.deliver(self.shard_id, records)
         return self.cursor
+
+    def take_back(self) -> None:
+        """Take back the records that user code has not taken from its cursors."""
+        for cursor in (self.cursor, *self.placed):
+            if cursor is not None:
+                cursor.take_back()
 
     def close(self, done: int) -> list[Page]:
         """Close the cursor, whose first ``done`` records are done. Returns the pages that are finished."""
         cursor, self.cursor = self.cursor, None
         assert cursor is not None, "there is a cursor in hand"
-        # If the lease is gone, the pages are gone, too. The next owner reads their records again.
-        if self.is_over:
+        # If the lease is gone, so are the pages. The next owner reads their records again. After a seek, the
+        # records are void: not even the end of the shard counts.
+        if self.is_over or self.is_sought:
             return []
         if self.is_manual and self.holding is not None:
             self.holding.tracker.take_back(cursor.records[done : cursor.reported])
@@ -165,6 +345,7 @@ class HeldShard:
             through = self._advance(done)
             has_ended = bool(through) and through[-1].is_last
         self.has_ended = self.has_ended or has_ended
+        self._begin_lanes()
         return through
 
     def report_end(self, now: Instant) -> None:
@@ -172,7 +353,7 @@ class HeldShard:
         if self.holding is not None:
             self.coordinator.end(self.shard_id, self.children, now)
 
-    def _first(self, limit: int | None) -> Sequence[Record]:
+    def _next(self, limit: int | None) -> Sequence[Record]:
         first = self.pages[0].page.records
         found = first[self.offset :] if self.offset else first
         if limit is None or len(found) == limit:
@@ -183,13 +364,26 @@ class HeldShard:
         return [*found, *islice(rest, limit - len(found))]
 
     def _advance(self, count: int) -> list[Page]:
+        """Move over the first ``count`` records, and over the records behind them that are done already."""
         through: list[Page] = []
+        done, place = self._done, self._first + count
+        while place in done:
+            done.discard(place)
+            place += 1
+        if place > self._first + count:
+            self._passed = self._record_at(place - self._first - 1)
+        count, self._first = place - self._first, place
         self.records -= count
         self.offset += count
         while self.pages and self.offset >= len(self.pages[0].page.records):
             self.offset -= len(self.pages[0].page.records)
             through.append(self.pages.popleft().page)
         return through
+
+    def _record_at(self, count: int) -> Record:
+        """Return the record after the first ``count`` records."""
+        records = chain.from_iterable(queued.page.records for queued in self.pages)
+        return next(islice(records, self.offset + count, None))
 
     # ---- reports to the coordinator
 
@@ -208,6 +402,14 @@ class HeldShard:
             self.coordinator.held.deliver(self.shard_id, cursor.records[known : cursor.reported])
         return False
 
+    def acknowledge_passed(self, now: Instant) -> bool:
+        """Acknowledge the records that are done, and that the watermark has reached."""
+        passed, self._passed = self._passed, None
+        if passed is None:
+            return False
+        self.grant.done_through = passed.order
+        return self.acknowledge(passed, now, through=True)
+
     def acknowledge(self, record: Record, now: Instant, *, through: bool) -> bool:
         """Acknowledge the record and, with ``through``, all records before it."""
         holding, held = self.holding, self.coordinator.held
@@ -221,7 +423,7 @@ class HeldShard:
     def leave_if_done(self) -> bool:
         """Release the lease of a stopped shard once the user is done with its records."""
         holding = self.holding
-        if not self.is_stopping or self.cursor is not None or holding is None:
+        if not self.is_stopping or self.is_in_hand or holding is None:
             return False
         if self.is_manual and holding.tracker.unacknowledged:
             return False
@@ -230,8 +432,18 @@ class HeldShard:
 
     def check_if_gone(self, now: Instant) -> bool:
         """If the service does not know the shard, request a listing once the user is done with the shard's records."""
-        is_through = self.cursor is None and not self.pages
+        is_through = not self.is_in_hand and not self.pages
         if self.reader.state is not ReaderState.GONE or not is_through or self.holding is None:
             return False
         self.coordinator.mark_missing(self.shard_id, now)
         return True
+
+
+def _return_to(lanes: ShardLanes, records: Sequence[Record], places: Sequence[int], done: int) -> None:
+    """Release the keys of the first ``done`` records, and put back the others."""
+    if done < len(records):
+        lanes.put_back([*zip(places[done:], records[done:], strict=True)])
+        kept = {record.key for record in records[done:]}
+        records = [record for record in records[:done] if record.key not in kept]
+    if records:
+        lanes.release(records)

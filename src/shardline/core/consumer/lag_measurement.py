@@ -19,7 +19,7 @@ def shard_lag(hand_out: HandOut, shard: HeldShard, now: Instant, service_now: fl
     arrivals = [record.arrived_at for record in (state.oldest, shard.next_record) if record is not None]
     if unacknowledged is not None:
         arrivals.append(unacknowledged[1])
-    done = 0 if shard.cursor is None else shard.cursor.done
+    done = shard.done_early if shard.cursor is None else shard.cursor.done
     in_hand = state.records
     if tracker is not None and shard.is_manual:
         in_hand = tracker.unacknowledged + shard.unreported

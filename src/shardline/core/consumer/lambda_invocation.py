@@ -68,7 +68,7 @@ class LambdaInvocation:
         rng: for the jitter of the waits.
         batch: the number of records that the handler takes at a time. ``None`` if it takes single records.
         state: the state of the tumbling window. ``None`` if there is no window.
-        give_up_at: the time from which on no call begins.
+        give_up_at: the time at which to stop calling the handler.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class LambdaInvocation:
 
     @property
     def state_to_return(self) -> State | None:
-        """The state without the records that Lambda delivers again."""
+        """The state of the window, which does not include the records that Lambda delivers again."""
         return self._state_before[1]
 
     @property
     def part(self) -> Sequence[Record]:
-        """The records that failed, or for which the time did not suffice."""
+        """The records that failed, or that there was no time to handle."""
         return self.records[self.done : self.done + (self._batch or 1)] if self._work is None else self._work.part
 
     @property
@@ -147,7 +147,7 @@ class LambdaInvocation:
     # ---- inputs
 
     def handle_success(self, now: Instant, state: State | None = None) -> None:
-        """Note that the step succeeded. ``state`` is the new state of the window, or ``None`` if it is unchanged."""
+        """Called when the step succeeded. ``state`` is the new state of the window, or ``None`` if it is unchanged."""
         step, self._step = self._step, None
         if isinstance(step, HandleEach):
             return
@@ -161,7 +161,7 @@ class LambdaInvocation:
         self._take_results(work)
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary) -> None:
-        """Note that the handler failed, or that the dead letter was not written."""
+        """Called when the handler failed, or the dead letter could not be written."""
         step, self._step = self._step, None
         work = self._work
         if isinstance(step, HandleEach):
@@ -175,11 +175,11 @@ class LambdaInvocation:
         self._take_results(work)
 
     def handle_cancelled(self) -> None:
-        """Note that the time was up, and the step was cancelled."""
+        """Called when the step was cancelled because the time was up."""
         self._step = None
         self.ending = Ending.OUT_OF_TIME
 
-    # ---- within
+    # ---- internal
 
     def _next_step(self, now: Instant) -> InvocationStep | None:
         if self.ending is None and self._work is None:

@@ -1,6 +1,6 @@
 """Which operation comes next for a held lease?
 
-Each held lease has a machine of its own, a ``Holding``. It renews the lease, commits, writes SHARD_END when the shard
+Each held lease has its own machine, a ``Holding``. It renews the lease, commits, writes SHARD_END when the shard
 is done, and releases the lease in an orderly way. The coordinator sends its operations to the store, one at a time
 (L1).
 
@@ -35,7 +35,7 @@ from shardline.core.leases import (
     WriteChildren,
     landed,
 )
-from shardline.model.lease import Incarnation, Lease
+from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import Position
 
 HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
@@ -46,6 +46,8 @@ _RENEWALS: Final = 3  # the number of renewals per lease duration, so that two r
 @final
 class Phase(Enum):
     """The phases of a held lease."""
+
+    __hash__ = object.__hash__  # members are unique, and the hash of an Enum is a slow Python function
 
     ACTIVE = "the shard is read"
     DRAINING = "another worker asked for the lease: the user finishes the records in hand"
@@ -148,12 +150,21 @@ class Holding:
             self.grant.revoke()  # another worker may hold the lease before the response to our release comes
             self.tracker.seal()
 
+    def seek(self, checkpoint: Checkpoint) -> None:
+        """Move the checkpoint, and refuse acknowledgements of the records that were read under the current grant."""
+        self.grant.revoke()
+        self.tracker.seek(checkpoint)
+
+    def reopen(self, grant: Grant, tracker: CheckpointTracker) -> None:
+        """Continue at the position that the user sought, under a new grant for the same lease."""
+        self.grant, self.tracker = grant, tracker
+
     def allow_end(self, children: frozenset[str]) -> None:
         """Allow SHARD_END to be written, because all children have rows (C3)."""
         self._children = children
 
     def lose(self, why: str) -> None:
-        """Note that the lease is not ours any more (L4)."""
+        """Called when the lease is no longer ours (L4)."""
         if not self.is_over:
             self._end(Phase.LOST)
             self.why = why
@@ -212,11 +223,11 @@ class Holding:
         return self.tracker.next_deadline(may_end=self._may_end) == NEVER
 
     def next_lapse(self) -> Instant:
-        """Return when ``handle_time`` has something to do."""
+        """Return when to call ``handle_time`` next."""
         return NEVER if self.is_over else min(self.grant.held_until, self.drain_until)
 
     def next_work(self) -> Instant:
-        """Return when ``poll_operation`` has an operation."""
+        """Return when ``poll_operation`` will have an operation."""
         if self.is_over or self._sent is not None:
             return NEVER
         if self._uncertain is not None:

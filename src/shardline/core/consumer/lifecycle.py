@@ -53,7 +53,7 @@ class RevokedShard(NamedTuple):
     """``"hand-over"``: another worker asked for the lease. ``"close"``: the consumer is closed. ``"lost"``: the lease
     expired, or another worker took it."""
     lost: bool
-    """Whether the lease is already gone, so that another worker may read the shard. Otherwise this worker holds the
+    """Whether the lease is already gone. If it is, another worker may read the shard. If not, this worker holds the
     lease until the callback returns."""
 
 
@@ -77,7 +77,7 @@ class CallBack(NamedTuple):
 
     @property
     def argument(self) -> AssignedShard | RevokedShard:
-        """The argument for the callback."""
+        """The argument with which the user's callback is called."""
         stream, shard_id = self.shard.key
         token = self.shard.grant.token
         if self.kind is CallbackKind.REVOKED:
@@ -112,7 +112,8 @@ class Lifecycle:
     def __init__(self, wanted: Collection[CallbackKind] = ()) -> None:
         self._wanted: frozenset[CallbackKind] = frozenset(wanted)
         self._stages: dict[HeldShard, _Stage] = {}
-        self._lost: dict[HeldShard, Reason] = {}  # leases that are gone, and whose on_revoked was not called yet
+        self._lost: dict[HeldShard, Reason] = {}  # leases that are gone, and whose on_revoked has not been called yet
+        self._moved: dict[HeldShard, HeldShard] = {}  # shards that were replaced after a seek, while they had a call
         self._calls: dict[tuple[str, str], deque[CallBack]] = {}  # by shard, in order; the first is in progress
         self._actions: list[CallBack | CancelCallBack] = []
 
@@ -141,15 +142,26 @@ class Lifecycle:
     # ---- commands
 
     def begin(self, shard: HeldShard) -> None:
-        """Note that the worker gained the lease."""
+        """Called when the worker gained the lease."""
         if CallbackKind.ASSIGNED in self._wanted:
             self._stages[shard] = _Stage.ASSIGNING
             self._enqueue(CallBack(CallbackKind.ASSIGNED, shard))
         elif self._wanted:
             self._stages[shard] = _Stage.ASSIGNED
 
+    def move(self, older: HeldShard, newer: HeldShard) -> None:
+        """Let ``newer`` take the place of ``older`` after a seek. The lease is the same, so no callback is made for it,
+        and a call in progress counts for the newer one.
+        """
+        stage = self._stages.pop(older, None)
+        if stage is not None:
+            self._stages[newer] = stage
+        if stage is _Stage.ASSIGNING:
+            self._moved = {first: newer if last is older else last for first, last in self._moved.items()}
+            self._moved[older] = newer
+
     def end(self, shard: HeldShard) -> bool:
-        """Note that the user is done with the last record. Returns whether SHARD_END may be committed now."""
+        """Called when the user is done with the last record. Returns whether SHARD_END may be committed now."""
         if CallbackKind.SHARD_END not in self._wanted:
             return True
         self._stages[shard] = _Stage.ENDING
@@ -157,7 +169,7 @@ class Lifecycle:
         return False
 
     def release(self, shard: HeldShard, reason: Reason) -> bool:
-        """Note that the lease is to be released, and user code has no records. Returns whether this may happen now.
+        """Called to release the lease, when user code has no records. Returns whether it may be released now.
 
         If not, the lease may be released after the last callback has ended (``handle_called``).
         """
@@ -170,7 +182,7 @@ class Lifecycle:
         return stage is _Stage.CLOSED
 
     def drop(self, shard: HeldShard, reason: Reason, *, finished: bool) -> None:
-        """Note that the lease is gone. ``finished`` means that SHARD_END was committed, so that nothing was lost."""
+        """Called when the lease is gone. ``finished`` means that SHARD_END was committed, so nothing was lost."""
         stage = self._stages.get(shard, _Stage.CLOSED)
         if stage in {_Stage.ASSIGNING, _Stage.ENDING}:
             self._cancel(shard)
@@ -200,8 +212,9 @@ class Lifecycle:
     # ---- inputs
 
     def handle_called(self, call: CallBack, *, has_returned: bool) -> None:
-        """Note that a callback has returned, has raised, or was cancelled."""
-        shard, calls = call.shard, self._calls[call.shard.key]
+        """Called when a callback has returned, has raised, or was cancelled."""
+        shard, calls = self._current(call.shard), self._calls[call.shard.key]
+        self._forget_moves(shard)
         assert calls[0] == call, "the callbacks of a shard are called one after another"
         calls.popleft()
         if calls:
@@ -221,6 +234,13 @@ class Lifecycle:
 
     # ---- internal
 
+    def _current(self, shard: HeldShard) -> HeldShard:
+        """Return the shard that has taken the place of this one after seeks, or the shard itself."""
+        return self._moved.get(shard, shard)
+
+    def _forget_moves(self, shard: HeldShard) -> None:
+        self._moved = {first: last for first, last in self._moved.items() if last is not shard}
+
     def _revoke(self, shard: HeldShard, reason: Reason, *, lost: bool) -> None:
         self._stages[shard] = _Stage.REVOKING
         self._enqueue(CallBack(CallbackKind.REVOKED, shard, reason, lost))
@@ -234,10 +254,11 @@ class Lifecycle:
     def _cancel(self, shard: HeldShard) -> None:
         """Cancel the callback of the shard if it is in progress. A callback that still waits is not called at all."""
         calls = self._calls[shard.key]
-        call = next(call for call in calls if call.shard is shard)
+        call = next(call for call in calls if self._current(call.shard) is shard)
         if call is calls[0]:
             self._actions.append(CancelCallBack(call))
         else:
             calls.remove(call)
+            self._forget_moves(shard)
             # Only ``on_assigned`` can wait, because the callbacks of an older lease are called before it.
             self._stages[shard] = _Stage.CLOSED

@@ -40,7 +40,7 @@ class PageReader:
     """Opens the pages of one shard. The subclasses request the pages."""
 
     read_by: ClassVar[Literal["polling", "fan-out"]]
-    """The way in which the reader gets its records."""
+    """How the reader gets its records."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class PageReader:
         self._page_records: int = 0  # how many records of the page were opened
         self._page_bytes: int = 0
         self._page_duration: float = 0.0
+        self._page_began_at: Instant = 0.0
         # Reading begins with the record at the checkpoint. If another record comes first, retention has removed the
         # expected record, and perhaps unread records after it.
         self._expected: int | None = None if start.sequence_number is None else start.sequence_number.number
@@ -76,7 +77,7 @@ class PageReader:
         self._unread_since: Instant | None = None  # the earliest time at which the next record may have arrived
         self._read_until: Instant = -NEVER  # the latest time at which the next record may have arrived
         self._last_arrived_at: float | None = None  # when the last record arrived, by the service's clock
-        self._is_failing: bool = False  # whether a call failed since the last page
+        self._is_failing: bool = False  # whether a call has failed since the last page
         self._has_reached_tip: bool = False
         self._blocked: bool = False
         self._pages: list[Page] = []
@@ -163,7 +164,13 @@ class PageReader:
         if counts.is_observed:
             self._events.append(
                 PageRead(
-                    self.shard_id, self._page_records, self._page_bytes, self._page_duration, self.lag, self.read_by
+                    self.shard_id,
+                    self._page_records,
+                    self._page_bytes,
+                    self._page_duration,
+                    self.lag,
+                    self.read_by,
+                    self._page_began_at + counts.wall_offset,
                 )
             )
 
@@ -191,10 +198,11 @@ class PageReader:
 
     # ---- shared by the subclasses
 
-    def _begin_page(self, raws: list[RawRecord], duration: float) -> None:
-        """Keep the entries of a page until they are opened."""
+    def _begin_page(self, raws: list[RawRecord], began_at: Instant, now: Instant) -> None:
+        """Keep the entries of a page until they are opened. ``began_at`` is when the request was sent."""
         self._unopened, self._unopened_bytes = raws, sum([len(raw.data) for raw in raws])
-        self._page_records, self._page_bytes, self._page_duration = 0, self._unopened_bytes, duration
+        self._page_records, self._page_bytes = 0, self._unopened_bytes
+        self._page_duration, self._page_began_at = now - began_at, began_at
 
     def _enter(self, state: ReaderState) -> None:
         assert state in TRANSITIONS[self.state], f"a reader does not go from {self.state} to {state}"

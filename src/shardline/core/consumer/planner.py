@@ -28,6 +28,7 @@ from shardline.core.consumer.assignment import ReadableLease, assign, is_uneven
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
 from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
@@ -53,7 +54,7 @@ class Planner:
         tokens: TokenFloor,
         max_leases: int | None,
         hand_over_timeout: float,
-        scan_interval: float,
+        scan_pace: ScanPace,
         rng: Chance,
     ) -> None:
         self.view: LeaseView = view
@@ -63,7 +64,7 @@ class Planner:
         self._tokens: TokenFloor = tokens
         self._max_leases: int | None = max_leases
         self._hand_over_timeout: float = hand_over_timeout
-        self._scan_interval: float = scan_interval
+        self._scan_pace: ScanPace = scan_pace
         self._rng: Chance = rng
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
@@ -101,7 +102,7 @@ class Planner:
         readable = [row for row in rows.values() if self.graph.is_readable(row.shard_id, rows)]
         leases = [self._readable_lease(row, held, now) for row in readable]
         ours = self._ours(readable, held, now)
-        spill_after = _SPILL_SCANS * self._scan_interval
+        spill_after = _SPILL_SCANS * self._scan_pace.interval(len(rows))
         impatient = self._is_impatient(leases, now)
         assignment = assign(leases, me, self._max_leases, self._rng, spill_after=spill_after, impatient=impatient)
         # A lease may be in both lists, but a plan contains only one operation per shard.
@@ -150,7 +151,7 @@ class Planner:
             return False
         if self._uneven_since is None:
             self._uneven_since = now
-        if now - self._uneven_since <= _PATIENCE_SCANS * self._scan_interval:
+        if now - self._uneven_since <= _PATIENCE_SCANS * self._scan_pace.interval(len(self.view.rows)):
             return False
         self._uneven_since = now
         return True

@@ -36,7 +36,7 @@ _BAD_ITERATORS_MAX: Final = 3  # how many new iterators in a row the service may
 
 @final
 class PollingReader(PageReader):
-    """Reads one shard."""
+    """Reads one shard with GetRecords calls."""
 
     read_by: ClassVar[Literal["polling", "fan-out"]] = "polling"
 
@@ -65,7 +65,7 @@ class PollingReader(PageReader):
     # ---- outputs
 
     def poll_request(self, now: Instant) -> GetShardIterator | GetRecords | None:
-        """Return the request to send now."""
+        """Return the request to send now, or ``None``."""
         if now < self._pace.next_at or self.has_unopened:
             return None
         if self.state is ReaderState.STARTING:
@@ -112,7 +112,7 @@ class PollingReader(PageReader):
         self.lag = None if millis is None else millis / 1000
         self._is_failing = False
         self._bad_iterators = 0
-        self._begin_page(raws, now - self._asked_at)
+        self._begin_page(raws, self._asked_at, now)
         self._notice_trimmed(raws, now)
         if raws:
             self.position = after_sequence_number(raws[-1].sequence_number)

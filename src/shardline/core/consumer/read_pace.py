@@ -3,7 +3,7 @@
 Invariants:
 
 - There is a minimum time between two calls, which allows 5 calls per second by default. Throttling doubles this time
-  (up to a second), because the limit applies to the shard, and other applications read the shard, too. Every page
+  (up to a second), because the limit applies to the shard, and other applications may read the same shard. Every page
   shortens the time again.
 - The next call waits as long as it takes to read the bytes of the last page at the allowed rate, which is 2 MiB per
   second by default. After a page of 10 MiB, the maximum, the reader waits 5 s, so that the service has no reason to
@@ -49,7 +49,7 @@ class ReadPace:
         """When the next call may be sent."""
 
     def handle_sent(self, now: Instant) -> None:
-        """Note that a call was sent."""
+        """Called when a call was sent."""
         self._sent_at = now
         self.next_at = now + self._distance
 
@@ -77,7 +77,8 @@ class ReadPace:
     def handle_failure(self, failure: Failure, now: Instant) -> None:
         """Schedule the retry of a failed call."""
         if failure.kind is FailureKind.THROTTLED:
-            # Other applications read the shard, too. A longer time between calls leaves them their share of the calls.
+            # Other applications may read the same shard. A longer time between calls leaves them their share of the
+            # calls.
             self._distance = min(self._distance * 2, max(_DISTANCE_MAX, self._least))
         delay = self._backoff.next_delay(failure.retry_after)
         self.next_at = max(now + delay, self._sent_at + self._distance)

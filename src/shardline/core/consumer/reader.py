@@ -2,7 +2,14 @@
 
 A reader returns the records of one shard in order, as ``Page`` values. The hand-out (``handout``) queues the pages for
 the user and does not know how they were read. ``PollingReader`` calls GetRecords. ``FanOutReader`` calls
-SubscribeToShard. In its states, an "iterator" is a subscription.
+SubscribeToShard; its states use the word "iterator" for a subscription.
+
+To add a third kind of reader, change three places:
+
+1. Write a subclass of ``PageReader`` (``page_reader.py``) in this folder. The subclass decides which request to send
+   next, and passes the records of each response to the methods that it inherits. Set its ``read_by``.
+2. Write a subclass of ``ShardReading`` (``aio/consumer/shard_reading.py``). It sends the requests of the reader.
+3. Construct both in ``aio/consumer/consumer_driver.py``, in ``_start_reading``, where a shard gets its reader.
 
 Invariants:
 
@@ -14,7 +21,7 @@ Invariants:
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, NamedTuple, Protocol, TypeAlias, final
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from shardline.core.clock import Instant
 from shardline.core.consumer.consumer_events import (
@@ -51,11 +58,19 @@ class Page(NamedTuple):
     """Whether this is the last page of the shard."""
     child_shards: Children
     """The children of the shard. Empty unless this is the last page."""
+    filtered: int = 0
+    """How many records are missing from ``records`` because they did not pass the user's filter (``record_filter``)."""
+    through: Record | None = None
+    """The last record of the page, if it did not pass the filter. It is done when all records before it are done."""
+    freed_bytes: int = 0
+    """The number of bytes to release from the budget at once, because the filter left out records."""
 
 
 @final
 class ReaderState(Enum):
     """The states of a reader."""
+
+    __hash__ = object.__hash__  # members are unique, and the hash of an Enum is a slow Python function
 
     STARTING = "has no iterator"
     ASKING = "waits for an iterator"
@@ -89,6 +104,9 @@ class Reader(Protocol):
     The methods for inputs (responses to requests, events of a subscription) are not part of this protocol: they differ
     for each kind of reader, and only the reader's own task calls them.
     """
+
+    read_by: ClassVar[Literal["polling", "fan-out"]]
+    """How the reader gets its records."""
 
     @property
     def key(self) -> ShardKey: ...
@@ -130,7 +148,7 @@ class Reader(Protocol):
         ...
 
     def take_pages(self) -> list[Page]:
-        """Return the pages that were read since the last call, in order, if the budget has room for them."""
+        """Return the pages that have been read since the last call, in order, if the budget has room for them."""
         ...
 
     def take_events(self) -> list[ReaderEvent]: ...

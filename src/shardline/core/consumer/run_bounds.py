@@ -10,6 +10,7 @@ Invariants:
   worker holds, if that worker is seen to be alive. A dead worker may have left its shard unread.
 - ``idle_timeout`` counts only while the consumer is ready and the user has no records, so that neither a slow start nor
   a slow user counts as idle.
+- While any shard is paused, no bound ends the run: the paused shard may have records that the user still wants.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,7 +32,7 @@ class ShardFacts(NamedTuple):
     has_caught_up: bool
     """Whether the shard was once read up to its newest record."""
     has_ended: bool
-    """Whether the user is done with the last record, so that the shard's children come next."""
+    """Whether the user is done with the last record. If so, the shard's children come next."""
 
 
 @final
@@ -65,17 +66,19 @@ class RunBounds:
         self._counters: dict[ShardKey, int] = {}  # the counters of other workers' leases when first seen
         self._idle_since: Instant = NEVER
         self.is_ready: bool = False
+        self.is_paused: bool = False
+        """Whether the user has paused any shard. Written by the hand-out."""
         self.is_exhausted: bool = False
-        """Whether the run ends once the user is done with the records that were read."""
+        """Whether the run will end once the user is done with the records that were read."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether each read and each finished record may change the result, so that ``handle_facts`` is due soon."""
+        """Whether each read and each finished record may change the result. If so, ``handle_facts`` is due soon."""
         return not self.is_ready or self._until_latest
 
     @property
     def is_open_ended(self) -> bool:
-        """Whether nothing is left to decide, so that ``handle_facts`` need not be called."""
+        """Whether nothing is left to decide. If so, ``handle_facts`` need not be called."""
         return self.is_ready and (self.is_exhausted or not (self._until_latest or self._idle_timeout is not None))
 
     # ---- commands
@@ -89,7 +92,7 @@ class RunBounds:
     # ---- inputs
 
     def handle_activity(self, now: Instant) -> None:
-        """Note that records were handed to the user, or that the user finished records."""
+        """Called when records were handed to the user, or the user finished records."""
         self._idle_since = now
 
     def handle_facts(self, groups: Sequence[GroupFacts], shards: Sequence[ShardFacts], now: Instant) -> bool:
@@ -102,7 +105,7 @@ class RunBounds:
             return True
         if self.is_exhausted:
             return False
-        if any(shard.has_records for shard in shards):
+        if self.is_paused or any(shard.has_records for shard in shards):
             self._idle_since = now  # moves the deadline, so that the host does not call again without a pause
             return False
         if self._until_latest and self._has_reached_latest(groups, shards):
@@ -134,7 +137,7 @@ class RunBounds:
         return all(alive)
 
     def _has_moved(self, lease: OtherLease) -> bool:
-        """Whether the lease's counter has changed since it was first seen, so that its holder is alive."""
+        """Whether the lease's counter has changed since it was first seen. If so, its holder is alive."""
         return self._counters.setdefault(lease.key, lease.counter) != lease.counter
 
 

@@ -48,7 +48,7 @@ class ShardGraph:
         self._missed_since: dict[str, Instant] = {}  # since when listings lack a shard that has a row
         self._trimmed: set[str] = set()
         self.listings: int = 0
-        """How many complete listings there were."""
+        """How many complete listings have arrived."""
         self.begun_at: Instant = -NEVER
         """When the last complete listing was begun."""
         self.came_at: Instant = -NEVER
@@ -178,7 +178,7 @@ class ShardGraph:
         return not has_begun and not all(checkpoint.is_finished for checkpoint in older)
 
     def is_finished(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard is finished, so that its children may be read (L3)."""
+        """Whether this shard is finished. If so, its children may be read (L3)."""
         left, seen = [shard_id], {shard_id}
         while left:
             other = left.pop()

@@ -3,13 +3,13 @@
 Invariants:
 
 - An unreachable or overloaded store is retried forever, because network outages end.
-- A store that is gone (the table or the file was deleted, replaced or damaged) is given up after one lease duration. By
-  then, other workers may hold every lease, in a store that this worker will never see.
-- A store that denies access (no permission, no credentials, or a certificate that cannot be verified) is given up after
-  ``store_patience``, because permissions are often wrong for only a few minutes.
+- If the store is gone (the table or the file was deleted, replaced or damaged), the worker gives up after one lease
+  duration. By then, other workers may hold every lease, in a store that this worker will never see.
+- If the store denies access (no permission, no credentials, or a certificate that cannot be verified), the worker gives
+  up after ``store_patience``, because permissions are often wrong for only a few minutes.
 - Listing and writing are judged separately. The time of each counts from its first failure after its last success. A
   write whose condition the store rejects counts as a success.
-- The store is given up once. After that, the worker sends nothing to it.
+- The worker gives up once. After that, it sends nothing to the store.
 """
 
 from enum import Enum, auto
@@ -26,7 +26,7 @@ STORE_OPERATIONS: Final = frozenset({LIST, WRITE})
 
 @final
 class StoreTrouble(Enum):
-    """The kinds of failures of a store."""
+    """The kinds of store failures that the worker handles differently."""
 
     UNREACHABLE = auto()
     GONE = auto()
@@ -56,19 +56,19 @@ class StoreHealth:
         self.is_given_up: bool = False
 
     def handle_answer(self, operation: str) -> None:
-        """Note that the operation succeeded."""
+        """Called when the operation succeeded."""
         if self._since:
             self._since = {key: at for key, at in self._since.items() if key[0] != operation}
 
     def handle_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """Note a failure of the operation. Returns when the store will be given up if the failures continue."""
+        """Called when the operation failed. Returns when the consumer gives up if the failures continue."""
         trouble = trouble_of(failure)
         # Different kinds of trouble are timed separately: a network outage must not count against the limit for denied
         # access.
         return self._since.setdefault((operation, trouble), now) + self._limits[trouble]
 
     def give_up(self, gives_up_at: Instant, now: Instant) -> bool:
-        """Give up the store if the time has come. Returns True only when the store is given up by this call."""
+        """Give up on the store if the time ``gives_up_at`` has come. Returns True only for the call that gives up."""
         if self.is_given_up or now < gives_up_at:
             return False
         self.is_given_up = True

@@ -1,6 +1,6 @@
 """Is a handler stuck?
 
-The watch is informed which records of each shard user code has, and since when. Code that has had the same records for
+The hand-out reports which records of each shard user code has, and since when. Code that has had the same records for
 ``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With manual acknowledgements,
 code counts as stuck if one record has blocked the checkpoint of its shard for that time.
 
@@ -51,7 +51,7 @@ class HandlerWatch:
         return bool(self._stuck)
 
     def since(self, key: ShardKey) -> Instant | None:
-        """Return since when user code has had its records of the shard."""
+        """Return when user code got the records of this shard that it now has. ``None`` if it has no records."""
         found = self._seen.get(key)
         return None if found is None else found[1]
 

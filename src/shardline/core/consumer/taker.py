@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Protocol, final
 
 from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.consumer_config import Order
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.held_shard import HeldShard
 
@@ -34,7 +35,7 @@ class Waiting(Protocol):
 
 
 class Taker(ABC):
-    """An iteration, the task of a handler, or a run, which takes shards for its handlers.
+    """An iteration, a handler's task, or a run, which takes shards for its handlers.
 
     User code asks like this::
 
@@ -50,18 +51,32 @@ class Taker(ABC):
     """
 
     def __init__(
-        self, number: int = 0, *, limit: int | None = None, max_wait: float = 0.0, whole: bool = False
+        self,
+        number: int = 0,
+        *,
+        limit: int | None = None,
+        max_wait: float = 0.0,
+        whole: bool = False,
+        order: Order = "shard",
+        is_pooled: bool = False,
     ) -> None:
         self.number: int = number
         """The number of the iteration or run. Later iterations and runs have greater numbers."""
         self.limit: int | None = limit
-        """The maximum number of records in a cursor. ``None``: the rest of one page."""
+        """The maximum number of records in a cursor. ``None`` means the rest of one page."""
         self.max_wait: float = max_wait
         """How long to wait for ``limit`` records once there is at least one record, in seconds."""
         self.whole: bool = whole
         """Whether user code takes all records of a cursor at once, as a batch."""
+        self.order: Order = order
+        """Which records may be handed out to other takers of the run while this taker has records."""
+        self.is_pooled: bool = is_pooled
+        """Whether the taker belongs to a run with ``concurrency``: all shards take turns, and the taker is bound to a
+        shard while it has records of that shard.
+        """
         self.shard: HeldShard | None = None
-        """The only shard from which the taker takes records. ``None`` if all shards take turns."""
+        """The only shard from which the taker takes records, or, if it is pooled, the shard of its records. ``None`` if
+        all shards take turns."""
         self.cursor: Cursor = Cursor()
         """The last answer that contained records."""
         self.is_over: bool = False
@@ -75,7 +90,12 @@ class Taker(ABC):
         self.caller: object = None
         """The task or thread that asked last."""
         self.waiting: deque[Waiting] = deque()
-        """The waits in progress. The first wait is that of the current caller."""
+        """The waits in progress. The current caller's wait comes first."""
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether the taker gets single records. If so, one event counts the records of many takers."""
+        return self.is_pooled and not self.whole
 
     # ---- user code
 
@@ -117,7 +137,10 @@ class Taker(ABC):
         """
 
     def handle_gained(self, shard: HeldShard) -> None:  # noqa: B027 - only a run implements it
-        """Note that the worker gained the lease of this shard."""
+        """Called when the worker gained the lease of this shard."""
+
+    def handle_rest(self) -> None:  # noqa: B027 - only the task of a handler implements it
+        """Note that the taker's handler does not run any more."""
 
     def wake(self) -> None:
         """Wake the callers, because the answer is ready."""
@@ -144,7 +167,7 @@ class Questions:
             self._due[taker] = None
 
     def withdraw(self, taker: Taker) -> None:
-        """Withdraw the taker's question."""
+        """Remove the taker's question, so that it will not be answered."""
         self._waiting.pop(taker, None)
 
     def mark_due(self, takers: Iterable[Taker] | None = None) -> None:
@@ -175,7 +198,7 @@ class Questions:
         if until is None:
             self.withdraw(taker)
             # Use the number of the last question, not of this one: user code may have asked again after an interrupt,
-            # and this answer covers that question, too.
+            # and this answer also covers that question.
             taker.answered = taker.asked
             self._answered.append(taker)
         else:

@@ -42,7 +42,7 @@ TopologyEvent: TypeAlias = ListingFailed | ConsumerFailed | ShardTrimmed | Strea
 
 @final
 class Topology:
-    """The stream, as one worker knows it."""
+    """The shards of the stream and its identity, as far as one worker knows them."""
 
     def __init__(self, discovery: Discovery, if_recreated: IfRecreated) -> None:
         self.discovery: Discovery = discovery
@@ -85,7 +85,7 @@ class Topology:
             self.discovery.list_by(now)
 
     def distrust(self, now: Instant) -> None:
-        """List the shards again, because unfinished rows disappeared, so that the stream may have been re-created."""
+        """List the shards again, because unfinished rows disappeared: the stream may have been re-created."""
         self._reset()
         self.discovery.list_by(now)
 
@@ -136,7 +136,7 @@ class Topology:
             self._judge(listing.begun_at, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        # If the stream was never listed, its name may be misspelt. Waiting for the stream would hide the mistake.
+        # If the stream has never been listed, its name may be misspelt. Waiting for the stream would hide the mistake.
         was_there = self._listing > 0
         if failure.kind is FailureKind.NOT_FOUND and was_there and self._if_recreated == "restart":
             self.discovery.handle_missing(now)

@@ -12,8 +12,9 @@ Invariants:
   summary that showed it, stay removed, even if the retention was raised later. (How many records were removed between
   that summary and the raise cannot be known.)
 - Nothing else is reported. If a page begins with a record older than the retention, retention has not reached the
-  reader's position. The same holds if the position itself is younger than the retention. One uncertainty remains: a gap
-  into which retention reached may have contained no records. This cannot be known, so the gap is reported.
+  reader's position. The same holds if the position itself is younger than the retention. Two uncertainties remain: a
+  gap into which retention reached may have contained no records, and a worker that may no longer read summaries does
+  not learn that the retention was raised. Neither can be known, so the gap is reported.
 - While a worker is less far behind than the minimum retention of a stream, the watch costs nothing. For a worker that
   is further behind, it costs at most one summary per 5 seconds.
 """
@@ -64,7 +65,7 @@ class TrimWatch:
     # ---- inputs
 
     def handle_page(self, shard_id: str, youngest: float, oldest: float, now: Instant) -> None:
-        """Note the gap before a page of this shard, if there is one. ``_Gap`` explains the arguments."""
+        """Remember the gap before a page of this shard, if there is one. ``_Gap`` explains the arguments."""
         # No retention can reach into a gap that is younger than the minimum retention. If the first record is as old as
         # the reader's position, there is no gap.
         if oldest <= LEAST_RETENTION or youngest >= oldest:
@@ -82,7 +83,7 @@ class TrimWatch:
         self.summary_by = min(self.summary_by, max(wanted_at, self._not_before))
 
     def handle_requested(self, now: Instant) -> None:
-        """Note that a summary was requested. The gaps that were seen so far will be judged by this summary."""
+        """Called when a summary has been requested. This summary will decide about the gaps seen so far."""
         self.summary_by = NEVER
         self._not_before = now + _SUMMARY_DISTANCE
 

@@ -3,9 +3,10 @@
 An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. Its exact size is computed when
 records are added, but it is encoded only when it is sent. So memory holds a waiting payload only once (P11). The
 records of an aggregate share one entry of a request.
-A *bundle* is an aggregate with ``separate=True``: its records are handled together until they are sent, but each
-record becomes an entry of its own. A *pack* is an aggregate with ``packing``: the data of its records is encoded in one
-of the formats of ``codec.packing`` instead of the KPL's format, even if there is only one record.
+
+A *bundle* is an aggregate with ``separate=True``: its records are handled together until they are sent, but each record
+becomes a separate entry. A *pack* is an aggregate with ``packing``: the data of its records is encoded in one of the
+formats of ``codec.packing`` instead of the KPL's format, even if there is only one record.
 
 Invariants:
 
@@ -13,10 +14,9 @@ Invariants:
 - P8: all keyless records of an aggregate take the same random key and the same explicit hash key, which is inside the
   range of the lane. The encoded aggregate contains both, so that every reader accepts the records. The outer key is the
   key of the first record.
-- P12: the data of a record that is sent alone is not changed. There are two exceptions, which are wrapped in an
-  aggregate of their own: a record whose data looks like an aggregate, because a reader would unpack the data, and a
-  record with headers, because only an aggregate can hold headers. A pack never looks like an aggregate and has no
-  headers.
+- P12: the data of a record that is sent alone is not changed. There are two exceptions, each of which is wrapped in its
+  own aggregate: a record whose data looks like an aggregate, because a reader would unpack the data, and a record with
+  headers, because only an aggregate can hold headers. A pack never looks like an aggregate and has no headers.
 - All records of a pack have the same key and the same explicit hash key, or all are keyless, because a pack is stored
   under one key. The lane that fills the pack ensures this. So a pack belongs to one hash key, like a record that is
   sent alone.
@@ -27,6 +27,7 @@ Invariants:
 from collections.abc import Callable
 from typing import Final, final
 
+from shardline._speedups import twin
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
 from shardline.codec.packing import Packing
 from shardline.codec.protobuf import varint_size
@@ -54,7 +55,8 @@ class KeylessAddress:
 
     def __init__(self, key: str | None, explicit_hash_key: str | None) -> None:
         self.key: str | None = key
-        """``None``: the entry has no key, which streams under AUTO record distribution allow."""
+        """The partition key. ``None`` if the entry has no key, which only streams under AUTO record distribution allow.
+        """
         self.explicit_hash_key: str | None = explicit_hash_key
 
 
@@ -86,14 +88,14 @@ class Aggregate:
     ) -> None:
         self.records: list[BufferedRecord] = []
         self.separate: bool = separate
-        """Whether this is a bundle: every record is an entry of its own."""
+        """Whether this is a bundle: every record is a separate entry."""
         self.packing: Packing | None = packing
-        """The format of a pack. ``None``: the format of the KPL."""
+        """The format of a pack. ``None`` means the KPL's format."""
         self.size: int = packing.base_bytes if packing is not None else 0 if separate else FRAME_BYTES
         self.payload_bytes: int = 0
         """The number of bytes that the records occupy in the buffer."""
         self.due_at: Instant = due_at
-        """When the oldest record has lingered long enough."""
+        """The time until which the oldest record may linger."""
         self.order: int = 0
         """Orders the aggregates of a lane that are due at the same time. 0 until the lane seals the aggregate."""
         self.address: KeylessAddress = address
@@ -123,7 +125,7 @@ class Aggregate:
         """Add records up to the first one that does not fit. Returns how many were added.
 
         Every record of the producer passes through one of these loops. One call for many records saves the attribute
-        look-ups that a call per record would repeat.
+        lookups that a call per record would repeat.
         """
         count = len(self.records)
         if self.separate:
@@ -168,42 +170,20 @@ class Aggregate:
         self._grow_to(size, payload)
 
     def _add_together(self, records: list[BufferedRecord], max_bytes: int) -> None:
-        ours, keys, size, payload = self.records, self._keys, self.size, 0
-        for record in records:
-            data, key = record.data, record.key
-            assert data is not None
-            length, fresh = len(data), len(keys)
-            if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL or record.tags:
-                self._grow_to(size, payload)
-                if not self._add_any(record, max_bytes):
-                    return
-                size, payload = self.size, 0
-                continue
-            # The protobuf message grows by the exact size of the record and, if the key is new, of an entry in the key
-            # table.
-            place = keys.setdefault(key, fresh)
-            after = size
-            if place == fresh:
-                width = len(key) if key.isascii() else len(key.encode())
-                after += width + (2 if width < _ONE_BYTE else 3)
-            content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
-            after += content + (2 if content < _ONE_BYTE else 3)
-            # If a record does not fit, its key must not stay in the table, unless an earlier record has the same key.
-            if after > max_bytes and ours:
-                if place == fresh:
-                    del keys[key]
-                break
-            size = after
-            payload += length + len(key)
-            ours.append(record)
-        self._grow_to(size, payload)
+        at = 0
+        while True:
+            at, size, payload = add_ordinary(self._keys, self.records, records, at, self.size, max_bytes)
+            self._grow_to(size, payload)
+            if at == len(records) or not self._add_any(records[at], max_bytes):
+                return
+            at += 1
 
     def _grow_to(self, size: int, payload: int) -> None:
         self.size = size
         self.payload_bytes += payload
 
     def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
-        """Add to a bundle a record whose cost is not simply the length of its data and key.
+        """Add a record to a bundle, if its cost is not simply the length of its data and key.
 
         Such a record has no key, has a key that is not ASCII, or may have to be wrapped (P12).
         """
@@ -217,7 +197,7 @@ class Aggregate:
         return True
 
     def cost_of(self, record: BufferedRecord) -> int:
-        """Return the size in bytes of the data and key of a record that is an entry of its own."""
+        """Return the size in bytes of the data and key of a record that is a separate entry."""
         data, key = record.data, record.key
         assert data is not None
         if key is None:
@@ -230,7 +210,7 @@ class Aggregate:
         return len(data) + (len(key) if key.isascii() else len(key.encode()))
 
     def _add_any(self, record: BufferedRecord, max_bytes: int) -> bool:
-        """Add a record of any kind. ``_add_together`` is the fast version for ordinary records."""
+        """Add a record of any kind. ``add_ordinary`` is the fast version for ordinary records."""
         data, key, hash_key = record.data, record.key, record.explicit_hash_key
         assert data is not None
         length = len(data)
@@ -305,13 +285,28 @@ class Aggregate:
                 entries.append(alone.entry())
         return entries
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether this is an aggregate of several records, none of which has an explicit hash key or headers."""
+        if self.separate or self.packing is not None or self.has_hash_keys or self.has_tags:
+            return False
+        return len(self.records) > 1
+
+    def _outer_keys(self) -> tuple[str | None, str | None]:
+        """Return the key and the explicit hash key of the entry: those of the first record."""
+        first = self.records[0]
+        if first.key is None:
+            return self.address.key, self.address.explicit_hash_key
+        return first.key, first.explicit_hash_key
+
+    def entry_of(self, encoded: bytes) -> Entry:
+        """Return the single entry of an ordinary aggregate that has already been encoded."""
+        return Entry(encoded, *self._outer_keys())
+
     def entry(self) -> Entry:
         """Return the single entry that the records share."""
         first = self.records[0]
-        if first.key is None:
-            outer_key, outer_hash_key = self.address.key, self.address.explicit_hash_key
-        else:
-            outer_key, outer_hash_key = first.key, first.explicit_hash_key
+        outer_key, outer_hash_key = self._outer_keys()
         if self.packing is not None:
             packed = self.packing.encode([record.data or b"" for record in self.records])
             return Entry(packed, outer_key, outer_hash_key)
@@ -360,6 +355,82 @@ class Aggregate:
         if key is None:
             key, hash_key = self.address.key or "", self.address.explicit_hash_key
         return digest_of(key, hash_key)
+
+
+def entries_of(aggregates: list[Aggregate]) -> list[Entry]:
+    """Return the entries of a request. All ordinary aggregates are encoded in one call."""
+    ordinary = [(sent.records, sent.address.key or "") for sent in aggregates if sent.is_ordinary]
+    encoded = iter(encode_records(ordinary))
+    entries: list[Entry] = []
+    for sent in aggregates:
+        if sent.is_ordinary:
+            entries.append(sent.entry_of(next(encoded)))
+        else:
+            entries += sent.entries()
+    return entries
+
+
+@twin
+def encode_records(groups: list[tuple[list[BufferedRecord], str]], /) -> list[bytes]:
+    """Return the aggregate of each group of records. No record may have an explicit hash key or headers.
+
+    Each group is a list of records and the key that its keyless records take.
+    """
+    blobs: list[bytes] = []
+    for records, keyless_key in groups:
+        payloads = [record.data or b"" for record in records]
+        keys = [record.key or keyless_key for record in records]
+        blobs.append(encode_aggregate(keys, payloads, {}))
+    return blobs
+
+
+@twin
+def add_ordinary(  # noqa: PLR0917 - positional, as in the compiled form
+    keys: dict[str, int],
+    ours: list[BufferedRecord],
+    records: list[BufferedRecord],
+    at: int,
+    size: int,
+    max_bytes: int,
+    /,
+) -> tuple[int, int, int]:
+    """Add ordinary records to an open aggregate, up to the first that does not fit or that ``_add_any`` has to add.
+
+    Args:
+        keys: the key table of the aggregate.
+        ours: the records of the aggregate.
+        records: the records to add.
+        at: the index of the first record to add.
+        size: the exact size of the aggregate.
+        max_bytes: the largest size of the aggregate. Its first record always fits.
+
+    Returns the index of the first record that was not added, the new size, and the size of the added data and keys.
+    """
+    payload, had = 0, len(ours)
+    for record in records[at:] if at else records:
+        data, key = record.data, record.key
+        assert data is not None
+        length, fresh = len(data), len(keys)
+        if key is None or record.explicit_hash_key is not None or length > _SMALL or fresh > _SMALL or record.tags:
+            break
+        # The protobuf message grows by the exact size of the record and, if the key is new, of an entry in the key
+        # table.
+        place = keys.setdefault(key, fresh)
+        after = size
+        if place == fresh:
+            width = len(key) if key.isascii() else len(key.encode())
+            after += width + (2 if width < _ONE_BYTE else 3)
+        content = length + 4 + (length >= _ONE_BYTE) + (place >= _ONE_BYTE)
+        after += content + (2 if content < _ONE_BYTE else 3)
+        # If a record does not fit, its key must not stay in the table, unless an earlier record has the same key.
+        if after > max_bytes and ours:
+            if place == fresh:
+                del keys[key]
+            break
+        size = after
+        payload += length + len(key)
+        ours.append(record)
+    return at + len(ours) - had, size, payload
 
 
 def bytes_alone(

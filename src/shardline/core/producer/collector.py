@@ -7,7 +7,7 @@ Invariants:
 
 - A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes. An aggregate that exceeds
   the limit in bytes is sent alone.
-- Lanes are treated fairly: each lane in turn gives one aggregate and then goes to the end of the queue.
+- Lanes take turns: each lane contributes one aggregate and then goes to the end of the queue.
 - At most ``max_in_flight`` requests are in flight. After a whole request failed, the collector pauses with jitter, and
   then sends one request at a time until one succeeds, so that a recovering service is not flooded.
 - A lane that may not send (it has no tokens, is paused, or waits for an answer) is set aside until it may send, and
@@ -59,7 +59,7 @@ class Collector:
         self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._blocked_until: Instant = -NEVER
-        self._ready: deque[Lane] = deque()  # the lane at the front gives the next aggregate
+        self._ready: deque[Lane] = deque()  # the lane at the front contributes the next aggregate
         self._aside: dict[Lane, Instant] = {}  # lanes that may not send now, and when to check them again
         self._waiting_bytes = 0  # counts only the lanes that are ready
         self._waiting_entries = 0
@@ -70,7 +70,7 @@ class Collector:
     # ---- inputs
 
     def note_sealed(self, lane: Lane) -> None:
-        """Note that a lane has sealed aggregates."""
+        """Called when a lane has sealed aggregates."""
         # A lane that is aside may not send, so it would only be put aside again.
         if lane not in self._aside:
             self._count(lane)
@@ -101,7 +101,7 @@ class Collector:
         self._draining = True
 
     def handle_answered(self) -> None:
-        """Note that a request has succeeded or failed."""
+        """Called when a request has succeeded or failed."""
         self.in_flight -= 1
 
     def handle_success(self) -> None:
@@ -117,7 +117,7 @@ class Collector:
     # ---- outputs
 
     def poll_group(self, now: Instant) -> Group | None:
-        """Return the content of the next request, if a request is to be sent now."""
+        """Return the content of the next request, if a request should be sent now."""
         if not self._may_send(now):
             return None
         polls = (self._poll_ordinary, self._poll_isolated)
@@ -149,7 +149,7 @@ class Collector:
         work = -NEVER if self._draining and self._ready else min(self._aside.values(), default=NEVER)
         return max(min(work, self._isolation.next_deadline()), self._blocked_until)
 
-    # ---- inside
+    # ---- internal
 
     def _has_slot(self) -> bool:
         # After a failure, a single request tests whether the service is back.

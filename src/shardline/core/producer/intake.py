@@ -19,7 +19,7 @@ Invariants:
   reads the marks.
 - The gate is the fast path of the shell's ``put``. It is closed (``gate_records`` is 0) while puts are refused, while
   callers wait for room, and if data has to be serialized first. While the gate is closed, each put calls
-  ``Intake.put``. The gate has a field of its own, apart from the mark: if closing the gate set the mark to 0, every put
+  ``Intake.put``. The gate and the mark are separate fields: if closing the gate set the mark to 0, every put
   would wake the host while a caller waits.
 - ``records`` is never replaced by another list: an append to the old list would be lost.
 - At every moment, each record that has not ended is in ``records`` or in ``_taken``. So the shell finds all of these
@@ -32,6 +32,8 @@ from collections import deque
 from enum import IntEnum
 from typing import Any, Final, final
 
+from shardline._speedups import twin
+from shardline.core.clock import Instant
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord, Undelivered, payload_bytes
@@ -57,6 +59,17 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
     return max(1, min(records, config.buffer_max_records // parts)), min(size, config.buffer_max_bytes // parts)
 
 
+@twin
+def keep_order(records: list[BufferedRecord], newest: Instant, /) -> Instant:
+    """Ensure that no record expires before an earlier one or before ``newest``. Returns when the last one expires."""
+    for record in records:
+        if record.expires_at < newest:
+            record.expires_at = newest
+        else:
+            newest = record.expires_at
+    return newest
+
+
 @final
 class Put(IntEnum):
     """The result of a ``put``."""
@@ -69,7 +82,7 @@ class Put(IntEnum):
 
 @final
 class Intake:
-    """Records in the order of their puts."""
+    """The records that have been put and that the host has not taken yet, in the order of their puts."""
 
     # fmt: off
     __slots__ = (
@@ -84,7 +97,7 @@ class Intake:
         self.records: list[BufferedRecord] = []
         """Putters append to this list, and the host takes records from its front."""
         self.reserved_records = 0
-        """The number of records that were ever accepted. Written by putters."""
+        """The number of records that have ever been accepted. Written by putters."""
         self.reserved_bytes = 0
         """The size in bytes of the data, keys and headers of all records ever accepted. Written by putters."""
         self.limit_records = self._max_records
@@ -105,13 +118,13 @@ class Intake:
         self.invalid: list[BufferedRecord] = []
         """Records that ``put_many`` refused and that have therefore failed. Putters append, and the host reports."""
         self.ttls_differ = False
-        """Whether a record may have a TTL of its own. A putter sets this before it puts such a record."""
+        """Whether some record may have its own TTL. A putter sets this before it puts such a record."""
         self.serializes = False
         """Whether data has to be turned into bytes first. Written by the shell."""
         self.limit_record(config.known_record_max_bytes)
         self._has_ended = False
-        self._taken: list[BufferedRecord] = []  # written by the host; some of these were delivered or failed since
-        self._newest = 0.0  # when the last record that the host took expires; written by the host
+        self._taken: list[BufferedRecord] = []  # written by the host; some of these have already resolved
+        self._newest: Instant = 0.0  # when the last record that the host took expires; written by the host
 
     # ---- for putters
 
@@ -196,7 +209,7 @@ class Intake:
         self.gate_records = 0
 
     def admit(self) -> None:
-        """Accept records from now on."""
+        """Accept puts from now on."""
         self.refusal = None
         self.update_gate()
 
@@ -204,7 +217,7 @@ class Intake:
 
     @property
     def outstanding(self) -> int:
-        """The number of records that were accepted and have neither been delivered nor failed."""
+        """The number of accepted records that have neither been delivered nor failed."""
         return self.reserved_records - self.limit_records + self._max_records
 
     @property
@@ -214,11 +227,11 @@ class Intake:
 
     @property
     def has_room(self) -> bool:
-        """Whether a record may fit, so that the first waiter should try again."""
+        """Whether a record may fit. If so, the first waiter should try again."""
         return self.reserved_records < self.limit_records
 
     def release(self, records: int, size: int) -> None:
-        """Free the room of records that were delivered or have failed."""
+        """Free the room of records that have been delivered or have failed."""
         self.limit_bytes += size
         self.limit_records += records
         if self.reserved_records == self.limit_records - self._max_records:
@@ -250,13 +263,7 @@ class Intake:
         taken = self.records[:count]
         self._taken += taken  # before the deletion: a fork may come between the two, and must find the records
         del self.records[: len(taken)]
-        newest = self._newest
-        for record in taken:
-            if record.expires_at < newest:
-                record.expires_at = newest
-            else:
-                newest = record.expires_at
-        self._newest = newest
+        self._newest = keep_order(taken, self._newest)
         return taken
 
     def take_invalid(self) -> list[BufferedRecord]:

@@ -6,8 +6,8 @@ sent in parallel with the normal requests, so that later records do not wait for
 All parts of one refused request are a family. A part is *suspect* while it is known to hold an invalid record: the part
 is cut up and never sent whole. A part that may be valid is sent whole. If such a part has several records and is
 refused, the call was wasted, and the family loses one credit. A family starts with one credit for every ten of its
-records, and every part that is stored adds one credit. Without credit, records are sent one by one: such a call always
-settles its record.
+records, and every part that is stored adds one credit. Without credit, records are sent one by one, because a call
+with a single record is never wasted.
 
 Invariants:
 
@@ -18,8 +18,8 @@ Invariants:
 - If all of n records are invalid, isolating them takes at most 1.1 n calls.
 - Within any second, at most ``isolation_calls_per_second`` calls are made that deliver nothing. When a part is stored,
   neither its own call nor one of the refused calls counts any longer.
-- If the service's message names entries, these entries are sent alone and the other entries together. The names are
-  believed until one of them proves wrong.
+- If the service's message names entries, these entries are sent alone and the other entries together. The message is
+  believed until an entry that it named proves to be valid.
 """
 
 import re
@@ -85,12 +85,14 @@ class Family:
         This number is at most ``found + 1``, to limit the calls that are spent on single valid records.
         """
         self.unproven_names: float = 0
-        """The number of refusals with names since a name last proved right. ``NEVER`` after a name proved wrong."""
+        """The number of refusals that named entries since a named entry last proved to be invalid. ``NEVER`` once a
+        named entry proved to be valid.
+        """
 
 
 @final
 class Part:
-    """Shipments that share a request of their own, which waits to be sent or is in flight."""
+    """Shipments that share a separate request, which waits to be sent or is in flight."""
 
     __slots__ = ("expires_at", "family", "named", "origin", "paid", "records", "shipments", "sibling", "suspect")
 
@@ -129,9 +131,9 @@ class Isolation:
         self._calls_per_second = config.isolation_calls_per_second
         self._ordered = config.ordered
         self._numbers = count()
-        self._waiting: list[tuple[int, int, Part]] = []  # a heap; the largest part is first, as it frees most records
+        self._waiting: list[tuple[int, int, Part]] = []  # a heap, largest part first, as it frees the most records
         self._in_flight: dict[Part, None] = {}
-        self._calls: deque[Instant] = deque()  # when the calls that still count against the limit were made
+        self._calls: deque[Instant] = deque()  # the times of the calls that still count against the limit
         self._passed_over: list[tuple[int, int, Part]] = []  # while ``_choose`` runs: parts that may not be sent
         self._all_blocked = False  # whether every waiting part waits for a part that is in flight
 
@@ -159,7 +161,7 @@ class Isolation:
             self._add(Part(family, shipments, suspect=True))
 
     def handle_found(self, part: Part, failure: Failure) -> None:
-        """Note that a record was refused alone. The part from which the record was taken may be valid now."""
+        """Called when a record was refused alone. The part from which the record was taken may be valid now."""
         family = part.family
         family.code, family.message = failure.code, failure.message
         family.found += 1
@@ -170,18 +172,18 @@ class Isolation:
         self._finish(part)
 
     def handle_stored(self, part: Part) -> None:
-        """Note that the service stored a part, so all its records are valid."""
+        """Called when the service stored a part, which shows that all its records are valid."""
         part.family.credit += part.paid + 1
         if part.named:
             part.family.unproven_names = NEVER  # the service named a valid entry, so its names are no longer believed
         if part.sibling is not None:
             part.sibling.suspect = True  # one of the two halves holds an invalid record, and this half does not
         for _ in range(min(2, len(self._calls))):
-            self._calls.pop()  # this call delivered records, so neither it nor one call that did not counts
+            self._calls.pop()  # this call delivered records: it does not count, and it makes up for one failed call
         self._finish(part)
 
     def handle_unanswered(self, part: Part) -> None:
-        """Note that a part's request failed for another reason. The caller resends or fails the records of the part."""
+        """Called when a part's request failed for another reason. The caller resends or fails the part's records."""
         part.family.credit += part.paid
         self._finish(part)
 
@@ -202,7 +204,7 @@ class Isolation:
         return part
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``poll_part`` again, unless a request is answered earlier."""
+        """Return when to call ``poll_part`` again, unless a request is answered before that time."""
         return NEVER if not self._waiting or self._all_blocked or self._is_full() else self._paced_until()
 
     # ---- taking back
@@ -228,7 +230,7 @@ class Isolation:
         return sorted(found, key=lambda shipment: shipment.aggregate.order)
 
     def filter_waiting(self, keep: Callable[[Shipment, Family], Shipment | None]) -> None:
-        """Replace every waiting shipment by the result of ``keep``. If the result is ``None``, remove the shipment."""
+        """Replace every waiting shipment with the result of ``keep``. If that is ``None``, remove the shipment."""
         waiting = [part for _, _, part in sorted(self._waiting, key=lambda item: item[1])]
         self._waiting.clear()
         # Parts in flight stay whole, because the answers must match them. Only the waiting siblings of these parts are
@@ -245,7 +247,7 @@ class Isolation:
                 self._add(rest)
         self._all_blocked = False
 
-    # ---- inside
+    # ---- internal
 
     def _is_full(self) -> bool:
         return len(self._in_flight) >= self._max_in_flight
@@ -276,7 +278,7 @@ class Isolation:
         self._add(part.sibling)
 
     def _add_named(self, family: Family, shipments: list[Shipment], named: list[int]) -> None:
-        """Add each named entry as a part of its own, and the other entries as one part.
+        """Add each named entry as a separate part, and the other entries as one part.
 
         If ``ordered`` is set, each run of entries between two named entries becomes a part. A single part of all other
         entries could share a key with a named entry and would have to be sent both before and after that entry.
@@ -324,7 +326,7 @@ class Isolation:
         return chosen
 
     def _cut_up(self, part: Part) -> bool:
-        """Replace a part by smaller parts, if the credit suffices for wasted calls. Returns whether this was done."""
+        """Replace a part with smaller parts, if there is credit for wasted calls. Returns whether this was done."""
         family, credit = part.family, part.family.credit
         entries = _entries(part.shipments)
         units = entries if entries > 1 else part.records  # a single entry is cut between its records
@@ -340,7 +342,7 @@ class Isolation:
         self._release_sibling(part)
         _recount(part.shipments, [shipment for piece in pieces for shipment in piece])
         parts = [Part(family, piece) for piece in pieces]
-        if len(parts) == _TWO < part.records:  # the second half waits, as the first may show which holds the fault
+        if len(parts) == _TWO < part.records:  # the first half may show which is invalid, so the second waits
             parts[0].sibling = parts.pop()
         for piece in parts:
             self._add(piece)

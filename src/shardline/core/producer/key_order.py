@@ -1,4 +1,4 @@
-"""Which record of a key may be sent next, if every record is an entry of its own?
+"""Which record of a key may be sent next, if every record is a separate entry?
 
 PutRecords does not keep the order of its entries. With ``ordered``, therefore, at most one record of a key is in
 flight, the *head* of its key. The later records of the key wait behind the head until the head is delivered or has
@@ -99,7 +99,7 @@ class KeyOrder:
             if key is None or key not in self._behind or record.ending is not None or self._is_head(record):
                 continue
             behind = self._behind[key]
-            # The records of a key wait in the order of their puts. Unless records have TTLs of their own, the record
+            # The records of a key wait in the order of their puts. Unless records have their own TTLs, the record
             # that was put first also expires first.
             if behind[0] is not record:
                 behind.remove(record)
@@ -137,7 +137,7 @@ class KeyOrder:
         return sorted(heads + waiting + others, key=lambda record: record.expires_at)
 
     def forget(self, records: Iterable[BufferedRecord]) -> None:
-        """Drop all waiting records, and those of ``records`` that are heads. The caller admits all of them again."""
+        """Drop all waiting records, and all heads among ``records``. The caller admits all of them again."""
         self._behind, self._by_expiry, self.waiting = {}, [], 0
         for record in records:
             key = record.key

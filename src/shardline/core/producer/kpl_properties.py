@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from shardline.errors import UsageError
 from shardline.model.limits import (
+    AGGREGATE_HIGHEST_MAX_BYTES,
     MIB,
     PUT_RECORDS_MAX_BYTES,
     SHARD_WRITE_BYTES_PER_SECOND,
@@ -26,8 +27,6 @@ _LINE: Final = re.compile(r"([^\s=:]+)\s*[=:\s]\s*(.*)")
 # contain.
 _END_OF_LINE: Final = re.compile(r"\r\n?|\n")
 _UNLIMITED_COUNT: Final = 4_294_967_295  # the KPL's default: no limit
-_LARGEST: Final = 10 * MIB - 1024
-
 
 _YEAR: Final = 365 * 86_400.0  # caps RecordTtl; the KPL accepts longer TTLs, but these make no difference
 
@@ -48,7 +47,7 @@ def _count(text: str) -> int | None:
 _SETTINGS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "AggregationEnabled": ("aggregation", _flag),
     "AggregationMaxCount": ("aggregate_max_count", _count),
-    "AggregationMaxSize": ("aggregate_max_bytes", lambda text: min(int(text), _LARGEST)),
+    "AggregationMaxSize": ("aggregate_max_bytes", lambda text: min(int(text), AGGREGATE_HIGHEST_MAX_BYTES)),
     "CollectionMaxCount": ("request_max_entries", int),
     "CollectionMaxSize": ("request_max_bytes", lambda text: min(int(text), PUT_RECORDS_MAX_BYTES)),
     "FailIfThrottled": ("fail_if_throttled", _flag),

@@ -5,7 +5,7 @@ aggregates in the order of their deadlines. The catch-all lane takes the records
 aggregate them (P2). A lane whose predictions proved wrong does not aggregate either, because a record that is sent
 alone is delivered wherever it lands. Predictions prove wrong after a reshard, until the producer has a newer map.
 
-With ``packing``, every lane packs all its records, because a pack is delivered wherever it lands, too. A pack holds
+With ``packing``, every lane packs all its records, because a pack is also delivered wherever it lands. A pack holds
 records of one key, so a lane has one open pack for each key, and one for its keyless records.
 
 Invariants:
@@ -109,17 +109,17 @@ class Lane:
         self.in_flight = 0
         """The number of aggregates that were sent and are not settled."""
         self.sends_no_key = False
-        """Whether keyless records are sent without a key, so that the service chooses their shard."""
+        """Whether keyless records are sent without a key. If so, the service chooses their shard."""
         self.held = False
         """Whether this lane must wait for a lane with an overlapping range (P9). Written by ``Retries``."""
         self.released = False
-        """Whether the queue has been due or was flushed, so that it is sent as soon as possible."""
+        """Whether the queue has been due or was flushed. If so, it is sent as soon as possible."""
         self.queued = self.queued_bytes = 0
         """The number of entries in the queue. ``queued_bytes`` is the size of their data and keys."""
         self.is_ready = False
         """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
         self.counted_entries = self.counted_bytes = 0  # how much of the queue the collector has counted
-        # Whether some records have a TTL of their own, so that any aggregate may expire first. Written by the router.
+        # Whether some records have their own TTL. If so, any aggregate may expire first. Written by the router.
         self.ttls_differ = False
         self.fresh: list[BufferedRecord] = []
         """Records that the router has just assigned to this lane. Written by the router."""
@@ -153,7 +153,7 @@ class Lane:
     # ---- whether to aggregate
 
     def aggregate(self, *, on: bool) -> None:
-        """Switch aggregation on or off. No record may wait in the lane. Aggregates in flight are not changed."""
+        """Switch aggregation on or off. The lane must have no waiting records. Aggregates in flight are not changed."""
         assert not self._queue
         assert not self.open
         self.aggregates = on
@@ -161,7 +161,7 @@ class Lane:
         self._in_turn = self._ordered and (on or self.in_flight > 0)  # P9: no record overtakes an aggregate in flight
 
     def forbid_aggregates(self) -> None:
-        """Send one record per entry, because the stream has channels. No record may wait in the lane."""
+        """Send one record per entry, because the stream has channels. The lane must have no waiting records."""
         self.may_aggregate = False
         self.aggregate(on=False)
 
@@ -171,13 +171,13 @@ class Lane:
         return not self.aggregates and self.may_aggregate and self.shard_id is not None
 
     def note_misdirected(self, seen_at: Instant) -> None:
-        """Note that an entry was seen to have landed in another shard."""
+        """Called when an entry is found to have landed in another shard. ``seen_at`` is the time of this discovery."""
         if seen_at > self._misdirected_at:
             self._misdirected_at = seen_at
             self._landed_as_predicted = 0
 
     def note_as_predicted(self, count: int, started_at: Instant) -> bool:
-        """Note that entries of a request landed as predicted. Returns whether the predictions can be trusted again."""
+        """Called when entries landed as predicted. Returns whether the predictions can be trusted again."""
         if started_at > self._misdirected_at:
             self._landed_as_predicted += count
         return self._landed_as_predicted >= TRUST
@@ -207,7 +207,7 @@ class Lane:
         return sum([self._fill(place, group) for place, group in by_key.items()])
 
     def _fill(self, place: tuple[str | None, str | None], records: list[BufferedRecord]) -> int:
-        """Add records to the aggregate that is open at this place. Returns how many aggregates were sealed."""
+        """Add records to the aggregate that is open for this key. Returns how many aggregates were sealed."""
         sealed = at = 0
         while at < len(records):
             current = self.open.get(place) or self._opened(place, records[at])
@@ -239,7 +239,7 @@ class Lane:
         return Aggregate(due_at, address, separate=not self.aggregates, packing=self._packing)
 
     def _enqueue_alone(self, record: BufferedRecord) -> int:
-        """Queue a record in an aggregate of its own, while the open aggregate stays open."""
+        """Queue a record in a separate aggregate, while the open aggregate stays open."""
         alone = self._made_for(record)
         alone.add(record, self.max_bytes)
         self._enqueue(alone)
@@ -346,7 +346,7 @@ class Lane:
         return min(sealed, self.open_due_at()) if self.open else sealed
 
     def is_due(self, now: Instant) -> bool:
-        """Whether the waiting records are to be sent now."""
+        """Whether the waiting records should be sent now."""
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
@@ -450,11 +450,13 @@ class Lane:
         self.released &= bool(queue)
 
     def note_settled(self, count: int = 1) -> None:
-        """Note that this many aggregates in flight were settled. A negative count adds the parts of a cut aggregate."""
+        """Subtract settled aggregates from those in flight. A negative count adds the parts of an aggregate that was
+        cut.
+        """
         self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
-        """Queue the records that waited for those of these records that were delivered or have failed (P9)."""
+        """Queue the records that waited for one of these records, if it was delivered or has failed (P9)."""
         if self._keys.has_heads:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
@@ -468,7 +470,9 @@ class Lane:
             self.released = True
 
     def _fitting(self, bundle: Aggregate, room_bytes: float, room_entries: float) -> Aggregate:
-        """Return the next bundle, or a first part of it that fits into the request and a full bucket covers."""
+        """Return the next bundle. If it does not fit into the request, or costs more tokens than a full bucket holds,
+        cut its first records off and return these.
+        """
         if bundle.entry_count > room_entries > 1:
             bundle = self._cut(int(room_entries))
         count, cost = bundle.entry_count, bundle.cost_bytes
@@ -479,7 +483,7 @@ class Lane:
         return bundle
 
     def _cut(self, count: int) -> Aggregate:
-        """Cut the first records off the next bundle, and return them as a bundle of their own."""
+        """Cut the first records off the next bundle, and return them as a separate bundle."""
         due_at, _, bundle = self._queue.popleft()
         first = repacked(bundle.records[:count], due_at, bundle)
         rest = repacked(bundle.records[count:], due_at, bundle, count)
@@ -488,7 +492,9 @@ class Lane:
         return first
 
     def _is_busy(self) -> bool:
-        """Whether the next aggregate must wait for an earlier one: to keep the order (P9), or as a trial (P5)."""
+        """Whether the next aggregate must wait for an earlier one: to keep the order (P9), or because the circuit is
+        open and only one aggregate at a time may be sent (P5).
+        """
         return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
@@ -507,7 +513,7 @@ class Lane:
         return self._backoff.failures >= TRIP
 
     def handle_success(self, now: Instant) -> None:
-        """Note that the shard stored an entry. A current pause goes on, because other, refused entries caused it."""
+        """Called when the shard stored an entry. A current pause continues, because refused entries caused it."""
         if self._backoff.failures:
             self._backoff.reset()
         if self.share < 1.0:
@@ -560,7 +566,7 @@ class Lane:
 
 @final
 class Shipment(NamedTuple):
-    """An aggregate that was taken out of its lane to be sent, together with the lane."""
+    """An aggregate that was taken out of its lane to be sent, and the lane."""
 
     aggregate: Aggregate
     lane: Lane

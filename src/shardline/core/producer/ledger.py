@@ -13,8 +13,9 @@ Invariants:
 from collections import deque
 from typing import NamedTuple, final
 
+from shardline._speedups import twin
 from shardline.codec.shapes import PutRecordsResult
-from shardline.core.clock import NEVER, Instant
+from shardline.core.clock import Instant
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import (
@@ -39,9 +40,29 @@ class Landed(NamedTuple):
     """When the oldest of these records would have expired: the time of its put plus ``record_ttl``."""
 
 
+@twin
+def settle_delivered(records: list[BufferedRecord], landing: Landing, finished: deque[BufferedRecord], /) -> int:
+    """Settle the records of an aggregate as delivered, and append those with waiters to ``finished``.
+
+    Returns how many records there are.
+    """
+    place = 0
+    for record in records:
+        assert record.ending is None, "P1: a record ends once"
+        record.place = place
+        record.data = None
+        # The ending is set after the other fields, because another thread may be waiting for the ending. It is set
+        # before the waiters are read, so that a thread that starts to wait at this moment is not forgotten.
+        record.ending = landing
+        if record.waiters is not None:
+            finished.append(record)
+        place += 1
+    return place
+
+
 @final
 class Ledger:
-    """Sets the ending of each record, and counts the records."""
+    """Sets the ``ending`` of each record, and counts the records."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -66,23 +87,12 @@ class Ledger:
 
     def deliver(self, aggregate: Aggregate, landing: Landing) -> None:
         """Settle all records of an aggregate as delivered."""
-        finished = self.finished
-        place = 0
-        for record in aggregate.records:
-            assert record.ending is None, "P1: a record ends once"
-            record.place = place
-            record.data = None
-            # The ending is set after the other fields, because another thread may be waiting for the ending. It is set
-            # before the waiters are read, so that a thread that starts to wait at this moment is not forgotten.
-            record.ending = landing
-            if record.waiters is not None:
-                finished.append(record)
-            place += 1
-        self._intake.release(place, aggregate.payload_bytes)
-        self.delivered_records += place
+        count = settle_delivered(aggregate.records, landing, self.finished)
+        self._intake.release(count, aggregate.payload_bytes)
+        self.delivered_records += count
         self.delivered_bytes += aggregate.payload_bytes
         if self._is_observed:
-            self._note_landed(landing.shard_id, place, aggregate.payload_bytes, aggregate.records[0])
+            self._note_landed(landing.shard_id, count, aggregate.payload_bytes, aggregate.records[0])
 
     def deliver_alone(
         self, bundle: Aggregate, results: list[PutRecordsResult], shard_id: str | None, sent: Sent
@@ -128,12 +138,12 @@ class Ledger:
         self._is_observed = True
 
     def take_landed(self) -> dict[str, Landed]:
-        """Return the counts of the records that were delivered since the last call, by shard."""
+        """Return the counts of the records that have been delivered since the last call, by shard."""
         landed, self._landed = self._landed, {}
         return landed
 
     def note_retried(self, records: int, code: str) -> None:
-        """Count records that are sent again."""
+        """Count records that are sent again, by the code of the error."""
         self.retried_records += records
         self.retries_by_code[code] = self.retries_by_code.get(code, 0) + records
 
@@ -171,6 +181,9 @@ class Ledger:
 
     def _note_landed(self, shard_id: str, records: int, size_bytes: int, first: BufferedRecord) -> None:
         """Add records to the count for a shard. ``first`` is the oldest of them: aggregates are filled in order."""
-        known = self._landed.get(shard_id) or Landed(0, 0, NEVER)
-        oldest = min(known.expires_at, first.expires_at)
-        self._landed[shard_id] = Landed(known.records + records, known.payload_bytes + size_bytes, oldest)
+        expires_at = first.expires_at
+        known = self._landed.get(shard_id)
+        if known is not None:
+            records, size_bytes = known.records + records, known.payload_bytes + size_bytes
+            expires_at = min(known.expires_at, expires_at)
+        self._landed[shard_id] = Landed(records, size_bytes, expires_at)

@@ -27,6 +27,7 @@ from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, Strea
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.failures import Failure, FailureKind
+from shardline.core.producer.aggregate import entries_of
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.intake import Intake, round_limits
 from shardline.core.producer.isolation import Isolation
@@ -131,7 +132,7 @@ class ProducerMachine:
     # ---- outputs
 
     def poll_put(self, now: Instant) -> "tuple[int, PutRecords] | None":
-        """Return the next PutRecords to send, and the number to pass to ``handle_put`` with the answer."""
+        """Return the next PutRecords request, and the number to pass to ``handle_put`` together with the answer."""
         self._advance(now)
         self._set_marks()
         if not self._facts.answered and now < self._blind_at:
@@ -140,13 +141,14 @@ class ProducerMachine:
         if group is None:
             return None
         aggregates = [aggregate for aggregate, _ in group.shipments]
-        entries = [entry for sent in aggregates for entry in (sent.entries() if sent.separate else (sent.entry(),))]
+        entries = entries_of(aggregates)
         size = sum([aggregate.cost_bytes for aggregate in aggregates])
         self._flight_count += 1
         self._entries_sent += len(entries)
         self._request_bytes += size
         self._note_rates(now)
         self._router.judge_cache(self.intake.reserved_records)
+        self._facts.note_sent(now)
         self._flights[self._flight_count] = Flight(group, now, now + self.ledger.wall_offset, size)
         return self._flight_count, PutRecords(self._stream, entries)
 
@@ -217,6 +219,8 @@ class ProducerMachine:
         refusal = self._facts.headers_refusal
         self.intake.headers_refusal = self._config.headers_refusal or refusal
         self._retries.heed_stream(refusal, now, may_aggregate=not self._facts.channels)
+        if not self._facts.may_aggregate:
+            self._retries.recall_aggregates(now)
         if self._facts.recreated:
             # The shards of the new stream may have the old ids. Until the new shards are listed, no landing counts as
             # predicted.
@@ -268,7 +272,7 @@ class ProducerMachine:
             requests_per_second=self._request_rate.per_second(self._flight_count, now),
         )
 
-    # ---- inside
+    # ---- internal
 
     def _note_rates(self, now: Instant) -> None:
         self._put_rate.note(self.intake.reserved_records, now)
@@ -277,7 +281,7 @@ class ProducerMachine:
         self._request_rate.note(self._flight_count, now)
 
     def _measure(self, now: Instant) -> None:
-        """Emit the state of the producer."""
+        """Emit a ``ProducerMeasured`` event with the current state of the producer."""
         self._measure_at = now + MEASURE_INTERVAL
         stats = self.stats(now)
         self.ledger.events.append(
@@ -298,7 +302,7 @@ class ProducerMachine:
         return NEVER
 
     def _check_intake(self, now: Instant) -> bool:
-        """Note when the records in the intake are due. Returns whether to sort them into lanes now."""
+        """Find out when the records in the intake are due. Returns whether to sort them into lanes now."""
         records = len(self.intake.records)
         if not records:
             return False
@@ -366,7 +370,7 @@ class ProducerMachine:
         if not self._backlog and self._check_intake(now):
             self._backlog = len(self.intake.records)
         if self._backlog:
-            # A remainder of at most half a slice is sorted, too. So one poll usually sorts a whole round and the
+            # A remainder of at most half a slice is also sorted. So one poll usually sorts a whole round and the
             # records that were put while the host woke up.
             count = self._slice_records if self._backlog > 1.5 * self._slice_records else self._backlog
             self._backlog -= count
@@ -432,7 +436,7 @@ class ProducerMachine:
     def _forget_stream(self, now: Instant) -> None:
         """Drop the map and the summary and read both again, because the stream is missing or was re-created."""
         if self._map.snapshot is None and not self._router.lanes:
-            return  # both were dropped already, and another reset would cancel their backoff
+            return  # both have already been dropped, and another reset would cancel their backoff
         self._map.reset(now)
         self._facts.reset(now)
         self._router.forget_predictions()

@@ -4,7 +4,7 @@ Invariants:
 
 - A config is always valid, and never changes. A wrong value raises a ``UsageError`` that names the field, the value and
   the allowed values.
-- The default rates are the service's own limits per shard.
+- The default rates are the service's own limits per shard. The limits of an aggregate are also in ``model/limits.py``.
 """
 
 from dataclasses import dataclass, field, fields
@@ -15,6 +15,10 @@ from shardline.core.producer.kpl_properties import translate
 from shardline.core.setting_checks import check_choice, check_number
 from shardline.errors import UsageError
 from shardline.model.limits import (
+    AGGREGATE_DEFAULT_MAX_BYTES,
+    AGGREGATE_DEFAULT_MAX_COUNT,
+    AGGREGATE_HIGHEST_MAX_BYTES,
+    AGGREGATE_LOWEST_MAX_BYTES,
     KIB,
     MIB,
     PUT_RECORDS_MAX_BYTES,
@@ -36,7 +40,7 @@ FORCE: Final = "force"
 
 
 def _setting(default: Any, lowest: float, highest: float, about: str, *, optional: bool = False) -> Any:
-    """Return a field for a number in a range. A field with a float default accepts whole numbers, too."""
+    """Return a field for a number in a range. A field with a float default also accepts whole numbers."""
     whole = not isinstance(default, float) and (default is not None or optional)
     rules = {"lowest": lowest, "highest": highest, "whole": whole, "optional": optional, "about": about}
     return field(default=default, metadata=rules)
@@ -89,10 +93,17 @@ class ProducerConfig:
         },
     )
     aggregate_max_bytes: int = _setting(
-        51_200, 64, RECORD_HIGHEST_MAX_BYTES - KIB, "The size at which an aggregate or a packed record is full."
+        AGGREGATE_DEFAULT_MAX_BYTES,
+        AGGREGATE_LOWEST_MAX_BYTES,
+        AGGREGATE_HIGHEST_MAX_BYTES,
+        "The size at which an aggregate or a packed record is full.",
     )
     aggregate_max_count: int | None = _setting(
-        None, 1, _MANY, "The number of records at which an aggregate or a packed record is full.", optional=True
+        AGGREGATE_DEFAULT_MAX_COUNT,
+        1,
+        _MANY,
+        "The number of records at which an aggregate or a packed record is full.",
+        optional=True,
     )
     request_max_entries: int = _setting(
         PUT_RECORDS_MAX_ENTRIES, 1, PUT_RECORDS_MAX_ENTRIES, "The number of entries at which a request is full."
@@ -208,5 +219,5 @@ class ProducerConfig:
 
     @property
     def known_record_max_bytes(self) -> int:
-        """The limit for a record's size that applies until the stream's summary was read."""
+        """The limit for the size of a record that applies until the stream's summary has been read."""
         return RECORD_DEFAULT_MAX_BYTES if self.record_max_bytes is None else self.record_max_bytes

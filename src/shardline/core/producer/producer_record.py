@@ -9,11 +9,14 @@ Invariants:
 - The attempt history is bounded. It always contains the first and the last attempts.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal, final
 
 import msgspec
 
+from shardline._speedups import twin
 from shardline.core.clock import Instant
+from shardline.core.producer.verdicts import WRONG_SHARD
 
 INVALID: Final = "InvalidRecord"
 """The code of records that ``put_many`` refused because they are invalid."""
@@ -123,7 +126,7 @@ class Landing(msgspec.Struct, frozen=True, gc=False):
 
     shard_id: str
     sequence_number: str
-    """The sequence number of the aggregate. Empty for a bundle, whose records have sequence numbers of their own."""
+    """The sequence number of the aggregate. Empty for a bundle, whose records have their own sequence numbers."""
     sent: Sent
     """The times of the attempt that succeeded."""
 
@@ -136,13 +139,16 @@ class History(msgspec.Struct, frozen=True, gc=False):
     kept: tuple[Attempt, ...]
     maybe_stored: bool = False
     """Whether any attempt may have stored the record, including attempts that are not kept."""
+    wrong_landings: int = 0
+    """How many attempts stored the record in a wrong shard (P4), including attempts that are not kept."""
 
     def then(self, attempt: Attempt) -> "History":
         """Return this history with one more attempt."""
         kept = self.kept
         if len(kept) == _KEPT_ATTEMPTS:
             kept = kept[: _KEPT_ATTEMPTS // 2] + kept[_KEPT_ATTEMPTS // 2 + 1 :]
-        return History(self.count + 1, (*kept, attempt), self.maybe_stored or attempt.maybe_stored)
+        wrong_landings = self.wrong_landings + (attempt.code == WRONG_SHARD)
+        return History(self.count + 1, (*kept, attempt), self.maybe_stored or attempt.maybe_stored, wrong_landings)
 
 
 _NO_ATTEMPTS: Final = History(0, ())
@@ -150,8 +156,8 @@ _NO_ATTEMPTS: Final = History(0, ())
 
 @final
 class OptionalTags(bytes):
-    """The encoded headers of a trace. If they cannot be sent, the record is sent without them, because no caller passed
-    them.
+    """The encoded headers of a trace. No caller passed these headers, so if they cannot be sent, the record is sent
+    without them.
     """
 
 
@@ -206,6 +212,14 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
         return Receipt(landing.shard_id, number, index, whole.kept, whole.count)
 
 
+@twin
+def bind_record(record_type: type[BufferedRecord], /) -> None:
+    """Pass the positions of a record's fields to the compiled form. The pure form does not need them."""
+
+
+bind_record(BufferedRecord)
+
+
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:
     """Add a failed attempt to the history of each record. Consecutive records that share a history keep sharing it."""
     old: History | None = None
@@ -222,6 +236,16 @@ def payload_bytes(record: BufferedRecord) -> int:
     data = record.data
     assert data is not None, "a delivered record takes no room"
     return len(data) + (len(record.key) if record.key is not None else 0) + len(record.tags)
+
+
+@twin
+def date_records(records: Sequence[BufferedRecord], expires_at: Instant, /) -> int:
+    """Set the expiry time of each record in a list, and return the room that the records take in the buffer."""
+    size = 0
+    for record in records:
+        record.expires_at = expires_at
+        size += payload_bytes(record)
+    return size
 
 
 def undelivered(record: BufferedRecord, code: str, message: str, last: Attempt | None = None) -> Undelivered:

@@ -29,12 +29,12 @@ class Readiness:
         """Why the last ListShards failed. ``None`` if the request succeeded."""
 
     def handle_listing(self, failure: Failure | None, *, has_map: bool) -> None:
-        """Note the answer to a ListShards. ``failure`` is ``None`` if the request succeeded."""
+        """Handle the answer to a ListShards. ``failure`` is ``None`` if the request succeeded."""
         self.failure = failure
         self._has_map = has_map
 
     def handle_summary(self, failure: Failure | None) -> None:
-        """Note the answer to a DescribeStreamSummary. ``failure`` is ``None`` if the request succeeded."""
+        """Handle the answer to a DescribeStreamSummary. ``failure`` is ``None`` if the request succeeded."""
         self._summary = failure
         self._has_summary = failure is None
 

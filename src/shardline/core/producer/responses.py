@@ -49,7 +49,7 @@ from shardline.core.producer.verdicts import (
     judge_refused,
     judge_request,
 )
-from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered
+from shardline.core.producer_events import RecordsDelivered, RecordsRetried, RequestAnswered, ShardDelivery
 from shardline.model.hashing import HashRange
 
 PARKING_TIMEOUT: Final = 1.0  # how long an aggregate may wait for a map that explains where it landed, in seconds
@@ -122,6 +122,8 @@ class ResponseHandler:
             answer = _without_contradictions(answer)
         refused = entries
         part = flight.group.part
+        events = self._ledger.events
+        before = len(events)
         # Before the records of this part are queued again, later parts of the same lanes are taken back, so that the
         # later parts do not overtake these records (P9).
         if part is not None and self._config.ordered and not _needs_no_resend(shipments, answer):
@@ -136,9 +138,8 @@ class ResponseHandler:
         code = answer.code if isinstance(answer, Failure) else None
         self._ledger.failed_requests += code is not None
         duration, started_at = now - flight.started_at, flight.wall_started_at
-        self._ledger.events.append(
-            RequestAnswered(entries, records, flight.size_bytes, duration, refused, code, started_at)
-        )
+        # The event of the request precedes the events about its records.
+        events.insert(before, RequestAnswered(entries, records, flight.size_bytes, duration, refused, code, started_at))
         if self._config.ordered:
             for aggregate, lane in shipments:
                 lane.handle_ended(aggregate.records)
@@ -216,10 +217,18 @@ class ResponseHandler:
         return refused
 
     def _emit_delivered(self, now: Instant) -> None:
-        """Emit one event per shard for the records that were delivered since the last call."""
-        for shard_id, (records, payload_bytes, expires_at) in self._ledger.take_landed().items():
-            latency = max(0.0, now - (expires_at - self._config.record_ttl))
-            self._ledger.events.append(RecordsDelivered(records, payload_bytes, shard_id, latency))
+        """Emit an event for the records that have been delivered since the last call."""
+        landed = self._ledger.take_landed()
+        if landed:
+            ttl = self._config.record_ttl
+            shards = [
+                ShardDelivery(shard_id, records, payload_bytes, max(0.0, now - (expires_at - ttl)))
+                for shard_id, (records, payload_bytes, expires_at) in landed.items()
+            ]
+            records = sum([shard.records for shard in shards])
+            payload_bytes = sum([shard.payload_bytes for shard in shards])
+            latency = max([shard.latency for shard in shards])
+            self._ledger.events.append(RecordsDelivered(records, payload_bytes, latency, tuple(shards)))
 
     def _settle_separate(
         self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
@@ -229,7 +238,7 @@ class ResponseHandler:
         others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
             lane.handle_success(now)
-        # The bundle is settled, and each remaining record becomes a shipment of its own, which is settled below.
+        # The bundle is settled, and each remaining record becomes a separate shipment, which is settled below.
         lane.note_settled(1 - len(others))
         for place in others:
             alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
@@ -290,7 +299,9 @@ class ResponseHandler:
             self._send_again(landed, now)
 
     def _note_recreated_shard(self, landed: _Parked, now: Instant) -> None:
-        """Drop the map, because the stream was re-created: the entry landed in another shard with the predicted id."""
+        """Drop the map, because the stream was re-created: the entry landed in a different shard that has the predicted
+        id.
+        """
         lane = landed.shipment.lane
         lane.predicted = ""
         if not lane.vanished:
@@ -360,6 +371,8 @@ class ResponseHandler:
             note_attempt(aggregate.records, attempt)
         if rule.action is Action.BISECT and self._retries.ending is None:
             self._isolation.handle_refused(shipments, part, failure)
+            if not self._facts.may_aggregate:  # found out while the request was in flight
+                self._retries.recall_aggregates(now)
             return
         if part is not None and rule is Rules.REQUEST_INVALID_ALONE:
             self._isolation.handle_found(part, failure)
@@ -403,7 +416,7 @@ def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Fai
 
 
 def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
-    """Whether an entry is in the lane's own shard, and not in the shard of the same id of a re-created stream."""
+    """Whether an entry landed in the lane's own shard, and not in a re-created stream's shard with the same id."""
     number, numbers = result.sequence_number, lane.numbers
     if number is None or result.shard_id != lane.predicted:
         return False

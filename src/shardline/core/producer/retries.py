@@ -6,7 +6,7 @@ Invariants:
 
 - P1: every record that is passed to this module fails, or is in a lane again.
 - P8: the router chooses a lane again for the keyless records of a refused entry.
-- P4: a record that landed out of range twice becomes an entry of its own, which is delivered wherever it lands. So no
+- P4: a record that landed out of range twice becomes a separate entry, which is delivered wherever it lands. So no
   record is stored more than three times because the map is wrong.
 - A record with headers fails as soon as it is known that the stream must not get aggregates, because the record cannot
   be sent without its headers. A record that is in flight at this time is delivered if it is stored where every reader
@@ -30,7 +30,6 @@ from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import Attempt, BufferedRecord, OptionalTags
 from shardline.core.producer.router import Router
-from shardline.core.producer.verdicts import WRONG_SHARD
 from shardline.core.producer_events import RecordsRetried
 
 EXPIRED: Final = "Expired"
@@ -166,7 +165,7 @@ class Retries:
     # ---- parts of refused requests
 
     def expire_isolated(self, now: Instant) -> None:
-        """Fail the expired records in parts of refused requests. The reason of each failure is that of the refusal."""
+        """Fail the expired records in parts of refused requests. Each record fails with the reason of the refusal."""
         if self._isolation.expires_at() <= now:
             self._isolation.filter_waiting(lambda shipment, family: self._without_expired(shipment, family, now))
 
@@ -204,6 +203,15 @@ class Retries:
                 lane.requeue(aggregate)
         self._route(homeless, now)
 
+    def recall_aggregates(self, now: Instant) -> None:
+        """Move the waiting parts of lanes back if a part holds an aggregate, because the stream must get no aggregates.
+
+        The records are then sent one per entry. If they are refused again, they are isolated without aggregates.
+        """
+        if self._config.packing is None:  # a pack is not an aggregate
+            shipments = self._isolation.shipments()
+            self.recall({lane for aggregate, lane in shipments if _is_aggregate(aggregate)}, now)
+
     # ---- a lower record limit
 
     def enforce_limit(self, max_bytes: int, now: Instant) -> None:
@@ -214,7 +222,7 @@ class Retries:
         self._fail_waiting(lambda records: self._fail_larger(records, max_bytes), now)
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
-        """Fail those records, not yet in a lane, that exceed ``max_bytes``. Returns the other records."""
+        """Fail the records that exceed ``max_bytes``. Returns the other records. None of them is in a lane yet."""
         self._fail_larger(records, max_bytes)
         return [record for record in records if record.ending is None]
 
@@ -407,10 +415,13 @@ def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
     return not aggregate.separate and not lane.aggregates
 
 
+def _is_aggregate(aggregate: Aggregate) -> bool:
+    return not aggregate.separate and len(aggregate.records) > 1
+
+
 def landed_wrong_twice(record: BufferedRecord) -> bool:
     """Whether the record was stored twice in shards that its hash key may not belong to."""
-    history = record.history
-    return history is not None and [attempt.code for attempt in history.kept].count(WRONG_SHARD) > 1
+    return record.history is not None and record.history.wrong_landings > 1
 
 
 def ids_of(lanes: list[Lane]) -> tuple[str, ...]:

@@ -6,14 +6,15 @@ Invariants:
 - P8: a keyless record goes to the healthiest lane, judged by load and recent failures. Further keyless records go to
   the same lane until its aggregate is sealed. The choice is made again for every retry. A record with a key never
   changes its key.
-- There is one lane for each shard of the newest snapshot. A lane that vanished is remembered, for P9, until all
-  aggregates that it sent are settled.
+- There is one lane for each shard of the newest snapshot. A lane whose shard is no longer in the map is remembered
+  until all aggregates that it sent are settled, because later records of the same keys must wait for them (P9).
 """
 
 from bisect import bisect_left
 from enum import IntEnum
-from typing import Final, final
+from typing import Final, Protocol, final
 
+from shardline._speedups import twin
 from shardline.core.backoff import Chance
 from shardline.core.clock import Instant
 from shardline.core.producer.aggregate import digest_of
@@ -24,10 +25,10 @@ from shardline.core.producer.shard_map import Snapshot
 from shardline.model.hashing import hash_digest_of, md5_of_key
 from shardline.model.limits import KIB
 
-# The largest number of keys whose lanes are remembered. A look-up takes a third of the time of hashing the key.
+# The largest number of keys whose lanes are remembered. A lookup takes a third of the time of hashing the key.
 _CACHE_MAX: Final = 16_384
-_CACHE_TRIAL: Final = 1_024  # the number of keys in the cache during a trial, and of look-ups that a trial counts
-_CACHE_LIFE: Final = 1 << 20  # the number of look-ups after which the cache is emptied and tried again
+_CACHE_TRIAL: Final = 1_024  # the number of keys in the cache during a trial, and of lookups that a trial counts
+_CACHE_LIFE: Final = 1 << 20  # the number of lookups after which the cache is emptied and tried again
 _COMPARE_ALL_MAX: Final = 16  # up to this many lanes, the healthiest is found by comparing all, otherwise a sample
 _SAMPLE: Final = 8
 
@@ -37,11 +38,27 @@ LaneRecords = tuple[Lane, list[BufferedRecord]]
 
 @final
 class _Cache(IntEnum):
-    """What happens to a key that is not in the cache?"""
+    """The action of the cache for a key that it does not contain."""
 
     LEFT_ALONE = 0  # nothing happens: the cache is full, or is kept empty because it saves no time
     FILLING = 1  # the key is added
     ON_TRIAL = 2  # the miss is counted
+
+
+class LaneTable(Protocol):
+    """The hash ranges of the lanes, in the compiled form."""
+
+    def sort(
+        self, records: list[BufferedRecord], /
+    ) -> tuple[list[tuple[int, list[BufferedRecord]]], list[BufferedRecord]]:
+        """Group records by the numbers of their lanes, and return those without a key apart."""
+        ...
+
+
+@twin
+def make_lane_table(endings: tuple[bytes, ...], /) -> LaneTable | None:  # noqa: ARG001 - the compiled form needs it
+    """Return the compiled table of the lanes that end at these hash keys. ``None`` in the pure form."""
+    return None
 
 
 @final
@@ -52,6 +69,7 @@ class Router:
         self._config = config
         self._rng = rng
         self._endings: tuple[bytes, ...] = ()
+        self._table: LaneTable | None = None  # sorts all records of a round in one call; only in the compiled form
         # Maps the first byte of a hash to a lane, if all hashes with this byte belong to the same lane. Otherwise the
         # next four bits are looked up. Only if these do not decide either is the lane found by bisection.
         self._by_first_byte: list[Lane | None] = []
@@ -99,6 +117,9 @@ class Router:
         """
         if not self._endings:
             return [], records
+        if self._table is not None:
+            by_lane, keyless = self._table.sort(records)
+            return [(self.lanes[number], group) for number, group in by_lane], keyless
         known, by_first_byte, by_twelve_bits = self._lane_by_key, self._by_first_byte, self._by_twelve_bits
         others: list[BufferedRecord] = []
         for record in records:
@@ -132,8 +153,8 @@ class Router:
     def judge_cache(self, routed: int) -> None:
         """Decide from time to time whether the cache of keys saves time. ``routed`` counts the records routed so far.
 
-        A small cache is tried first. If most look-ups hit, the cache may grow. If most look-ups miss, as with keys that
-        never repeat, the cache stays empty for a while. After ``_CACHE_LIFE`` look-ups the trial is repeated, because
+        A small cache is tried first. If most lookups hit, the cache may grow. If most lookups miss, as with keys that
+        never repeat, the cache stays empty for a while. After ``_CACHE_LIFE`` lookups the trial is repeated, because
         other keys may have become frequent.
         """
         looked_up = routed - self._counted_from
@@ -169,7 +190,7 @@ class Router:
     def install(
         self, snapshot: Snapshot | None, now: Instant, *, may_predict: bool = True
     ) -> tuple[list[Lane], list[Lane]]:
-        """Replace the map by a newer one, or remove it if ``snapshot`` is ``None``.
+        """Replace the map with a newer one, or remove the map if ``snapshot`` is ``None``.
 
         Returns the lanes that were added and the lanes that were removed. The caller moves the unsent records of the
         removed lanes.
@@ -188,6 +209,7 @@ class Router:
         for lane, numbers in zip(self.lanes, () if snapshot is None else snapshot.numbers, strict=True):
             lane.numbers = numbers
         self._endings = () if snapshot is None else snapshot.endings
+        self._table = make_lane_table(self._endings)
         self._by_first_byte = self._lanes_by_prefix(8)
         by_twelve_bits = self._lanes_by_prefix(12)
         self._by_twelve_bits = [by_twelve_bits[at : at + 16] for at in range(0, len(by_twelve_bits), 16)]
@@ -226,14 +248,14 @@ class Router:
             lane.max_bytes = self._aggregate_max_bytes
 
     def tell_ttls_apart(self) -> None:
-        """Make every lane respect the records' own TTLs, because some records have one."""
+        """Make every lane respect the TTLs of single records, because some records have their own TTL."""
         if not self._ttls_differ:
             self._ttls_differ = True
             for lane in self.all_lanes():
                 lane.ttls_differ = True
 
     def forget_predictions(self) -> None:
-        """Count no landing as predicted, because the stream may have been re-created with the same shard ids."""
+        """Stop counting landings as predicted, because the stream may have been re-created with the same shard ids."""
         for lane in self.lanes:
             lane.predicted = ""
 

@@ -122,7 +122,7 @@ class ShardMap:
             now: the current time.
 
         Returns:
-            Whether a refresh was started, because the map did not contain the change yet.
+            Whether a refresh has been started because the map did not contain the change yet.
         """
         if self.state is not MapState.READY or seen_at <= self.updated_at:
             return False
@@ -139,11 +139,13 @@ class ShardMap:
             self._wanted_at = now + self._stale_backoff.next_delay()
 
     def is_expected_by(self, until: Instant) -> bool:
-        """Whether a newer map may arrive by ``until``: a refresh is in progress or planned, and the last succeeded."""
+        """Whether a newer map may arrive by ``until``: a refresh is in progress or planned, and the last refresh
+        succeeded.
+        """
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
 
     def note_foreign_number(self, shard_id: str, numbers: NumberRange) -> None:
-        """Note that an entry in this shard got a sequence number that is not one of ``numbers``."""
+        """Called when an entry in this shard got a sequence number outside ``numbers``, the shard's range."""
         self._foreign_numbers.append((shard_id, numbers))
 
     def reset(self, now: Instant) -> None:
@@ -157,7 +159,7 @@ class ShardMap:
         self.updated_at = -NEVER
 
     def poll_request(self, now: Instant) -> ListShards | None:
-        """Return the request for the next page, if it is to be sent now."""
+        """Return the request for the next page, if it should be sent now."""
         if self._in_flight or now < self._wanted_at:
             return None
         self._in_flight = True

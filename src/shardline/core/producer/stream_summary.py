@@ -2,6 +2,8 @@
 
 The producer reads the stream's summary (DescribeStreamSummary) when it starts and when no map explains where entries
 landed. Under AUTO record distribution, or if the stream has channels, it also reads the summary every minute.
+Otherwise, a producer that aggregates reads the summary again with the first request after ``_REVISIT_INTERVAL``,
+because there is no other sign of a stream's first channel.
 
 Invariants:
 
@@ -43,6 +45,7 @@ from shardline.model.stream import StreamRef
 _AUTO: Final = "AUTO"
 _DELETING: Final = "DELETING"
 _RECHECK_INTERVAL: Final = 60.0  # seconds between two requests while AUTO or channels forbid aggregates
+_REVISIT_INTERVAL: Final = 300.0  # seconds after which a producer that sends looks for the stream's first channel
 _LIMIT_PAUSE: Final = 10.0  # the shortest time between two requests because of refused large records, in seconds
 _UNEXPLAINED_MEMORY: Final = 60.0  # after this many seconds without unexplained landings, their backoff starts over
 
@@ -61,6 +64,7 @@ class StreamFacts:
         self._in_flight = False
         self._has_summary = False
         self._limit_read_at: Instant = -NEVER
+        self._revisit_at: Instant = NEVER
         self._created_at: float | None = None
         self.recreated = False
         """Whether the last summary showed that the stream was re-created."""
@@ -68,7 +72,8 @@ class StreamFacts:
         """Whether the last summary describes the stream that exists now, as far as we know."""
         self._is_outdated = False  # whether the request in flight was sent before ``reset``
         self.has_unexplained_landings = False
-        """Whether no map explains where some entries landed, and the summary that may explain it was not read yet."""
+        """Whether no map explains where some entries landed, and the summary that may explain it has not been read yet.
+        """
         self.answered = False
         """Whether any request has succeeded or failed since the start or the last ``reset``."""
         self.auto: bool = False
@@ -100,6 +105,11 @@ class StreamFacts:
         return None
 
     @property
+    def may_aggregate(self) -> bool:
+        """Whether the stream may get aggregates, as far as we know."""
+        return self.may_predict and not self.channels
+
+    @property
     def is_asking(self) -> bool:
         return self._in_flight or self._wanted_at != NEVER
 
@@ -116,6 +126,16 @@ class StreamFacts:
         """Request the summary, because a record was refused for its size: the stream's limit may have been lowered."""
         if self._has_summary and self._fixed_max_bytes is None and not self.is_asking:
             self._wanted_at = max(now, self._limit_read_at + _LIMIT_PAUSE)
+
+    def note_sent(self, now: Instant) -> None:
+        """Request the summary if the last one is old, because the stream may have its first channel by now.
+
+        Called when records are sent, so an idle producer makes no requests. DescribeStreamSummary is limited to 20
+        requests per second and account. The interval is long enough to stay below this limit even with a thousand
+        producers.
+        """
+        if now >= self._revisit_at and not self.is_asking:
+            self._wanted_at = now
 
     def reset(self, now: Instant) -> None:
         """Request the summary now, and do not rely on earlier summaries: the stream is missing or was re-created."""
@@ -159,6 +179,7 @@ class StreamFacts:
             self.may_predict = not auto
             self._note_channels(answer)
             self._wanted_at = now + _RECHECK_INTERVAL if auto or self.channels else NEVER
+            self._revisit_at = now + _REVISIT_INTERVAL if self._heeds_channels else NEVER
         return self.may_predict is not before
 
     def _note_channels(self, answer: StreamSummary) -> None:
@@ -185,6 +206,7 @@ class StreamFacts:
         if failure.retryable:
             self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
             return
+        self._revisit_at = NEVER
         is_missing = failure.kind is FailureKind.NOT_FOUND  # the stream may be created
         self._wanted_at = now + self._backoff.next_delay() if is_missing else NEVER
         self.is_current |= not is_missing

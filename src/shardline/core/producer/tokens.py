@@ -5,11 +5,11 @@ they are used.
 
 Invariants:
 
-- A take debits both balances or neither.
+- ``try_take`` debits both balances or neither.
 - A balance grows at its rate, up to its capacity, which is the amount that it gains in one second.
-- A take is admitted when both balances reach ``min(cost, capacity)``, and may leave a debt (P6). So an entry that costs
-  more than the capacity can still be sent, and the entries after it wait until the debt is paid.
-- A take is admitted at ``ready_at`` and not earlier, with a tolerance of a nanosecond or of the clock's resolution.
+- ``try_take`` succeeds when both balances reach ``min(cost, capacity)``, and may leave a debt (P6). So an entry that
+  costs more than the capacity can still be sent, and the entries after it wait until the debt is paid.
+- ``try_take`` succeeds at ``ready_at`` and not earlier, with a tolerance of a nanosecond or of the clock's resolution.
 """
 
 from math import ulp
@@ -62,7 +62,7 @@ class TokenBucket:
         return entries <= self._entry_rate and size <= self._byte_rate
 
     def ready_at(self, entries: float, size: float, now: Instant) -> Instant:
-        """Return when a take will be admitted, if no other take comes earlier."""
+        """Return when ``try_take`` will succeed for this cost, if no other entry is sent earlier."""
         self._grow(now)
         missing = (min(entries, self._entry_rate) - self._entries) / self._entry_rate
         missing_bytes = (min(size, self._byte_rate) - self._bytes) / self._byte_rate

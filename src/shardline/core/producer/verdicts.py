@@ -7,7 +7,8 @@ Invariants:
 
 - P4: an aggregate that landed in another shard than predicted is delivered only if every record in it belongs to that
   shard's range. A record that was sent alone is delivered wherever it landed.
-- P5: after a fatal failure (``failures``), the records fail at once. After any other, they are sent again later.
+- P5: after a fatal failure (see ``core/failures.py``), the records fail at once. After any other failure, they are
+  sent again later.
 - Exactly one rule applies to each answer.
 """
 
@@ -23,7 +24,7 @@ WRONG_SHARD: Final = "WrongShard"
 
 @final
 class Action(Enum):
-    """What happens to the records of an entry?"""
+    """The action for the records of an entry."""
 
     DELIVER = "delivered"
     RESEND = "sent again unchanged, after a pause"
@@ -35,14 +36,14 @@ class Action(Enum):
 
 @final
 class Rule(NamedTuple):
-    """One row of the table."""
+    """One row of the retry table: a case, and what follows from it."""
 
     when: str
     action: Action
     throttled: bool = False
-    """Whether the shard or the stream was overloaded, so that the lane lowers its rates."""
+    """Whether the shard or the stream was overloaded. If so, the lane lowers its rates."""
     stale_map: bool = False
-    """Whether the map contradicts the service, so that the map is read again."""
+    """Whether the map contradicts the service. If so, the map is read again."""
 
 
 @final
@@ -132,7 +133,7 @@ def judge_refused(result: PutRecordsResult, *, fail_if_throttled: bool) -> Rule:
 
 
 def judge_request(failure: Failure, record_count: int, *, keyless: bool, fail_if_throttled: bool) -> Rule:
-    """Return the rule for a request that failed as a whole. ``keyless``: whether some entries had no key."""
+    """Return the rule for a request that failed as a whole. ``keyless`` says whether some entries had no key."""
     if failure.code == COUNT_MISMATCH:
         return Rules.COUNT_MISMATCH
     if failure.kind is FailureKind.THROTTLED:

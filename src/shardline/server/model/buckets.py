@@ -31,7 +31,7 @@ class Bucket:
         return self._balance
 
     def allows(self, cost: float, now: float) -> bool:
-        """Return whether ``cost`` may pass."""
+        """Return whether a request with this cost is within the limit."""
         # A float near 2e9 seconds is exact only to 0.24 us. The amount that flows in during 0.4 us must not matter.
         return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
 

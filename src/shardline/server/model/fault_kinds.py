@@ -273,7 +273,9 @@ class _Substitute(_Answer):
 
 @final
 class Malformed(_Substitute, tag="malformed"):
-    """Answer with status 200 and this body (text, or bytes in base64). The request is carried out if ``handled``."""
+    """Answer with status 200 and this body (text, or bytes in base64). The request is carried out if ``handled`` is
+    true.
+    """
 
     body: str = '{"Records": [{"Sequence'
     body_base64: bytes | None = None
@@ -285,7 +287,7 @@ class Malformed(_Substitute, tag="malformed"):
 
 @final
 class Html(_Substitute, tag="html"):
-    """Answer with the HTML page of a proxy. The request is not carried out, unless ``handled``."""
+    """Answer with the HTML page of a proxy. The request is not carried out, unless ``handled`` is true."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 503
     handled: bool = False
@@ -343,7 +345,7 @@ class FanOutReset(_FanOut, tag="fan_out_reset"):
 
 @final
 class Chaos(FaultRule, tag="random"):
-    """Add a random mixture of faults, drawn from the seed. Each has a chance of up to ``intensity``."""
+    """Add a random mixture of faults, drawn from the seed. Each fault has a chance of up to ``intensity``."""
 
     intensity: Annotated[float, Meta(gt=0, le=1)] = 0.05
 

@@ -178,7 +178,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return {}
 
     def on_results(self) -> int:
-        """Return by how many the results of a PutRecords that the rule hits outnumber its entries. May be negative."""
+        """Return the number of results to add to the answer of a PutRecords that the rule hits. It may be negative."""
         return 0
 
     def on_reply(self, reply: ReplyPlan) -> None:
@@ -222,7 +222,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
 
 
 def _wrong_operation(rule: FaultRule) -> str | None:
-    """Return why one of the rule's operations is not allowed, or ``None`` if all are."""
+    """Return why one of the rule's operations is not allowed, or ``None`` if all are allowed."""
     usual = rule.usual
     for operation in sorted(rule.operations or ()):
         if operation not in INPUTS:

@@ -215,7 +215,7 @@ class Faults:
         return failed
 
     def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
-        """Return by how many the results of a PutRecords outnumber its entries. The number may be negative."""
+        """Return the number of results to add to the answer of a PutRecords. The number may be negative."""
         hits = self._hit_entries("on_results", stream, shards)
         return next((fault.rule.on_results() for fault, _ in hits), 0)
 
@@ -301,7 +301,7 @@ class Faults:
         where: Literal["before", "after"] = "before",
         **filters: Unpack[Filters],
     ) -> Fault:
-        """Delay answers."""
+        """Delay the answers to requests: see ``fault_kinds.Latency``."""
         return self._make(kinds.Latency, filters, seconds=seconds, where=where)
 
     def reset(self, where: Literal["before", "after", "inside"] = "before", **filters: Unpack[Filters]) -> Fault:

@@ -59,8 +59,8 @@ class Tokens:
     def read_iterator(self, text: str) -> IteratorToken | None:
         """Return the iterator, or ``None`` if the text is not one of this server's iterators.
 
-        AWS also accepts an iterator in quotes (recorded in LocalStack's test_kinesis.py): users who copy it from a JSON
-        answer into a shell command often pass the quotes, too.
+        AWS also accepts an iterator in quotes (recorded in LocalStack's test_kinesis.py): users who copy an iterator
+        from a JSON response into a shell command often copy the quotes with it.
         """
         if len(text) > 1 and text[0] == text[-1] == '"':
             text = text[1:-1]

@@ -340,7 +340,7 @@ def place_of(
     timestamp: float | None,
     operation: str,
 ) -> int:
-    """Return the place in a shard that a starting position means.
+    """Return the place in a shard that a starting position refers to.
 
     Raises:
         Refused: the position is invalid.

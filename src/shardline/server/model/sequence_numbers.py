@@ -52,7 +52,7 @@ class Numbering(NamedTuple):
         return head | number << 80 | second << 36 | self.shard_index << 4 | _VERSION
 
     def covers(self, parts: "Parts") -> bool:
-        """Return whether a number is from this shard, and not from a shard with the same index of a deleted stream."""
+        """Return whether a number is from this shard, and not from a deleted stream's shard with the same index."""
         return parts[:4] == (_VERSION, self.shard_index, self.began, self.digit)
 
 

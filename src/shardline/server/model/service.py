@@ -147,6 +147,6 @@ class Service:
         return stored
 
     def take_changed(self) -> set[str]:
-        """Return the names of the streams that were changed or deleted since the last call."""
+        """Return the names of the streams that have been changed or deleted since the last call."""
         changed, self.state.changed = self.state.changed, set()
         return changed

@@ -103,4 +103,4 @@ class ServiceSettings:
     delays: Delays = field(default_factory=Delays)
     on_demand_shards: int = 4
     empty_page_chance: float = 0.0
-    """The probability that GetRecords returns an empty page although there are more records, as AWS does at times."""
+    """The probability that GetRecords returns an empty page although there are more records, as AWS sometimes does."""

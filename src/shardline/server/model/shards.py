@@ -20,7 +20,7 @@ _INDEX_MAX: Final = (1 << 31) - 1
 
 @final
 class ServerShard:
-    """One shard of a stream."""
+    """One shard of a stream of the emulated service."""
 
     __slots__ = (
         "_iterator_calls", "_read_bytes", "_read_calls", "_write_bytes", "_write_records", "adjacent_parent_id",

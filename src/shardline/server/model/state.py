@@ -157,7 +157,7 @@ class ServiceState:
 
     @property
     def due_at(self) -> float:
-        """When ``advance`` has something to do next, if no request arrives earlier."""
+        """The next time at which ``advance`` has something to do, if no request arrives earlier."""
         if self.faults is None or not self.faults.for_time:
             return self._schedule.due_at
         planned = [fault.at for fault in list(self.faults.for_time.values())]
@@ -293,7 +293,7 @@ class ServiceState:
         return channel
 
     def serving(self, stream_name: str | None, stream_arn: str | None) -> ServerStream:
-        """Return the stream if it serves records."""
+        """Return the stream that a request names, if it serves records."""
         stream = self.find(stream_name, stream_arn)
         if stream.status not in _SERVING:
             raise not_found(f"Stream {stream.name} under account {self.settings.account_id} not found.")

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- At any time, the hash ranges of the open shards cover the ring without gaps or overlaps.
+- At any time, the hash ranges of the open shards cover all hash keys without gaps or overlaps.
 - An accepted change is carried out when its delay is over. Until then, the stream's status shows that a change is
   pending, and the old shards serve.
 - A record goes to the open shard whose range contains its hash key.
@@ -28,7 +28,8 @@ class Change(NamedTuple):
 
     ready_at: float
     kind: str
-    """``create``, ``split``, ``merge``, ``scale``, ``warm``, ``delete``, or ``settle``: only the status changes."""
+    """``create``, ``split``, ``merge``, ``scale``, ``warm``, ``delete``, or ``settle``, which changes only the status.
+    """
     shard_id: str = ""
     other_id: str = ""
     number: int = 0
@@ -37,7 +38,7 @@ class Change(NamedTuple):
 
 @final
 class ServerStream:
-    """One stream."""
+    """One stream of the emulated service."""
 
     def __init__(self, name: str, arn: str, limits: Limits, now: float, records_held: RecordCount) -> None:
         self.name = name
@@ -85,7 +86,7 @@ class ServerStream:
         return self.name
 
     def was_created_in(self, second: float) -> bool:
-        """Return whether a request with this StreamCreationTimestamp means this stream."""
+        """Return whether a request with this StreamCreationTimestamp refers to this stream."""
         return 0 <= second - self.creation_second < 1
 
     @property
@@ -102,7 +103,7 @@ class ServerStream:
 
     @property
     def due_at(self) -> float:
-        """When ``advance`` has something to do next."""
+        """The next time at which ``advance`` has something to do."""
         if self.is_deleted:
             return -inf
         return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
@@ -113,7 +114,7 @@ class ServerStream:
         self.pending = change
 
     def advance(self, now: float) -> None:
-        """Carry out the pending change if it is due, and remove expired records and shards now and then."""
+        """Carry out the pending change if it is due, and remove expired records and shards from time to time."""
         change = self.pending
         if change is not None and now >= change.ready_at:
             self.pending = None
@@ -236,7 +237,8 @@ class ServerStream:
         return self.add_shard(HashRange(shard.hash_range.start, adjacent.hash_range.end), now, shard, adjacent)
 
     def scale(self, count: int, now: float) -> None:
-        """Scale to ``count`` uniform shards, in one sweep over the ring, so that the shards get the same ids as on AWS.
+        """Scale to ``count`` uniform shards, in one sweep over all hash keys, so that the shards get the same ids as on
+        AWS.
 
         The sweep completes one new shard after the other, starting at the lowest hash key. It merges shards until they
         reach the end of the new shard, and splits the shard that reaches beyond it. From 4 to 3 shards, this leaves
@@ -282,11 +284,11 @@ def _closest(starts: list[int], wanted: int, close: int) -> int:
 
 
 def uniform_ranges(count: int) -> list[HashRange]:
-    """Divide the ring into ``count`` equal ranges. The last one gets the remainder."""
+    """Divide all hash keys into ``count`` equal ranges. The last range gets the remainder."""
     width = HASH_KEY_COUNT // count
     return ranges_from([width * part for part in range(count)])
 
 
 def ranges_from(starts: list[int]) -> list[HashRange]:
-    """Divide the ring into ranges with these starts."""
+    """Divide all hash keys into ranges with these starts."""
     return [HashRange(start, end - 1) for start, end in zip(starts, [*starts[1:], HASH_KEY_COUNT], strict=True)]

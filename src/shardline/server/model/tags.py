@@ -91,5 +91,5 @@ def _check_characters(texts: Iterable[str], failed: str) -> None:
 
 
 def stream_resource(state: ServiceState, stream_name: str) -> str:
-    """Return how messages name a stream."""
+    """Return the name of a stream as AWS's messages write it."""
     return f"stream {stream_name} under account {state.settings.account_id}"

@@ -13,7 +13,13 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from shardline.adapters.http import http2_connection
-from shardline.adapters.http.http2_connection import CONNECTION_WINDOW, FRAME_MAX, STREAM_WINDOW, Http2Connection
+from shardline.adapters.http.http2_connection import (
+    CONNECTION_WINDOW,
+    FRAME_MAX,
+    STREAM_WINDOW,
+    STREAM_WINDOW_MAX,
+    Http2Connection,
+)
 from shardline.codec.http1 import BODY_MAX_BYTES, HttpError
 
 HOST = "kinesis.example"
@@ -346,9 +352,28 @@ def test_a_stream_that_is_not_read_gets_no_more_than_its_window_and_holds_up_no_
     assert sent == len(slow.body) == STREAM_WINDOW
     peers.answer(other, bytes(10_000))
     assert other.complete
-    assert len(peers.ours.take(slow)) == STREAM_WINDOW
+    while len(slow.body) > 16_384:
+        peers.ours.take(slow)
+        peers.exchange()
+    assert peers.server.local_flow_control_window(slow.number) == 0
+    peers.ours.take(slow)
     peers.exchange()
-    assert peers.server.local_flow_control_window(slow.number) == STREAM_WINDOW
+    assert peers.server.local_flow_control_window(slow.number) == 2 * STREAM_WINDOW
+
+
+def test_the_window_of_a_stream_grows_while_its_caller_keeps_up(peers):
+    exchange = peers.open(whole=False)
+    peers.answer(exchange, end=False)
+    windows = []
+    for _ in range(5):
+        while room := peers.server.local_flow_control_window(exchange.number):
+            peers.server.send_data(exchange.number, bytes(min(room, 16_384)))
+            peers.ours.handle_data(peers.server.data_to_send(), peers.now)
+        windows.append(len(exchange.body))
+        while exchange.body:
+            peers.ours.take(exchange)
+        peers.exchange()
+    assert windows == [STREAM_WINDOW, 2 * STREAM_WINDOW, *[STREAM_WINDOW_MAX] * 3]
 
 
 def test_an_answer_as_a_whole_is_taken_as_it_arrives(peers):
@@ -374,7 +399,7 @@ def test_an_answer_in_chunks_may_be_wanted_as_a_whole_later(peers):
     peers.ours.want_whole(exchange)
     peers.ours.want_whole(exchange)
     peers.exchange()
-    assert peers.server.local_flow_control_window(exchange.number) == STREAM_WINDOW
+    assert peers.server.local_flow_control_window(exchange.number) == 2 * STREAM_WINDOW
 
 
 def test_a_server_that_sends_more_than_a_window(peers):

@@ -131,7 +131,7 @@ def test_a_missing_time_counts_as_the_oldest():
         b'{"shard_id":"s","counter":1,"checkpoint":""}',
         b'{"shard_id":"s","counter":1,"checkpoint":"12x"}',
         b'{"shard_id":"s","counter":1,"checkpoint":"AFTER_SEQUENCE_NUMBER"}',
-        b'{"shard_id":"s","counter":1,"checkpoint":"1","sub_sequence":-1}',
+        b'{"shard_id":"s","counter":1,"checkpoint":"1","sub_sequence":-2}',
         b'{"shard_id":"s","counter":1,"checkpoint":"1","hash_range":["5","4"]}',
         b'{"shard_id":"s","counter":1,"checkpoint":"1","pending":["x",0,null]}',
         b'{"shard_id":"s","counter":1,"checkpoint":"LATEST","checkpoint_at":-5}',

@@ -93,7 +93,7 @@ def test_the_kpl_counts_by_shard_on_request():
     shard = (*STREAM, ("ShardId", "shard-1"))
     assert values("kpl", PRODUCER, EXAMPLES[ev.RecordsDelivered], dimensions=shard) == {}
     split = values("kpl", PRODUCER, EXAMPLES[ev.RecordsDelivered], dimensions=shard, by_shard=True)
-    assert split["UserRecordsPut"] == 150
+    assert split["UserRecordsPut"] == 100
     retried = (*STREAM, ("ShardId", "shard-2"), ("ErrorCode", THROTTLED))
     assert values("kpl", PRODUCER, EXAMPLES[ev.RecordsRetried], dimensions=retried, by_shard=True)["ErrorsByCode"] == 50
 

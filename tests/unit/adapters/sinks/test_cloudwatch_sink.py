@@ -188,6 +188,15 @@ class CloudWatch(ThreadingHTTPServer):
     def data(self):
         return {datum["MetricName"]: datum for request in self.requests for datum in request["MetricData"]}
 
+    def total(self, name, dimensions):
+        """Return the sum of a metric over the data that have this number of dimensions."""
+        return sum(
+            datum["Value"]
+            for request in self.requests
+            for datum in request["MetricData"]
+            if datum["MetricName"] == name and len(datum["Dimensions"]) == dimensions
+        )
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -258,13 +267,13 @@ def test_requests_that_the_model_accepts(cloudwatch, names):
         consumer(event)
     assert sink.flush(20)
     expected = {
-        "shardline": ("Shardline", "ProducerDeliveredRecords", 150),
-        "kpl": ("KinesisProducerLibrary", "UserRecordsPut", 150),
-        "kcl": ("billing", "RecordsProcessed", 100),
+        "shardline": ("Shardline", "ProducerDeliveredRecords", 2, 150),
+        "kpl": ("KinesisProducerLibrary", "UserRecordsPut", 2, 150),
+        "kcl": ("billing", "RecordsProcessed", 2, 100),
     }
-    namespace, name, value = expected[names]
+    namespace, name, dimensions, value = expected[names]
     assert {request["Namespace"] for request in cloudwatch.requests} == {namespace}
-    assert cloudwatch.data[name]["Value"] == value
+    assert cloudwatch.total(name, dimensions) == value
     assert len({json.dumps(request) for request in cloudwatch.requests}) == len(cloudwatch.requests)
 
 
@@ -307,7 +316,7 @@ def test_an_unreachable_service_is_tried_again_and_the_backlog_is_bounded(cloudw
     sink = api_sink(cloudwatch)
     opened = sink.open(PRODUCER)
     for number in range(5):
-        opened(ev.RecordsDelivered(number + 1, 1, "shard-1", 0.1))
+        opened(ev.RecordsDelivered(number + 1, 1, 0.1, ()))
         assert not sink.flush(20)
     assert "dropped the oldest metrics" in caplog.text
     assert sink.flush(20)

@@ -18,7 +18,7 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "not you")
         (events.RecordsRetried(5, None, "Throttled", "a"), None, "Throttled"),
         (events.HandlingStopped("s-1", "4", 0, 3, 2, "KeyError", "m", "x"), "s-1", "KeyError"),
         (events.RequestAnswered(1, 1, 1, 0.1, 0, None), None, None),
-        (events.RecordsDelivered(1, 1, "s-1", 0.1), "s-1", None),
+        (events.RecordsHandedOut("s-1", 1), "s-1", None),
         (events.Stalled(2.0), None, None),
     ],
 )

@@ -147,7 +147,7 @@ def test_the_extra_of_a_record(written):
 
 def test_the_levels(written):
     delivered, lost, failed = (
-        events.RecordsDelivered(1, 1, "s-1", 0.1),
+        events.RecordsDelivered(1, 1, 0.1, ()),
         events.LeaseLost("s-1", ""),
         events.RecordsFailed(1, "", ""),
     )
@@ -162,14 +162,14 @@ def test_the_levels(written):
 def test_an_event_below_the_loggers_level_is_not_formatted(caplog, monkeypatch):
     caplog.set_level(logging.WARNING, "shardline.quiet")
     monkeypatch.setattr(logging.Logger, "makeRecord", None)
-    LogSink("shardline.quiet").open(SOURCE)(events.RecordsDelivered(1, 1, "s-1", 0.1))
+    LogSink("shardline.quiet").open(SOURCE)(events.RecordsDelivered(1, 1, 0.1, ()))
     assert caplog.records == []
 
 
 def test_the_logger_may_be_an_object_or_a_name(caplog):
     caplog.set_level(logging.INFO)
     for logger in (logging.getLogger("mine"), "mine"):
-        LogSink(logger).open(EventSource("producer", "orders"))(events.RecordsDelivered(1, 1, "s-1", 0.1))
+        LogSink(logger).open(EventSource("producer", "orders"))(events.RecordsDelivered(1, 1, 0.1, ()))
     assert [record.name for record in caplog.records] == ["mine", "mine"]
 
 

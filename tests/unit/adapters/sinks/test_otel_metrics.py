@@ -1,5 +1,6 @@
 """Which metrics does each event update, and with which attributes?"""
 
+import threading
 from typing import get_args
 
 import pytest
@@ -44,6 +45,10 @@ def collected(emitted, source, *, by_shard=False, close=False):
         metrics.update(event)
     if close:
         metrics.close()
+    return points_of(reader)
+
+
+def points_of(reader):
     data = reader.get_metrics_data()
     if data is None:
         return {}
@@ -88,7 +93,7 @@ LANES = tuple(
 )
 OF_PRODUCERS = [
     (
-        events.RecordsDelivered(40, 1_500, SHARD, 0.15),
+        events.RecordsDelivered(40, 1_500, 0.15, (events.ShardDelivery(SHARD, 40, 1_500, 0.15),)),
         points(
             ("shardline.producer.delivered.records", OF_PRODUCER, 40),
             ("shardline.producer.delivered.size", OF_PRODUCER, 1_500),
@@ -124,23 +129,73 @@ def test_events_of_producers(event, expected):
 
 
 def test_the_deliveries_of_a_request_to_many_shards_are_counted_once():
-    delivered = [events.RecordsDelivered(10, 100, f"shard-{place}", place / 10) for place in range(4)]
-    total = points(
+    shards = tuple(events.ShardDelivery(f"shard-{place}", 10, 100, place / 10) for place in range(4))
+    delivered = events.RecordsDelivered(40, 400, 0.3, shards)
+    assert collected([delivered], PRODUCER) == points(
         ("shardline.producer.delivered.records", OF_PRODUCER, 40),
         ("shardline.producer.delivered.size", OF_PRODUCER, 400),
         ("shardline.producer.delivery.duration", OF_PRODUCER, 0.3),
     )
-    assert collected(delivered, PRODUCER) == {}
-    answered = events.RequestAnswered(4, 40, 2_000, 0.02, 0, None, 1_700_000_000.0)
-    measured = events.ProducerMeasured(0, 0, 64_000, 0.0, 0, ())
-    for last in (answered, measured):
-        assert total.items() <= collected([*delivered, last], PRODUCER).items()
-    by_shard = collected(delivered, PRODUCER, by_shard=True)
+    by_shard = collected([delivered], PRODUCER, by_shard=True)
     assert sorted(
         (dict(attributes)[PARTITION], value)
         for (name, attributes), value in by_shard.items()
         if name.endswith(".duration")
     ) == [(f"shard-{place}", place / 10) for place in range(4)]
+
+
+def test_the_producers_of_a_stream_share_their_totals():
+    """Also after one of them was closed: a total that falls looks like a restart of the process."""
+    reader = InMemoryMetricReader()
+    instruments = Instruments(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"))
+    first, second = (EventMetrics(instruments, PRODUCER, by_shard=False) for _ in range(2))
+    for metrics in (first, first, second):
+        metrics.update(events.RecordsFailed(10, "Expired", "too old"))
+    first.close()
+    second.update(events.RecordsFailed(5, "Expired", "too old"))
+    found = points_of(reader)
+    assert (
+        found["shardline.producer.failed.records", frozenset((OF_PRODUCER | {"error.type": "Expired"}).items())] == 35
+    )
+
+
+def test_whole_numbers_stay_whole():
+    found = collected([events.RecordsHandedOut(SHARD, 100)] * 3, CONSUMER)
+    (total,) = found.values()
+    assert total == 300
+    assert isinstance(total, int)
+
+
+def test_threads_that_add_to_a_total_lose_nothing():
+    reader = InMemoryMetricReader()
+    instruments = Instruments(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"))
+    event = events.RecordsHandedOut(SHARD, 1)
+
+    def add():
+        metrics = EventMetrics(instruments, CONSUMER, by_shard=False)
+        for _ in range(5_000):
+            metrics.update(event)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(points_of(reader).values()) == [20_000]
+
+
+def test_few_sets_of_attributes_are_remembered_and_no_count_is_lost(monkeypatch):
+    monkeypatch.setattr("shardline.adapters.sinks.otel_metrics._KNOWN_MAX", 2)
+    reader = InMemoryMetricReader()
+    instruments = Instruments(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"))
+    metrics = EventMetrics(instruments, PRODUCER, by_shard=False)
+    for number in (*range(10), *range(10)):
+        metrics.update(events.RecordsFailed(1, f"code-{number}", "too old"))
+    assert len(metrics._known) <= 2
+    assert len(metrics._totals) <= 2
+    assert sorted((dict(attributes)["error.type"], value) for (_, attributes), value in points_of(reader).items()) == [
+        (f"code-{number}", 2) for number in range(10)
+    ]
 
 
 def of_error(error_type):

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from shardline.adapters.sinks.otel_sink import OpenTelemetrySink
 from shardline.errors import UsageError
-from shardline.events import EventSource, RequestAnswered
+from shardline.events import EventSource, PageRead, RequestAnswered
 from shardline.model.record import Record
 
 PRODUCER = EventSource("producer", "orders")
@@ -60,7 +60,8 @@ def test_without_providers_it_uses_the_global_ones():
 
 def test_an_event_becomes_metrics_and_a_span():
     world = World()
-    world.sink.open(PRODUCER)(ANSWERED)
+    opened = world.sink.open(PRODUCER)
+    opened(ANSWERED)
     assert "messaging.client.sent.messages" in world.metrics()
     assert [span.name for span in world.spans()] == ["send orders"]
     assert world.spans()[0].instrumentation_scope.name == "shardline"
@@ -68,9 +69,17 @@ def test_an_event_becomes_metrics_and_a_span():
 
 def test_spans_of_requests_can_be_switched_off():
     world = World(request_spans=False)
-    world.sink.open(PRODUCER)(ANSWERED)
+    opened = world.sink.open(PRODUCER)
+    opened(ANSWERED)
     assert "messaging.client.sent.messages" in world.metrics()
     assert world.spans() == ()
+
+
+@pytest.mark.parametrize(("arguments", "names"), [({}, []), ({"receive_spans": True}, ["receive orders"])])
+def test_pages_have_spans_on_request(arguments, names):
+    world = World(**arguments)
+    world.sink.open(CONSUMER)(PageRead("s-1", 10, 400, 0.03, 2.0, "polling", 1_700_000_000.0))
+    assert [span.name for span in world.spans()] == names
 
 
 def test_producers_and_consumers_are_traced_unless_switched_off():

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from shardline.adapters.sinks import otel_spans
 from shardline.adapters.sinks.otel_spans import LINKS_MAX, RecordTracing, SpanEnder, find_context_variable
-from shardline.events import EventSource, RequestAnswered
+from shardline.events import EventSource, PageRead, RequestAnswered
 from shardline.model.record import Record
 
 PRODUCER = EventSource("producer", "orders", None, None, "localhost")
@@ -371,3 +371,25 @@ def test_the_child_of_a_fork_has_a_thread_of_its_own(world, is_used):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert len(world.spans()) == is_used
+
+
+# ---- pages
+
+
+PAGE = PageRead("shardId-000000000001", 100, 4_000, 0.25, 2.0, "polling", 1_700_000_000.5)
+
+
+def test_a_page_becomes_a_span_of_its_request(world):
+    world.consumer.trace_page(PAGE)
+    [span] = world.spans()
+    assert (span.name, span.kind, span.parent) == ("receive orders", SpanKind.CLIENT, None)
+    assert (span.start_time, span.end_time) == (1_700_000_000_500_000_000, 1_700_000_000_750_000_000)
+    assert span.attributes["messaging.operation.type"] == "receive"
+    assert span.attributes["messaging.batch.message_count"] == 100
+    assert span.attributes["messaging.destination.partition.id"] == "shardId-000000000001"
+
+
+@pytest.mark.parametrize("change", [{"records": 0}, {"read_by": "fan-out"}])
+def test_empty_pages_and_pages_of_subscriptions_have_no_span(world, change):
+    world.consumer.trace_page(PAGE._replace(**change))
+    assert world.spans() == ()

@@ -62,7 +62,7 @@ def shard(**members):
         (file_with(shard(sequence_number="7")), "TRIM_HORIZON takes no sequence_number"),
         (file_with(shard(position="AT_SEQUENCE_NUMBER")), "AT_SEQUENCE_NUMBER needs a sequence_number"),
         (file_with(shard(position="AT_SEQUENCE_NUMBER", sequence_number="x")), "1 to 129 decimal digits, not 'x'"),
-        (file_with(shard(position="AT_SEQUENCE_NUMBER", sequence_number="7", sub_sequence=-1)), "not negative"),
+        (file_with(shard(position="AT_SEQUENCE_NUMBER", sequence_number="7", sub_sequence=-2)), "not negative"),
         (file_with(shard(sub_sequence=1)), "sub_sequence needs a sequence_number"),
         (file_with(shard(position="AT_TIMESTAMP")), "AT_TIMESTAMP needs a timestamp, in seconds since 1970"),
         (file_with(shard(position="AT_TIMESTAMP", timestamp=-1)), "a start time is 0 to"),

@@ -89,3 +89,9 @@ def test_rates_are_averages_since_the_first_look():
         work.handle_time(50.0 + second)
     rates = work.rates(80.0)
     assert (rates.records_read, rates.bytes_read, rates.records_handled) == pytest.approx((4, 400, 2), rel=0.1)
+
+
+def test_the_readers_learn_the_offset_of_the_wall_clock():
+    reads = ReadCounts()
+    WorkCounts(reads, HandlingCounts()).set_wall_offset(1_700_000_000.0)
+    assert reads.wall_offset == 1_700_000_000.0

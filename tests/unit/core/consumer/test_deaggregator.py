@@ -108,7 +108,7 @@ def test_without_a_range_nothing_is_outside():
 
 def test_what_is_no_hash_key_decides_nothing(monkeypatch):
     columns = module.Columns([IN[0], OUT[0]], [b"in", b"out"], ["not a number", "-1"])
-    monkeypatch.setattr(module, "split_columns", lambda _: columns)
+    monkeypatch.setattr(module, "split_frame", lambda _: columns)
     one = opener(hash_range=LOW, drop=True)
     assert [record.data for record in one.open([raw(MIXED, 1)], ORIGIN)] == [b"in"]
 
@@ -119,10 +119,19 @@ def test_plain_records_are_never_out_of_range():
     assert one.out_of_range == 0
 
 
-def test_known_keys_are_bounded(monkeypatch):
-    monkeypatch.setattr(module, "_KNOWN_KEYS_MAX", 2)
-    one = opener(hash_range=LOW)
-    for number, key in enumerate([*IN, *OUT]):
-        one.open([raw(aggregate([(key, b"x")]), number)], ORIGIN)
-    assert one.out_of_range == 3
-    assert len(one._inside) <= 3
+def test_an_explicit_hash_key_decides_instead_of_the_key():
+    inside, outside = str(LOW.end), str(LOW.end + 1)
+    blob = aggregate([(IN[0], b"out", outside), (OUT[0], b"in", inside), (IN[1], b"in")])
+    one = opener(hash_range=LOW, drop=True)
+    assert [record.data for record in one.open([raw(blob, 1)], ORIGIN)] == [b"in", b"in"]
+    assert one.out_of_range == 1
+
+
+@pytest.mark.parametrize(("enough", "opened"), [(1, 1), (2, 1), (3, 2), (35, 18), (1_000, 40)])
+@pytest.mark.parametrize("at_once", [1, 16])
+def test_no_entry_is_opened_after_enough_records(monkeypatch, enough, opened, at_once):
+    monkeypatch.setattr(module, "FRAMES_AT_ONCE", at_once)
+    raws = [raw(aggregate([("a", b"1"), ("b", b"2")]), number) for number in range(40)]
+    records, count = opener().open_some(raws, ORIGIN, enough)
+    assert count == opened
+    assert [record.data for record in records] == [b"1", b"2"] * opened

@@ -512,4 +512,5 @@ def test_a_page_is_reported_with_how_long_the_reader_waited_for_it():
     request = shell.reader.poll_request(shell.now)
     assert isinstance(request, NextEvent)
     shell.reader.handle_event(SubscribeToShardEvent([], "5", 1_000), shell.now + 0.5)
-    assert shell.reader.take_events() == [PageRead("a", 0, 0, 0.5, 1.0, "fan-out")]
+    [read] = shell.reader.take_events()
+    assert read == PageRead("a", 0, 0, 0.5, 1.0, "fan-out", read.started_at)

@@ -255,6 +255,14 @@ def test_another_hash_range_is_another_stream(graph, stream):
     assert why.endswith("its hash range differs from the shard's")
 
 
+def test_another_parent_is_another_stream(graph, stream):
+    row = replace(stream.row(8), parent_ids=frozenset(stream.names(4)))
+    ((_, why),) = foreign_rows(graph, {row.shard_id: row})
+    assert why.endswith("its parents differ from the shard's")
+    gone = replace(row, parent_ids=frozenset({"gone"}))  # a service may leave out parents that it does not list
+    assert foreign_rows(graph, {row.shard_id: gone}) == []
+
+
 def test_rows_of_this_stream_are_not(graph, stream):
     rows = stream.rows(0, 1, 4, finished=[5]) | {stream.name(8): stream.row(8, 200), "gone": stream.row(3, 7)}
     rows[stream.name(4)] = replace(rows[stream.name(4)], hash_range=stream.span(4))

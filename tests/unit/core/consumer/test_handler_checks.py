@@ -5,7 +5,13 @@ from functools import partial
 import pytest
 
 from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.consumer.handler_checks import check_handler, check_policy, is_async_callable
+from shardline.core.consumer.handler_checks import (
+    check_handler,
+    check_policy,
+    check_processes,
+    check_side_by_side,
+    is_async_callable,
+)
 from shardline.errors import UsageError
 
 
@@ -69,3 +75,56 @@ def test_a_target_of_dead_letters_decides_how_the_policy_ends():
         check_policy(FailurePolicy(finally_="dead-letter"), has_dead_letter=False)
     with pytest.raises(UsageError, match="policy must be a FailurePolicy, not str"):
         check_policy("stop", has_dead_letter=False)
+
+
+def test_handlers_work_side_by_side_in_an_order():
+    assert check_side_by_side(None, "shard", ack="manual") == (None, "shard")
+    assert check_side_by_side(3, "shard", ack="manual") == (3, "shard")
+    assert check_side_by_side(10_000, "key", ack="auto") == (10_000, "key")
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "order", "message"),
+    [
+        (0, "shard", "concurrency must be a whole number from 1 to 10,000, or None, not 0"),
+        (10_001, "key", "concurrency must be"),
+        (True, "key", "concurrency must be"),
+        ("4", "key", "concurrency must be"),
+        (4, "key ", "order must be 'shard' or 'key' or 'none', not 'key '"),
+        (4, None, "order must be"),
+        (None, "key", "order='key' needs concurrency="),
+        (None, "none", "order='none' needs concurrency="),
+    ],
+)
+def test_a_wrong_concurrency_or_order_is_refused(concurrency, order, message):
+    with pytest.raises(UsageError, match=message):
+        check_side_by_side(concurrency, order, ack="auto")
+
+
+def test_manual_acknowledgements_need_the_order_of_the_shard():
+    with pytest.raises(UsageError, match="order='none' needs ack='auto'"):
+        check_side_by_side(4, "none", ack="manual")
+
+
+@pytest.mark.parametrize(
+    ("processes", "timeout", "found"),
+    [(None, None, (None, None)), (4, None, (4, 300.0)), (1, 2.5, (1, 2.5))],
+)
+def test_a_handler_in_a_process_may_take_as_long_as_its_timeout_says(processes, timeout, found):
+    assert check_processes(processes, timeout, None, ack="auto", stuck_after=300.0) == found
+
+
+@pytest.mark.parametrize(
+    ("processes", "timeout", "concurrency", "ack", "named"),
+    [
+        (0, None, None, "auto", "processes must be"),
+        (1.5, None, None, "auto", "processes must be"),
+        (2, 0, None, "auto", "handler_timeout must be"),
+        (None, 5.0, None, "auto", "needs processes="),
+        (2, None, 4, "auto", "leave out concurrency="),
+        (2, None, None, "manual", "needs ack='auto'"),
+    ],
+)
+def test_wrong_settings_of_processes_are_refused(processes, timeout, concurrency, ack, named):
+    with pytest.raises(UsageError, match=named):
+        check_processes(processes, timeout, concurrency, ack=ack, stuck_after=None)

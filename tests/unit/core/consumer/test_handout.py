@@ -285,6 +285,37 @@ def test_a_user_who_still_has_a_record_of_a_lost_lease_is_not_idle():
     assert desk.poll(1.0) == [taker], "idleness counts from the moment when the user was done"
 
 
+@pytest.mark.parametrize("bounds", [{"until_latest": True}, {"idle_timeout": 1.0}])
+def test_a_user_whose_handler_has_outlived_its_task_is_not_idle(bounds):
+    """The next run waits for a thread of the one before, although the records that it has were given back."""
+    desk = Desk(**bounds)
+    for stream, group in desk.groups.items():
+        group.view.rows = {"a": Lease("a", 1, "me")}
+        desk.gain("a", stream).reader.has_caught_up = True
+    desk.poll()
+    desk.bring(1)
+    run = desk.run(FailurePolicy())
+    desk.ask(run)
+    task = next(task for task in run.new_tasks if task.shard is desk.shards["a"])
+    desk.take(task)
+    desk.hand_out.leave(task, desk.now, is_at_work=True)
+    desk.hand_out.leave(run, desk.now)
+    desk.hand_out.handle_hand_over_asked("t", "a", desk.now)  # the records that wait are dropped
+    again = desk.iterate()
+    desk.ask(again)
+    assert desk.poll(0.8) == []
+    assert desk.poll(5.0) == []
+    desk.now += 0.9
+    desk.hand_out.take_pump_due()
+    desk.hand_out.handle_work_ended(task, desk.now)
+    assert desk.hand_out.take_pump_due() is ("until_latest" in bounds)
+    if "idle_timeout" in bounds:
+        assert desk.poll(0.9) == [], "idleness counts from the moment when the handler has returned"
+        desk.now += 0.1
+    assert desk.poll() == [again]
+    assert again.is_over
+
+
 # ---- events and totals
 
 
@@ -346,3 +377,17 @@ def test_without_sinks_the_work_is_counted_and_no_event_is_made():
     assert emitted(desk) == []
     totals = desk.hand_out.work.totals()
     assert (totals.records_handed_out, totals.records_handled) == (2, 2)
+
+
+def test_losing_a_later_lease_does_not_cancel_a_handler_of_the_earlier_one_again(desk):
+    desk.gain()
+    desk.bring(1)
+    run, old = desk.start(FailurePolicy())
+    old.cursor.take(desk.now)
+    desk.lose()
+    assert desk.hand_out.take_actions()[-1] == CancelHandler(old)
+    desk.gain(counter=7)
+    assert desk.ask(run)
+    (new,) = run.new_tasks
+    desk.lose()
+    assert [action.taker for action in desk.hand_out.take_actions() if isinstance(action, CancelHandler)] == [new]

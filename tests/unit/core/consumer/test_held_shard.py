@@ -75,3 +75,20 @@ def test_the_end_of_a_lost_lease_is_not_reported(desk):
     shard.close(1)
     shard.report_end(desk.now)
     assert (shard.has_ended, desk.groups["s"].ended) == (True, [])
+
+
+def test_an_empty_page_in_the_middle_of_a_shard_changes_nothing(desk):
+    shard = desk.gain()
+    records = desk.bring(1)
+    desk.bring(0)
+    assert (shard.records, shard.has_ended) == (1, False)
+    assert open_all(shard) == records
+
+
+def test_the_grant_shows_that_records_are_handled_in_order(desk):
+    shard = desk.gain()
+    desk.bring(1)
+    assert not shard.grant.is_in_order
+    shard.open(None, whole=False, room=10)
+    assert shard.grant.is_in_order
+    assert shard.grant.done_through is None

@@ -118,7 +118,7 @@ def test_each_page_is_counted_and_reported_once(shell_of, monkeypatch):
     shell.reader.take_pages()
     (read,) = shell.reader.take_events()
     kind = "polling" if shell_of is Polling else "fan-out"
-    assert read == PageRead("a", 4, 2 * len(PAIR), read.duration, 0.0, kind)
+    assert read == PageRead("a", 4, 2 * len(PAIR), read.duration, 0.0, kind, read.started_at)
     assert (counts.pages, counts.records, counts.size_bytes) == (1, 4, 2 * len(PAIR))
 
 

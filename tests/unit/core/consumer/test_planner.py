@@ -9,6 +9,7 @@ from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import Planner
+from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
@@ -33,7 +34,7 @@ class World:
             tokens=TokenFloor(0.0, 100.0),
             max_leases=None,
             hand_over_timeout=5.0,
-            scan_interval=0.5,
+            scan_pace=ScanPace(0.5, longest=5.0),
             rng=Random(0),
         )
 

@@ -293,7 +293,9 @@ def test_it_has_caught_up_once_it_was_read_to_the_newest_record_and_all_of_that_
 
 def test_an_empty_page_is_reported_with_the_duration_of_its_request():
     counts = ReadCounts()
-    counts.is_observed = True
+    counts.is_observed, counts.wall_offset = True, 1_000_000.0
     shell = ReaderShell(counts=counts).start()
     shell.page(latency=0.25, behind=2_000)
-    assert shell.reader.take_events() == [PageRead("a", 0, 0, 0.25, 2.0, "polling")]
+    [read] = shell.reader.take_events()
+    assert read == PageRead("a", 0, 0, 0.25, 2.0, "polling", read.started_at)
+    assert read.started_at == pytest.approx(1_000_000.0 + shell.now - 0.25)

@@ -487,7 +487,7 @@ def test_events_tell_what_an_operator_wants_to_know(rig):
     one.flush()
     one.stored()
     kinds = [type(event) for event in one.machine.take_events()]
-    assert kinds == [ShardMapFailed, RecordsDelivered, RequestAnswered]
+    assert kinds == [ShardMapFailed, RequestAnswered, RecordsDelivered]
     assert one.machine.take_events() == []
 
 

@@ -13,6 +13,7 @@ from shardline.core.producer.producer_record import (
     Receipt,
     Sent,
     Undelivered,
+    date_records,
     note_attempt,
     payload_bytes,
     undelivered,
@@ -114,6 +115,13 @@ def test_a_copy_that_may_be_stored_is_reported_even_if_its_attempt_is_no_longer_
     assert undelivered(tried(40, stored={which}), "Expired", "too late").maybe_stored is True
 
 
+def test_p4_wrong_landings_are_counted_even_if_their_attempts_are_no_longer_kept():
+    one = record()
+    for number in range(60):
+        note_attempt([one], attempt(number, code="WrongShard" if number in {7, 8, 30} else "ConnectError"))
+    assert one.history.wrong_landings == 3
+
+
 def test_an_attempt_of_no_records_is_noted_nowhere():
     one = record()
     note_attempt([], attempt())
@@ -151,6 +159,13 @@ def test_a_record_counts_its_data_and_key_against_the_buffer(data, key, size):
 
 
 @pytest.mark.internal_error
+def test_records_are_dated_and_counted_together():
+    records = [BufferedRecord(b"data", "key", None, 0.0), BufferedRecord(b"", None, None, 0.0, tags=b"tags")]
+    assert date_records(records, 5.0) == sum(map(payload_bytes, records)) == 11
+    assert [record.expires_at for record in records] == [5.0, 5.0]
+    assert date_records([], 5.0) == 0
+
+
 def test_a_delivered_record_counts_no_more():
     one = record()
     one.data = None

@@ -14,6 +14,7 @@ from shardline.core.producer_events import (
     RecordsDelivered,
     RecordsRetried,
     RequestAnswered,
+    ShardDelivery,
 )
 from shardline.model.sequence import NumberRange
 
@@ -38,8 +39,7 @@ def test_every_record_of_an_entry_has_its_place_in_it(rig):
     assert records[0].data is None
     events = one.machine.take_events()
     assert [event for event in events if type(event) is RecordsDelivered] == [
-        RecordsDelivered(2, 2 * (5 + 1), "a", 0.0),
-        RecordsDelivered(1, 5 + 1, "b", 0.0),
+        RecordsDelivered(3, 18, 0.0, (ShardDelivery("a", 2, 2 * (5 + 1), 0.0), ShardDelivery("b", 1, 5 + 1, 0.0)))
     ]
     assert [
         (event.entries, event.records, event.refused_entries) for event in events if type(event) is RequestAnswered
@@ -126,7 +126,7 @@ def test_p4_an_aggregate_in_an_unknown_shard_is_parked_until_the_map_is_read(rig
     one.listed(**SPLIT)
     assert {record.conclusion.shard_id for record in records} == {"c"}
     assert [event for event in one.machine.take_events() if type(event) is RecordsDelivered] == [
-        RecordsDelivered(2, 12, "c", 0.0)
+        RecordsDelivered(2, 12, 0.0, (ShardDelivery("c", 2, 12, 0.0),))
     ]
     assert one.is_empty
 
@@ -653,7 +653,7 @@ def test_the_latency_counts_from_the_put_of_the_oldest_record(rig):
     one.flush()
     one.wait(0.25)
     one.stored()
-    assert delivered(one) == [RecordsDelivered(2, 10, "a", 0.75)]
+    assert delivered(one) == [RecordsDelivered(2, 10, 0.75, (ShardDelivery("a", 2, 10, 0.75),))]
 
 
 def test_records_of_a_bundle_are_reported_by_the_shard_that_stored_them(rig):
@@ -667,7 +667,8 @@ def test_records_of_a_bundle_are_reported_by_the_shard_that_stored_them(rig):
         PutRecordsResult("2", "q"),
     ]
     one.machine.handle_put(one.number, PutRecordsResponse(results, 1), one.now)
-    assert delivered(one) == [RecordsDelivered(1, 2, "p", 0.0), RecordsDelivered(1, 4, "q", 0.0)]
+    shards = ShardDelivery("p", 1, 2, 0.0), ShardDelivery("q", 1, 4, 0.0)
+    assert delivered(one) == [RecordsDelivered(2, 6, 0.0, shards)]
 
 
 def test_a_bundle_of_a_known_shard_is_one_event(rig):
@@ -675,7 +676,7 @@ def test_a_bundle_of_a_known_shard_is_one_event(rig):
     one.puts(1, 1)
     one.flush()
     one.stored()
-    assert delivered(one) == [RecordsDelivered(2, 12, "a", 0.0)]
+    assert delivered(one) == [RecordsDelivered(2, 12, 0.0, (ShardDelivery("a", 2, 12, 0.0),))]
     one.puts(1, 1)
     one.flush()
     one.results("InternalFailure", "InternalFailure")

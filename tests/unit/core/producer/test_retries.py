@@ -664,3 +664,88 @@ def test_a_trace_that_does_not_fit_under_a_lower_limit_is_dropped(rig):
     one.stored()
     assert fits.conclusion.delivered
     assert one.intake.buffered_bytes == 0
+
+
+# ---- parts of refused requests, if the stream must not get aggregates any more
+
+
+def send_all(one, bad):
+    """Answer every request: refuse those with ``bad`` as invalid, and store the others. Return all requests."""
+    requests = []
+    while (sent := one.send()) is not None:
+        requests.append(sent)
+        if any(bad in entry for entry in sent):
+            one.failed("ValidationException", 400)
+        else:
+            one.stored()
+        one.wait(0.5)
+    return requests
+
+
+@pytest.mark.parametrize("why", FORBIDDEN)
+def test_the_parts_that_wait_are_sent_one_record_per_entry(rig, why):
+    one = rig()
+    records = one.puts(*[1] * 20, *[9] * 20)
+    assert [len(entry) for entry in one.flush()] == [20, 20]
+    one.failed("ValidationException", 400)
+    one.new_summary(**FORBIDDEN[why])
+    requests = send_all(one, b"7")
+    assert {len(entry) for sent in requests for entry in sent} == {1}
+    assert [place for place, record in enumerate(records) if not isinstance(record.conclusion, Receipt)] == [7]
+    assert records[7].conclusion.code == "ValidationException"
+    assert one.is_empty
+    assert not one.machine._isolation.shipments()
+
+
+@pytest.mark.parametrize("why", FORBIDDEN)
+def test_a_request_that_was_in_flight_is_taken_apart_without_aggregates(rig, why):
+    one = rig()
+    records = one.puts(*[1] * 20)
+    one.flush()
+    one.new_summary(**FORBIDDEN[why])
+    one.failed("ValidationException", 400)
+    requests = send_all(one, b"7")
+    assert {len(entry) for sent in requests for entry in sent} == {1}
+    assert [place for place, record in enumerate(records) if not isinstance(record.conclusion, Receipt)] == [7]
+    assert one.is_empty
+
+
+def test_p9_parts_that_are_recalled_keep_the_order_of_a_key(rig):
+    one = rig(ordered=True)
+    records = one.puts(*[1] * 8)
+    one.flush()
+    one.failed("ValidationException", 400)
+    one.new_summary(channels=1)
+    order = [entry for sent in send_all(one, b"3") for entry in sent if b"3" not in entry]
+    assert [int(data) for [data] in order] == [0, 1, 2, 4, 5, 6, 7]
+    assert isinstance(records[7].conclusion, Receipt)
+    assert records[3].conclusion.code == "ValidationException"
+    assert one.is_empty
+
+
+def test_a_machine_that_sends_reads_the_summary_again_after_five_minutes(rig):
+    one = rig()
+    one.put()
+    one.flush()
+    one.stored()
+    assert not one.asks_for_summary()
+    one.wait(300.0)
+    assert not one.asks_for_summary(), "nothing was sent"
+    one.put()
+    one.flush()
+    assert one.asks_for_summary()
+    one.summary(channels=1)
+    one.stored()
+    one.puts(1, 1)
+    assert one.flush() == [[b"0"], [b"1"]]
+
+
+def test_the_parts_of_a_refused_pack_stay_packs(rig):
+    one = rig(packing="json-lines")
+    one.puts(*[1] * 8)
+    one.flush()
+    one.failed("ValidationException", 400)
+    waiting = one.machine._isolation.shipments()
+    assert waiting
+    one.new_summary(auto=True)
+    assert one.machine._isolation.shipments() == waiting

@@ -67,6 +67,25 @@ def test_p2_a_key_whose_first_bits_decide_nothing_is_looked_up_by_all_of_its_has
     assert not others
 
 
+class FakeTable:
+    """Sorts by the length of the key, so that its result differs from that of the pure form."""
+
+    def sort(self, records):
+        lengths = sorted({len(each.key) for each in records if each.key is not None})
+        groups = [[each for each in records if each.key is not None and len(each.key) == size] for size in lengths]
+        return list(enumerate(groups)), [each for each in records if each.key is None]
+
+
+def test_p2_a_compiled_table_decides_if_there_is_one():
+    one = router("a", "b", "c")
+    one._table = FakeTable()
+    short, keyless, long, other = record("k"), record(None), record("key"), record("l")
+    assert one.sort([long, short, keyless, other]) == (
+        [(one.lanes[0], [short, other]), (one.lanes[1], [long])],
+        [keyless],
+    )
+
+
 EDGES = [[], [1 << 120], [(1 << 120) - 1, (1 << 120) + 1], [5, 1 << 127, (1 << 128) - 2], [1, 2, 3, (1 << 116) - 1]]
 
 

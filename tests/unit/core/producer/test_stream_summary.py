@@ -385,3 +385,48 @@ def test_headers_are_refused_wherever_aggregates_are():
     known = answered()
     query_again(known, DENIED, 5.0)
     assert "DescribeStreamSummary failed" in known.headers_refusal
+
+
+def test_a_producer_that_sends_looks_for_the_first_channel_every_five_minutes():
+    known = answered()
+    known.note_sent(299.0)
+    assert known.next_deadline() == NEVER
+    known.note_sent(300.0)
+    known.note_sent(300.0)
+    assert known.next_deadline() == 300.0
+    assert known.poll_request(300.0) is not None
+    known.note_sent(301.0)
+    assert known.poll_request(301.0) is None
+    known.handle_summary(summary(channels=1), 301.0)
+    assert known.events == [ChannelsFound(1)]
+    assert (known.may_aggregate, known.next_deadline()) == (False, 361.0)
+    known.note_sent(700.0)
+    assert known.next_deadline() == 361.0, "with channels, the summary is read every minute in any case"
+
+
+def test_a_summary_without_channels_starts_the_five_minutes_again():
+    known = answered()
+    known.note_sent(1_000.0)
+    known.poll_request(1_000.0)
+    known.handle_summary(summary(), 1_001.0)
+    assert (known.may_aggregate, known.events) == (True, [])
+    known.note_sent(1_300.0)
+    assert known.next_deadline() == NEVER
+    known.note_sent(1_301.0)
+    assert known.next_deadline() == 1_301.0
+
+
+@pytest.mark.parametrize("aggregation", [False, "force"])
+def test_without_aggregates_or_with_forced_ones_no_channel_is_looked_for(aggregation):
+    known = answered(aggregation=aggregation)
+    known.note_sent(10_000.0)
+    assert known.next_deadline() == NEVER
+
+
+def test_after_a_denied_summary_no_channel_is_looked_for():
+    known = answered()
+    known.note_sent(300.0)
+    known.poll_request(300.0)
+    known.handle_summary(DENIED, 300.0)
+    known.note_sent(10_000.0)
+    assert known.next_deadline() == NEVER

@@ -1,0 +1,168 @@
+/* Reads the protobuf message of an aggregate (codec/aggregation.py describes the format). Plain C, without Python.
+ *
+ * The bytes come from other writers, so nothing about them is trusted. A Cursor never leaves its bytes: every read
+ * compares with the end first, and a length that reaches beyond the end makes the message broken. */
+#ifndef SHARDLINE_AGGREGATE_FORMAT_H
+#define SHARDLINE_AGGREGATE_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VARINT_MAX_BYTES 10
+
+/* The bytes of a message that are not read yet. */
+typedef struct {
+    const uint8_t *at;
+    const uint8_t *end;
+} Cursor;
+
+/* A part of the message. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+} Span;
+
+/* What the next field is. END and BROKEN are no fields. */
+typedef enum { BROKEN = -1, END, KEY, HASH_KEY, RECORD } MessageField;
+
+typedef struct {
+    int has_key_index, has_hash_key_index, has_payload;
+    uint64_t key_index, hash_key_index;
+    Span payload;
+    size_t tags_size; /* the length of all fields that hold tags, with their heads */
+} RecordFields;
+
+/* Read a varint of at most 10 bytes and 64 bits. Returns 0 if there is none. */
+static inline int read_varint(Cursor *cursor, uint64_t *value)
+{
+    uint64_t sum = 0;
+    for (int place = 0; place < VARINT_MAX_BYTES; place++) {
+        if (cursor->at == cursor->end) {
+            return 0;
+        }
+        uint8_t byte = *cursor->at++;
+        if (place == VARINT_MAX_BYTES - 1 && byte > 1) {
+            return 0; /* more than 64 bits, or more than 10 bytes */
+        }
+        sum |= (uint64_t)(byte & 0x7F) << (7 * place);
+        if (byte < 0x80) {
+            *value = sum;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Move past `size` bytes. Returns 0 if there are fewer. */
+static inline int skip(Cursor *cursor, uint64_t size)
+{
+    if (size > (uint64_t)(cursor->end - cursor->at)) {
+        return 0;
+    }
+    cursor->at += size;
+    return 1;
+}
+
+/* Read a length and that many bytes. Returns 0 if they are not there. */
+static inline int read_span(Cursor *cursor, Span *span)
+{
+    uint64_t size;
+    if (!read_varint(cursor, &size)) {
+        return 0;
+    }
+    span->bytes = cursor->at;
+    span->size = (size_t)size;
+    return skip(cursor, size);
+}
+
+/* Skip a field with its tag. Fields 1 to 3 are refused: their tag would have been recognised, unless its wire type is
+ * wrong or it is padded. Groups are refused, too. Returns 0 if the message is broken. */
+static inline int skip_unknown(Cursor *cursor)
+{
+    uint64_t tag, number;
+    Span span;
+    if (!read_varint(cursor, &tag) || tag >> 3 <= 3 || tag >> 32 != 0) {
+        return 0;
+    }
+    switch (tag & 7) {
+    case 0:
+        return read_varint(cursor, &number);
+    case 1:
+        return skip(cursor, 8);
+    case 2:
+        return read_span(cursor, &span);
+    case 5:
+        return skip(cursor, 4);
+    default:
+        return 0;
+    }
+}
+
+/* Return the next known field of an AggregatedRecord, and its bytes. */
+static inline MessageField next_field(Cursor *cursor, Span *span)
+{
+    while (cursor->at < cursor->end) {
+        uint8_t tag = *cursor->at;
+        if (tag == 0x0A || tag == 0x12 || tag == 0x1A) {
+            cursor->at++;
+            return read_span(cursor, span) ? (MessageField)(tag >> 3) : BROKEN;
+        }
+        if (!skip_unknown(cursor)) {
+            return BROKEN;
+        }
+    }
+    return END;
+}
+
+/* Read one Record. If a field occurs twice, the last one counts. Returns 0 if the record is broken or has no key index
+ * or no data. If `tags` is not NULL, the fields that hold tags are copied there. */
+static inline int read_record(Span record, RecordFields *fields, uint8_t *tags)
+{
+    Cursor cursor = {record.bytes, record.bytes + record.size};
+    memset(fields, 0, sizeof *fields);
+    while (cursor.at < cursor.end) {
+        const uint8_t *begin = cursor.at;
+        Span span;
+        switch (*cursor.at) {
+        case 0x08:
+            cursor.at++;
+            if (!read_varint(&cursor, &fields->key_index)) {
+                return 0;
+            }
+            fields->has_key_index = 1;
+            break;
+        case 0x10:
+            cursor.at++;
+            if (!read_varint(&cursor, &fields->hash_key_index)) {
+                return 0;
+            }
+            fields->has_hash_key_index = 1;
+            break;
+        case 0x1A:
+            cursor.at++;
+            if (!read_span(&cursor, &fields->payload)) {
+                return 0;
+            }
+            fields->has_payload = 1;
+            break;
+        case 0x22:
+            cursor.at++;
+            if (!read_span(&cursor, &span)) {
+                return 0;
+            }
+            if (tags != NULL) {
+                memcpy(tags + fields->tags_size, begin, (size_t)(cursor.at - begin));
+            }
+            fields->tags_size += (size_t)(cursor.at - begin);
+            break;
+        default:
+            if (!skip_unknown(&cursor)) {
+                return 0;
+            }
+        }
+    }
+    return fields->has_key_index && fields->has_payload;
+}
+
+#endif

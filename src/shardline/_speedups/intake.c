@@ -1,0 +1,120 @@
+/* The loops over all records of a put_many, and over all records that the host takes from the intake. */
+#include "speedups.h"
+
+/* count_plain(items: list, at: int, max_bytes: int, key_max_length: int) -> int
+ *
+ * Return how many items from at on are surely valid records for put_many: exact tuples of a key and data, where the data is
+ * bytes of at most max_bytes together with the key, and the key is None or an ASCII str of 1 to key_max_length characters.
+ * Runs no Python code. */
+PyObject *count_plain(PyObject *module, PyObject *args)
+{
+    PyObject *items;
+    Py_ssize_t at, max_bytes, key_max_length, begin;
+    if (!PyArg_ParseTuple(args, "O!nnn:count_plain", &PyList_Type, &items, &at, &max_bytes, &key_max_length)) {
+        return NULL;
+    }
+    if (at < 0) {
+        PyErr_SetString(PyExc_ValueError, "a place is not negative");
+        return NULL;
+    }
+    for (begin = at; at < PyList_GET_SIZE(items); at++) {
+        PyObject *item = PyList_GET_ITEM(items, at);
+        if (!PyTuple_CheckExact(item) || PyTuple_GET_SIZE(item) != 2) {
+            break;
+        }
+        PyObject *key = PyTuple_GET_ITEM(item, 0), *data = PyTuple_GET_ITEM(item, 1);
+        Py_ssize_t length = 0;
+        if (key != Py_None) {
+            if (!PyUnicode_CheckExact(key) || !PyUnicode_IS_ASCII(key)) {
+                break;
+            }
+            length = PyUnicode_GET_LENGTH(key);
+            if (length == 0 || length > key_max_length) {
+                break;
+            }
+        }
+        if (!PyBytes_CheckExact(data) || PyBytes_GET_SIZE(data) > max_bytes - length) {
+            break;
+        }
+    }
+    return PyLong_FromSsize_t(at > begin ? at - begin : 0);
+}
+
+/* The room that a record takes in the buffer: the length of its data, key and headers; -1 with an exception. */
+static Py_ssize_t room_of(State *state, PyObject *record)
+{
+    PyObject *data = slot_of(record, state->slots.data), *key = slot_of(record, state->slots.key);
+    PyObject *tags = slot_of(record, state->slots.tags);
+    if (!PyBytes_Check(data) || !PyBytes_Check(tags) || (key != Py_None && !PyUnicode_Check(key))) {
+        PyErr_SetString(PyExc_TypeError, "a record that is put has bytes as its data, and a str or None as its key");
+        return -1;
+    }
+    return PyBytes_GET_SIZE(data) + PyBytes_GET_SIZE(tags) + (key == Py_None ? 0 : PyUnicode_GET_LENGTH(key));
+}
+
+/* Whether a value is a time: a float, or an int as some callers pass it. Comparing two times runs no Python code. */
+static int is_time(PyObject *value)
+{
+    return PyFloat_CheckExact(value) || PyLong_CheckExact(value);
+}
+
+/* date_records(records: list, expires_at: float) -> int
+ *
+ * Set the expiry of each record, and return their total size in the buffer. */
+PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    State *state = state_of_module(module);
+    if (count != 2 || !PyList_CheckExact(args[0]) || !is_time(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "date_records needs a list of records and a number");
+        return NULL;
+    }
+    PyObject *records = args[0], *expires_at = args[1];
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); i++) {
+        PyObject *record = PyList_GET_ITEM(records, i);
+        Py_ssize_t room = check_record(state, record) < 0 ? -1 : room_of(state, record);
+        if (room < 0) {
+            return NULL;
+        }
+        total += room;
+        Py_XDECREF(replace_slot(record, state->slots.expires_at, Py_NewRef(expires_at))); /* a number: runs no code */
+    }
+    return PyLong_FromSsize_t(total);
+}
+
+/* keep_order(records: list, newest: float) -> float
+ *
+ * Raise the expiry of each record to that of the record before it, if that is later; newest is the expiry of the record
+ * before the first. Returns the expiry of the last record. */
+PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    State *state = state_of_module(module);
+    if (count != 2 || !PyList_CheckExact(args[0]) || !is_time(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "keep_order needs a list of records and a number");
+        return NULL;
+    }
+    PyObject *records = args[0], *newest = Py_NewRef(args[1]);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); i++) {
+        PyObject *record = PyList_GET_ITEM(records, i);
+        PyObject *expires_at = check_record(state, record) < 0 ? NULL : slot_of(record, state->slots.expires_at);
+        if (expires_at == NULL || !is_time(expires_at)) {
+            if (expires_at != NULL) {
+                PyErr_SetString(PyExc_TypeError, "the expiry of a record is a number");
+            }
+            Py_DECREF(newest);
+            return NULL;
+        }
+        int is_earlier = PyObject_RichCompareBool(expires_at, newest, Py_LT);
+        if (is_earlier < 0) {
+            Py_DECREF(newest);
+            return NULL;
+        }
+        if (is_earlier) {
+            Py_XDECREF(replace_slot(record, state->slots.expires_at, Py_NewRef(newest)));
+        }
+        else {
+            Py_SETREF(newest, Py_NewRef(expires_at));
+        }
+    }
+    return newest;
+}

@@ -1,0 +1,100 @@
+/* The module object: its state, its functions, and its set-up in several phases (PEP 489). */
+#include "speedups.h"
+
+#define TEXT_OF(tokens) #tokens
+#define TEXT_OF_MACRO(macro) TEXT_OF(macro)
+
+static PyMethodDef functions[] = {
+    {"md5_many", md5_many, METH_O,
+     PyDoc_STR("md5_many($module, messages, /)\n--\n\nReturn the MD5 of each message, as 16 bytes.")},
+    {"bind_record", bind_record, METH_O,
+     PyDoc_STR("bind_record($module, record_type, /)\n--\n\nRemember where the slots of a buffered record are.")},
+    {"count_plain", count_plain, METH_VARARGS,
+     PyDoc_STR("count_plain($module, items, at, max_bytes, key_max_length, /)\n--\n\n"
+               "Return how many items from at on are surely valid records for put_many.")},
+    {"date_records", (PyCFunction)(void (*)(void))date_records, METH_FASTCALL,
+     PyDoc_STR("date_records($module, records, expires_at, /)\n--\n\n"
+               "Set the expiry of each record, and return their total size in the buffer.")},
+    {"keep_order", (PyCFunction)(void (*)(void))keep_order, METH_FASTCALL,
+     PyDoc_STR("keep_order($module, records, newest, /)\n--\n\n"
+               "Let no record expire before an earlier one, and return the expiry of the last.")},
+    {"make_lane_table", make_lane_table, METH_O,
+     PyDoc_STR("make_lane_table($module, endings, /)\n--\n\nReturn the table of the lanes that end at these hash keys.")},
+    {"bind_format", bind_format, METH_VARARGS,
+     PyDoc_STR("bind_format($module, magic, key, record, key_index, data, /)\n--\n\n"
+               "Remember the magic bytes and the field tags of an aggregate.")},
+    {"add_ordinary", add_ordinary, METH_VARARGS,
+     PyDoc_STR("add_ordinary($module, keys, ours, records, at, size, max_bytes, /)\n--\n\n"
+               "Add ordinary records to an open aggregate, and return the next place, the size and the payload.")},
+    {"encode_records", encode_records, METH_O,
+     PyDoc_STR("encode_records($module, groups, /)\n--\n\nReturn the aggregate of each group of ordinary records.")},
+    {"settle_delivered", (PyCFunction)(void (*)(void))settle_delivered, METH_FASTCALL,
+     PyDoc_STR("settle_delivered($module, records, landing, finished, /)\n--\n\n"
+               "Settle the records of an aggregate as delivered, and return how many there are.")},
+    {"find_frames", find_frames, METH_O,
+     PyDoc_STR("find_frames($module, blobs, /)\n--\n\nReturn whether each blob is framed like an aggregate.")},
+    {"split_message", split_message, METH_O,
+     PyDoc_STR("split_message($module, blob, /)\n--\n\nReturn the columns of a framed aggregate, or None.")},
+    {"keys_in_range", (PyCFunction)(void (*)(void))keys_in_range, METH_FASTCALL,
+     PyDoc_STR("keys_in_range($module, keys, start, end, known, /)\n--\n\nReturn whether each key hashes into the range.")},
+    {"make_structs", (PyCFunction)(void (*)(void))make_structs, METH_FASTCALL,
+     PyDoc_STR("make_structs($module, cls, count, columns, /)\n--\n\nReturn structs, made field by field.")},
+    {NULL, NULL, 0, NULL},
+};
+
+/* Fill the state and the namespace of a new module object. */
+static int set_up(PyObject *module)
+{
+    State *state = state_of_module(module);
+    state->version = PyUnicode_FromString(TEXT_OF_MACRO(SHARDLINE_VERSION));
+    if (state->version == NULL || PyModule_AddObjectRef(module, "version", state->version) < 0) {
+        return -1;
+    }
+    state->str_append = PyUnicode_InternFromString("append");
+    return state->str_append == NULL ? -1 : add_lanes(module);
+}
+
+static int visit_state(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = state_of_module(module);
+#define VISIT(type, name) Py_VISIT(state->name);
+    STATE_OBJECTS(VISIT)
+#undef VISIT
+    return 0;
+}
+
+static int clear_state(PyObject *module)
+{
+    State *state = state_of_module(module);
+#define CLEAR(type, name) Py_CLEAR(state->name);
+    STATE_OBJECTS(CLEAR)
+#undef CLEAR
+    return 0;
+}
+
+static void free_state(void *module)
+{
+    clear_state((PyObject *)module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, set_up},
+    {0, NULL},
+};
+
+struct PyModuleDef speedups_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "shardline._speedups._native",
+    .m_doc = PyDoc_STR("The compiled form of Shardline's hot functions. Each has a pure twin of the same name."),
+    .m_size = sizeof(State),
+    .m_methods = functions,
+    .m_slots = slots,
+    .m_traverse = visit_state,
+    .m_clear = clear_state,
+    .m_free = free_state,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&speedups_module);
+}

@@ -1,0 +1,356 @@
+/* Sizes and encodes aggregates of ordinary records: records without explicit hash keys and headers.
+ *
+ * codec/aggregation.py describes the format, and passes the magic bytes and the field tags to bind_format. */
+#include "speedups.h"
+
+/* bind_format(magic: bytes, key: int, record: int, key_index: int, data: int) -> None
+ *
+ * Remember the magic bytes and the field tags of an aggregate. */
+PyObject *bind_format(PyObject *module, PyObject *args)
+{
+    State *state = state_of_module(module);
+    Format format;
+    PyObject *magic;
+    if (!PyArg_ParseTuple(args, "Sbbbb:bind_format", &magic, &format.key, &format.record, &format.key_index, &format.data)) {
+        return NULL;
+    }
+    if (PyBytes_GET_SIZE(magic) != sizeof format.magic) {
+        PyErr_SetString(PyExc_ValueError, "the magic bytes of an aggregate are four");
+        return NULL;
+    }
+    memcpy(format.magic, PyBytes_AS_STRING(magic), sizeof format.magic);
+    state->format = format;
+    Py_RETURN_NONE;
+}
+
+static inline Py_ssize_t varint_size(size_t number)
+{
+    Py_ssize_t size = 1;
+    while (number >= 0x80) {
+        number >>= 7;
+        size++;
+    }
+    return size;
+}
+
+static inline uint8_t *write_varint(uint8_t *at, size_t number)
+{
+    while (number >= 0x80) {
+        *at++ = (uint8_t)(number | 0x80);
+        number >>= 7;
+    }
+    *at++ = (uint8_t)number;
+    return at;
+}
+
+/* The size of a field that has a length: a tag of one byte, the length, and the contents. */
+static inline Py_ssize_t field_size(Py_ssize_t length)
+{
+    return 1 + varint_size((size_t)length) + length;
+}
+
+/* The size of the contents of a record: the field of its key index, and its data. */
+static inline Py_ssize_t content_size(Py_ssize_t index, Py_ssize_t length)
+{
+    return 1 + varint_size((size_t)index) + field_size(length);
+}
+
+/* Set the UTF-8 form of a key and its length. The text lives as long as the key. */
+static int text_of_key(PyObject *key, const char **text, Py_ssize_t *length)
+{
+    if (!PyUnicode_Check(key)) {
+        PyErr_SetString(PyExc_TypeError, "the key of a record is a str");
+        return -1;
+    }
+    *text = PyUnicode_AsUTF8AndSize(key, length);
+    return *text == NULL ? -1 : 0;
+}
+
+/* Whether a record has a key and data, and neither an explicit hash key nor headers. */
+static int is_ordinary(State *state, PyObject *record)
+{
+    PyObject *tags = slot_of(record, state->slots.tags);
+    return PyUnicode_CheckExact(slot_of(record, state->slots.key)) && PyBytes_Check(slot_of(record, state->slots.data)) &&
+           slot_of(record, state->slots.explicit_hash_key) == Py_None && PyBytes_Check(tags) && PyBytes_GET_SIZE(tags) == 0;
+}
+
+/* Add one ordinary record to an open aggregate, unless it does not fit. *size and *payload grow by the record. Returns 1
+ * if the record was added, and 0 if it does not fit. */
+static int add_record(State *state, PyObject *keys, PyObject *ours, PyObject *record, Py_ssize_t max_bytes,
+                      Py_ssize_t *size, Py_ssize_t *payload)
+{
+    PyObject *key = slot_of(record, state->slots.key);
+    Py_ssize_t length = PyBytes_GET_SIZE(slot_of(record, state->slots.data));
+    Py_ssize_t fresh = PyDict_GET_SIZE(keys), index = fresh, width, after = *size;
+    const char *text;
+    PyObject *known = PyDict_GetItemWithError(keys, key);
+    if (known != NULL) {
+        index = PyLong_AsSsize_t(known);
+        if (index == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    else if (PyErr_Occurred() || text_of_key(key, &text, &width) < 0) {
+        return -1;
+    }
+    else {
+        after += field_size(width);
+    }
+    after += field_size(content_size(index, length));
+    if (after > max_bytes && PyList_GET_SIZE(ours) > 0) {
+        return 0;
+    }
+    if (PyList_Append(ours, record) < 0) {
+        return -1;
+    }
+    if (known == NULL) {
+        PyObject *number = PyLong_FromSsize_t(fresh);
+        int failed = number == NULL || PyDict_SetItem(keys, key, number) < 0;
+        Py_XDECREF(number);
+        if (failed) { /* the aggregate must have no record without its key */
+            Py_ssize_t last = PyList_GET_SIZE(ours) - 1;
+            PyList_SetSlice(ours, last, last + 1, NULL);
+            return -1;
+        }
+    }
+    *size = after;
+    *payload += length + PyUnicode_GET_LENGTH(key);
+    return 1;
+}
+
+/* add_ordinary(keys: dict, ours: list, records: list, at: int, size: int, max_bytes: int) -> tuple[int, int, int]
+ *
+ * Add records[at:] to an open aggregate, up to the first one that does not fit or is not ordinary. keys is the key table
+ * of the aggregate and ours its records; size is its exact size. The first record of an aggregate always fits. Returns the
+ * place of the first record that was not added, the new size, and the size of the data and keys that were added. */
+PyObject *add_ordinary(PyObject *module, PyObject *args)
+{
+    State *state = state_of_module(module);
+    PyObject *keys, *ours, *records;
+    Py_ssize_t at, size, max_bytes, payload = 0;
+    if (!PyArg_ParseTuple(args, "O!O!O!nnn:add_ordinary", &PyDict_Type, &keys, &PyList_Type, &ours, &PyList_Type, &records,
+                          &at, &size, &max_bytes)) {
+        return NULL;
+    }
+    if (at < 0) {
+        PyErr_SetString(PyExc_ValueError, "a place is not negative");
+        return NULL;
+    }
+    for (; at < PyList_GET_SIZE(records); at++) {
+        PyObject *record = PyList_GET_ITEM(records, at);
+        if (check_record(state, record) < 0) {
+            return NULL;
+        }
+        if (!is_ordinary(state, record)) {
+            break;
+        }
+        Py_INCREF(record);
+        int added = add_record(state, keys, ours, record, max_bytes, &size, &payload);
+        Py_DECREF(record);
+        if (added < 0) {
+            return NULL;
+        }
+        if (!added) {
+            break;
+        }
+    }
+    return Py_BuildValue("nnn", at, size, payload);
+}
+
+/* The keys of one aggregate. The arrays have one element for each record, and the hash table has slots for more. */
+typedef struct {
+    uint32_t *slots;   /* the hash table: the number of a distinct key plus 1, or 0 */
+    size_t mask;       /* the number of slots minus 1 */
+    uint32_t *indices; /* the number of each record's key */
+    PyObject **keys;   /* the distinct keys, borrowed from the records */
+    uint32_t count;    /* the number of distinct keys */
+} KeyTable;
+
+static void free_keys(KeyTable *table)
+{
+    PyMem_Free(table->slots);
+    PyMem_Free(table->indices);
+    PyMem_Free(table->keys);
+}
+
+/* Make room for the keys of this many records. free_keys must be called in any case. */
+static int make_keys(KeyTable *table, size_t records)
+{
+    size_t slots = 8;
+    while (slots < 2 * records) {
+        slots *= 2;
+    }
+    table->mask = slots - 1;
+    table->count = 0;
+    table->slots = PyMem_Calloc(slots, sizeof *table->slots);
+    table->indices = PyMem_New(uint32_t, records + 1);
+    table->keys = PyMem_New(PyObject *, records + 1);
+    if (table->slots == NULL || table->indices == NULL || table->keys == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+/* Set *index to the number of a key, which is the next number if the key is new. Returns whether it is new. */
+static int number_of_key(KeyTable *table, PyObject *key, uint32_t *index)
+{
+    Py_hash_t hash = PyObject_Hash(key); /* a str caches its hash */
+    if (hash == -1) {
+        return -1;
+    }
+    for (size_t slot = (size_t)hash & table->mask;; slot = (slot + 1) & table->mask) {
+        if (table->slots[slot] == 0) {
+            *index = table->count;
+            table->keys[table->count++] = key;
+            table->slots[slot] = table->count;
+            return 1;
+        }
+        uint32_t found = table->slots[slot] - 1;
+        PyObject *other = table->keys[found];
+        if (other == key || (PyObject_Hash(other) == hash && PyUnicode_Compare(other, key) == 0)) {
+            *index = found;
+            return 0;
+        }
+    }
+}
+
+/* Number the keys of the records, and return the size of the message; -1 with an exception. */
+static Py_ssize_t size_message(State *state, PyObject *records, PyObject *keyless_key, KeyTable *table)
+{
+    Py_ssize_t size = 0, width;
+    const char *text;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(records); i++) {
+        PyObject *record = PyTuple_GET_ITEM(records, i);
+        if (check_record(state, record) < 0) {
+            return -1;
+        }
+        PyObject *key = slot_of(record, state->slots.key), *data = slot_of(record, state->slots.data);
+        key = key == Py_None ? keyless_key : key;
+        if (!PyUnicode_CheckExact(key) || !PyBytes_Check(data)) {
+            PyErr_SetString(PyExc_TypeError, "a record that is encoded has a str as its key and bytes as its data");
+            return -1;
+        }
+        int is_new = number_of_key(table, key, &table->indices[i]);
+        if (is_new < 0 || (is_new && text_of_key(key, &text, &width) < 0)) {
+            return -1;
+        }
+        size += is_new ? field_size(width) : 0;
+        size += field_size(content_size(table->indices[i], PyBytes_GET_SIZE(data)));
+    }
+    return size;
+}
+
+static uint8_t *write_field(uint8_t *at, uint8_t tag, const char *bytes, Py_ssize_t length)
+{
+    *at++ = tag;
+    at = write_varint(at, (size_t)length);
+    memcpy(at, bytes, (size_t)length);
+    return at + length;
+}
+
+/* Write the message, whose size is known. Returns where it ends; NULL with an exception. */
+static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, const KeyTable *table)
+{
+    const Format *format = &state->format;
+    Py_ssize_t width;
+    const char *text;
+    for (uint32_t i = 0; i < table->count; i++) {
+        if (text_of_key(table->keys[i], &text, &width) < 0) {
+            return NULL;
+        }
+        at = write_field(at, format->key, text, width);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(records); i++) {
+        PyObject *data = slot_of(PyTuple_GET_ITEM(records, i), state->slots.data);
+        Py_ssize_t length = PyBytes_GET_SIZE(data);
+        *at++ = format->record;
+        at = write_varint(at, (size_t)content_size(table->indices[i], length));
+        *at++ = format->key_index;
+        at = write_varint(at, table->indices[i]);
+        at = write_field(at, format->data, PyBytes_AS_STRING(data), length);
+    }
+    return at;
+}
+
+/* Return the aggregate of these records, a new reference. Its last 16 bytes are not written yet: job becomes their job. */
+static PyObject *encode_group(State *state, PyObject *records, PyObject *keyless_key, Md5Job *job)
+{
+    KeyTable table = {NULL, 0, NULL, NULL, 0};
+    PyObject *blob = NULL;
+    Py_ssize_t size = -1;
+    size_t magic = sizeof state->format.magic;
+    if (make_keys(&table, (size_t)PyTuple_GET_SIZE(records)) == 0) {
+        size = size_message(state, records, keyless_key, &table);
+    }
+    if (size >= 0) {
+        blob = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)magic + size + 16);
+    }
+    if (blob != NULL) {
+        uint8_t *start = (uint8_t *)PyBytes_AS_STRING(blob), *end;
+        memcpy(start, state->format.magic, magic);
+        end = write_message(state, start + magic, records, &table);
+        assert(end == NULL || end == start + magic + size);
+        *job = (Md5Job){start + magic, (size_t)size, end};
+        if (end == NULL) {
+            Py_CLEAR(blob);
+        }
+    }
+    free_keys(&table);
+    return blob;
+}
+
+/* encode_records(groups: list[tuple[list, str]]) -> list[bytes]
+ *
+ * Return the aggregate of each group: records, and the key that its keyless records take. No record has an explicit hash
+ * key or headers. The MD5s of all aggregates are computed side by side. */
+PyObject *encode_records(PyObject *module, PyObject *groups)
+{
+    State *state = state_of_module(module);
+    if (!PyList_CheckExact(groups)) {
+        PyErr_SetString(PyExc_TypeError, "encode_records needs a list of groups");
+        return NULL;
+    }
+    PyObject *all = PyList_AsTuple(groups), *blobs = PyList_New(0), *records = NULL;
+    Md5Job *jobs = NULL;
+    Py_ssize_t count = 0;
+    if (all == NULL || blobs == NULL) {
+        goto fail;
+    }
+    jobs = PyMem_New(Md5Job, (size_t)PyTuple_GET_SIZE(all) + 1);
+    if (jobs == NULL) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (; count < PyTuple_GET_SIZE(all); count++) {
+        PyObject *group = PyTuple_GET_ITEM(all, count), *listed, *keyless_key;
+        if (!PyTuple_Check(group)) {
+            PyErr_SetString(PyExc_TypeError, "a group is a tuple of records and a key");
+            goto fail;
+        }
+        if (!PyArg_ParseTuple(group, "O!U:encode_records", &PyList_Type, &listed, &keyless_key)) {
+            goto fail;
+        }
+        if (PyList_GET_SIZE(listed) == 0 || PyList_GET_SIZE(listed) >= UINT32_MAX / 2) {
+            PyErr_SetString(PyExc_ValueError, "an aggregate has at least one record");
+            goto fail;
+        }
+        records = PyList_AsTuple(listed); /* keeps the records, and so their keys, whatever happens to the list */
+        PyObject *blob = records == NULL ? NULL : encode_group(state, records, keyless_key, &jobs[count]);
+        Py_CLEAR(records);
+        int failed = blob == NULL || PyList_Append(blobs, blob) < 0;
+        Py_XDECREF(blob);
+        if (failed) {
+            goto fail;
+        }
+    }
+    md5_side_by_side(jobs, (size_t)count);
+    PyMem_Free(jobs);
+    Py_DECREF(all);
+    return blobs;
+fail:
+    PyMem_Free(jobs);
+    Py_XDECREF(all);
+    Py_XDECREF(blobs);
+    return NULL;
+}

@@ -1,0 +1,131 @@
+/* What the files of the extension share: the state of the module and the functions of each seam.
+ *
+ * Rules of every file:
+ *  - A function that returns a PyObject * or an int follows the convention of CPython: NULL or -1 means that an
+ *    exception is set. A function that does otherwise says so.
+ *  - There is no global state. Everything that lives longer than a call is in State, which belongs to one module object.
+ *  - Every allocation is checked.
+ *  - Code that can run Python (a destructor, a comparison, a hash of a subclass) is called only when the structures
+ *    of the extension are consistent, and no borrowed reference is used after it.
+ */
+#ifndef SHARDLINE_SPEEDUPS_H
+#define SHARDLINE_SPEEDUPS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef Py_GIL_DISABLED
+#error "the extension is not proved for free-threaded builds of Python"
+#endif
+
+/* The Python objects that the module keeps, with one line for each. They are visited and cleared by module.c. */
+#define STATE_OBJECTS(X) \
+    X(PyObject *, version) \
+    X(PyObject *, str_append) \
+    X(PyTypeObject *, record_type) /* set by bind_record */ \
+    X(PyTypeObject *, lane_table_type)
+
+/* The slots of a record that the extension reads or writes. */
+#define RECORD_SLOTS(X) \
+    X(data) X(key) X(explicit_hash_key) X(expires_at) X(ending) X(place) X(waiters) X(tags)
+
+typedef struct {
+#define OFFSET(name) Py_ssize_t name;
+    RECORD_SLOTS(OFFSET)
+#undef OFFSET
+} RecordSlots;
+
+/* The magic bytes and the field tags of an aggregate. */
+typedef struct {
+    uint8_t magic[4];
+    unsigned char key, record, key_index, data;
+} Format;
+
+typedef struct {
+#define FIELD(type, name) type name;
+    STATE_OBJECTS(FIELD)
+#undef FIELD
+    RecordSlots slots; /* the offsets of the slots; valid if record_type is set */
+    Format format;
+} State;
+
+extern struct PyModuleDef speedups_module;
+
+static inline State *state_of_module(PyObject *module)
+{
+    return (State *)PyModule_GetState(module);
+}
+
+/* ---- md5.c: MD5 of many messages, side by side */
+
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    uint8_t *digest; /* where the 16 bytes of the digest are written */
+} Md5Job;
+
+/* Compute the digest of every job. Neither allocates nor fails, and needs no GIL. */
+void md5_side_by_side(const Md5Job *jobs, size_t count);
+
+PyObject *md5_many(PyObject *module, PyObject *messages);
+
+/* ---- records.c: the fields of a buffered record */
+
+/* Raise TypeError unless this is a record of the class that was bound. */
+int check_record(State *state, PyObject *record);
+
+/* Read a slot of a record: a borrowed reference, None if the slot is empty. */
+static inline PyObject *slot_of(PyObject *record, Py_ssize_t offset)
+{
+    PyObject *value = *(PyObject **)((char *)record + offset);
+    return value != NULL ? value : Py_None;
+}
+
+/* Write a slot of a record. Steals the new value, and returns the old one, which may be NULL, to be released later. */
+static inline PyObject *replace_slot(PyObject *record, Py_ssize_t offset, PyObject *value)
+{
+    PyObject **slot = (PyObject **)((char *)record + offset), *old = *slot;
+    *slot = value;
+    return old;
+}
+
+PyObject *bind_record(PyObject *module, PyObject *record_type);
+
+/* ---- intake.c: the loops over all records of a put_many, and over all records that the host takes */
+
+PyObject *count_plain(PyObject *module, PyObject *args);
+PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+/* ---- lanes.c: which lane does each record go to? Adds the class LaneTable to the module. */
+
+int add_lanes(PyObject *module);
+PyObject *make_lane_table(PyObject *module, PyObject *endings);
+
+/* ---- packing.c: sizes and encodes aggregates */
+
+PyObject *bind_format(PyObject *module, PyObject *args);
+PyObject *add_ordinary(PyObject *module, PyObject *args);
+PyObject *encode_records(PyObject *module, PyObject *groups);
+
+/* ---- settling.c: settles delivered records */
+
+PyObject *settle_delivered(PyObject *module, PyObject *const *args, Py_ssize_t count);
+
+/* ---- aggregates.c: opening aggregates */
+
+/* find_frames(blobs: list[bytes]) -> list[bool] */
+PyObject *find_frames(PyObject *module, PyObject *blobs);
+/* split_message(blob: bytes) -> tuple of columns, or None */
+PyObject *split_message(PyObject *module, PyObject *blob);
+/* keys_in_range(keys: list[str], start: bytes, end: bytes, known: dict) -> list[bool] */
+PyObject *keys_in_range(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
+
+/* ---- structs.c: making records */
+
+/* make_structs(cls, count: int, columns: tuple) -> list */
+PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
+
+#endif

@@ -1,0 +1,202 @@
+"""Calls the handler in a process of its own, for ``run(processes=...)``.
+
+``work`` is the main function of such a process. It receives the handler, then one message of records after another.
+
+Invariants:
+
+- The process ends when its parent ends, even if the parent was killed, and even while a handler runs.
+- The parent alone ends the process early: Ctrl-C and SIGTERM, which a whole process group may get, have no effect here.
+- ``progress`` counts the records of the message whose handling has begun, so the parent knows after a crash which
+  record was in the handler.
+- An exception that cannot be pickled is replaced by its description. Nothing that a handler raises ends the process.
+- If a handler forks, the copy of this process answers no message.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import multiprocessing as mp
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
+
+from shardline.aio.consumer.batches import Batch
+from shardline.core.consumer.handler_errors import ErrorSummary, summarize_error
+from shardline.errors import HandlerProcessFailed, UsageError
+from shardline.model.headers import NO_HEADERS
+from shardline.model.record import Origin, Record, hand_out
+
+Row: TypeAlias = tuple[Any, ...]
+
+UNGUARDED_MAIN: Final = 117
+"""The exit code of a process that ran the program's main module up to ``run(processes=...)``."""
+_forks: Final = threading.Event()  # set in a copy of the process
+
+
+class Progress(Protocol):
+    """A number in memory that the process shares with its parent."""
+
+    value: int
+
+
+@final
+class Handlers(NamedTuple):
+    """The first message: what the process calls."""
+
+    handler: Callable[[Any], object]
+    deserializer: Callable[[bytes], Any] | None
+    whole: bool
+    """Whether the handler takes batches."""
+
+
+@final
+class Work(NamedTuple):
+    """A message of records, which are all from one shard and one lease."""
+
+    rows: list[Row]
+    token: int
+    at: float
+    """When the records are handed out, by the clock of Kinesis."""
+
+
+@final
+class Answer(NamedTuple):
+    """The answer to the first message, or to a message of records."""
+
+    done: int = 0
+    """How many records are done. The next one has failed, if there is an error."""
+    error: bytes | None = None
+    """The exception, pickled."""
+    summary: ErrorSummary = ErrorSummary("", "", "")
+    is_exit: bool = False
+    """Whether the handler called ``sys.exit()``."""
+
+
+@final
+class ProcessLease:
+    """The lease of a record in a handler's process. If the lease is lost, the parent kills the process."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: int) -> None:
+        self.token: int = token
+
+    @property
+    def held(self) -> bool:
+        return True
+
+
+def row_of(record: Record[Any]) -> Row:
+    """Return the fields of a record that travel."""
+    fields = record.data, record.key, record.explicit_hash_key, record.sequence_number, record.sub_sequence
+    headers = dict(record.headers) if record.headers else None
+    return (*fields, record.shard_id, record.arrived_at, record.stream, record.aggregated, headers)
+
+
+def records_of(work: Work, deserializer: Callable[[bytes], Any] | None) -> list[Record[Any]]:
+    """Return the records of a message."""
+    origin = Origin(ProcessLease(work.token))
+    origin.deserializer = deserializer
+    rows: list[Row] = [(*row[:-1], origin, row[-1] or NO_HEADERS) for row in work.rows]
+    records = [Record[Any](*row) for row in rows]
+    hand_out(records, work.at)
+    return records
+
+
+def pickled_error(error: BaseException) -> bytes:
+    """Pickle an exception, or a description of it if it cannot be pickled or unpickled."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        error.add_note(f"in a handler's process:\n{text}")
+        found = pickle.dumps(error)
+        pickle.loads(found)  # noqa: S301 - our own bytes: some exceptions can be pickled, but not unpickled
+    except Exception:  # noqa: BLE001 - the user's exception may do anything
+        described = HandlerProcessFailed(f"the handler raised {type(error).__name__}, which cannot be pickled")
+        described.add_note(f"in a handler's process:\n{text}")
+        found = pickle.dumps(described)
+    return found
+
+
+def refuse_in_unguarded_main() -> None:
+    """End a process whose start runs the program itself, because its main module is not guarded."""
+    if getattr(mp.current_process(), "_inheriting", False):
+        sys.exit(UNGUARDED_MAIN)
+
+
+def _ignore_signal(_number: int, _frame: object) -> None:
+    """Do nothing: the program closes the consumer, and thereby ends the process."""
+
+
+def work(connection: Connection, progress: Progress) -> None:
+    """Be the main function of a handler's process."""
+    # Functions, not SIG_IGN: programs that a handler starts would inherit SIG_IGN.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _ignore_signal)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forks.set)
+    with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
+        try:
+            handlers: Handlers = pickle.loads(connection.recv_bytes())  # noqa: S301 - from our parent
+        except (EOFError, OSError):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - importing the user's module may raise anything
+            connection.send_bytes(pickle.dumps(Answer(0, pickled_error(error), summarize_error(error, ()))))
+            return
+        connection.send_bytes(pickle.dumps(Answer()))
+        while True:
+            message: Work = pickle.loads(connection.recv_bytes())  # noqa: S301 - from our parent
+            connection.send_bytes(pickle.dumps(_handle(handlers, message, progress, runner)))
+
+
+def _end_with_parent() -> None:
+    parent = mp.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _handle(handlers: Handlers, message: Work, progress: Progress, runner: asyncio.Runner) -> Answer:
+    records = records_of(message, handlers.deserializer)
+    if handlers.whole:
+        answer = _call(handlers.handler, Batch(records, _refuse_ack), records, runner)
+        return answer._replace(done=len(records)) if answer.error is None else answer
+    for place, record in enumerate(records):
+        progress.value = place + 1
+        answer = _call(handlers.handler, record, (record,), runner)
+        if answer.error is not None:
+            return answer._replace(done=place)
+    return Answer(len(records))
+
+
+def _call(
+    handler: Callable[[Any], object], argument: object, records: Sequence[Record[Any]], runner: asyncio.Runner
+) -> Answer:
+    try:
+        result = handler(argument)
+        if result is not None and inspect.isawaitable(result):
+            runner.run(_wait_for(result))
+    except (SystemExit, KeyboardInterrupt) as exit_:
+        return Answer(0, pickled_error(exit_), is_exit=True)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the parent's failure policy decides
+        return Answer(0, pickled_error(error), summarize_error(error, records))
+    finally:
+        if _forks.is_set():  # the handler has forked, and this is the copy
+            os._exit(0)
+    return Answer()
+
+
+async def _wait_for(result: Any) -> None:
+    await result
+
+
+def _refuse_ack(batch: Batch[Any]) -> bool:
+    raise UsageError(
+        f"{batch!r} is done when its handler returns: a handler in a process cannot acknowledge it earlier"
+    )

@@ -1,0 +1,220 @@
+"""The processes in which the handlers of ``run(processes=...)`` are called.
+
+Each process is started when a handler needs it. A thread of this process waits for the answer of each busy one.
+
+Invariants:
+
+- A process gets one message at a time, so the memory for messages is bounded: a message has up to ``MESSAGE_MAX_BYTES``
+  of data, or one record, or one batch.
+- A process that ends, or that handles one record or batch for longer than ``timeout``, is killed and replaced. The
+  record or batch that it handled has failed, as if the handler had raised ``HandlerProcessFailed``.
+- When a call is cancelled, because the lease is lost or the run ends, its process is dead before the cancellation goes
+  on (L2, which docs/guarantees.md defines). So no two handlers have the same record.
+- No process outlives its run: ``close`` kills all of them.
+"""
+
+import multiprocessing as mp
+import pickle
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import c_ulonglong
+from multiprocessing.connection import wait
+from typing import Any, Final, final
+
+import anyio
+import anyio.to_thread
+
+from shardline.aio.consumer.handler_child import UNGUARDED_MAIN, Answer, Handlers, Work, row_of, work
+from shardline.core.consumer.handler_errors import summarize_error
+from shardline.errors import HandlerProcessFailed, UsageError
+from shardline.model.record import Record
+
+MESSAGE_MAX_BYTES: Final = 1_048_576
+_LOOK_INTERVAL: Final = 0.25  # seconds between two looks at a busy process
+_START_TIMEOUT: Final = 60.0  # seconds for the start of a process, and the import of the handler's module
+_spawn: Final = mp.get_context("spawn")
+
+
+def pickle_handlers(handlers: Handlers) -> bytes:
+    """Pickle what a process calls.
+
+    Raises:
+        UsageError: the handler or the deserializer cannot be imported by another process.
+    """
+    for name, value in (("handler", handlers.handler), ("deserializer", handlers.deserializer)):
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            raise UsageError(
+                f"processes: the {name} must be importable by another process, such as a function of a module, and "
+                f"{getattr(value, '__qualname__', type(value).__name__)} is not: {error}"
+            ) from error
+    return pickle.dumps(handlers)
+
+
+@final
+class HandlerProcess:
+    """One process. Its methods block, and are called in threads, except ``kill``."""
+
+    def __init__(self, handlers: bytes, timeout: float | None) -> None:
+        self._handlers = handlers
+        self._timeout = timeout
+        self._ours, self._theirs = _spawn.Pipe()
+        self.progress = _spawn.RawValue(c_ulonglong, 0)
+        self._process = _spawn.Process(target=work, args=(self._theirs, self.progress), name="shardline handler")
+        self._is_killed = False
+        self.is_started = False
+
+    def start(self) -> None:
+        """Start the process, and wait until it has imported the handler.
+
+        Raises:
+            UsageError: the process could not import the handler.
+            HandlerProcessFailed: the process ended first.
+        """
+        self._process.start()
+        self._theirs.close()
+        if self._is_killed:  # kill() came before the process had started
+            self._process.kill()
+        answer = self._ask(self._handlers, _START_TIMEOUT)
+        if answer.error is not None:
+            cause = load_error(answer.error)
+            raise UsageError(
+                f"processes: another process cannot import the handler: {answer.summary.error_type}: {cause}"
+            ) from cause
+        self.is_started = True
+
+    def call(self, message: Work) -> Answer:
+        """Have the handler called with these records."""
+        self.progress.value = 0
+        return self._ask(pickle.dumps(message), self._timeout)
+
+    def kill(self) -> None:
+        """Kill the process. It ends a moment later."""
+        self._is_killed = True
+        if self._process.pid is not None:
+            self._process.kill()
+
+    def end(self) -> None:
+        """Kill the process, wait for its end, and release what belongs to it."""
+        self.kill()
+        if self._process.pid is not None:
+            self._process.join()
+        self._ours.close()
+        self._theirs.close()
+
+    def _ask(self, message: bytes, timeout: float | None) -> Answer:
+        try:
+            self._ours.send_bytes(message)
+            seen, waited = self.progress.value, 0.0
+            pause = _LOOK_INTERVAL if timeout is None else min(_LOOK_INTERVAL, timeout)
+            while not wait([self._ours, self._process.sentinel], pause) and self._process.exitcode is None:
+                waited = waited + pause if self.progress.value == seen else 0.0
+                seen = self.progress.value
+                if timeout is not None and waited >= timeout:
+                    raise HandlerProcessFailed(f"a handler did not return within {timeout:g} s: its process was killed")
+            if self._ours.poll():
+                answer: Answer = pickle.loads(self._ours.recv_bytes())  # noqa: S301 - from our own process
+                return answer
+        except (EOFError, OSError):  # the process has ended, or is about to
+            pass
+        self._process.join(_LOOK_INTERVAL)
+        raise self._died()
+
+    def _died(self) -> Exception:
+        code = self._process.exitcode
+        if code == UNGUARDED_MAIN:
+            return UsageError(
+                "processes: each process imports the main module of the program, which started the consumer again: put "
+                "the start of the program under 'if __name__ == \"__main__\":'"
+            )
+        how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        when = "while it handled records" if self.is_started else "before it had imported the handler"
+        return HandlerProcessFailed(f"a handler's process {how} {when}")
+
+
+@final
+class HandlerProcesses:
+    """The processes of one run."""
+
+    def __init__(self, handlers: bytes, count: int, timeout: float | None) -> None:
+        self._handlers = handlers
+        self._timeout = timeout
+        self._idle: list[HandlerProcess] = []
+        self._all: set[HandlerProcess] = set()
+        self._threads = anyio.CapacityLimiter(2 * count)  # twice, because the end of a process takes a thread, too
+
+    async def start(self) -> None:
+        """Start the first process, to find out whether it can import the handler."""
+        self._idle.append(await self._take())
+
+    async def call(self, records: Sequence[Record[Any]], at: float) -> Answer:
+        """Call the handler with records of one lease, in a process that is idle, or in a new one."""
+        lease = records[0].lease
+        message = Work([row_of(record) for record in records], 0 if lease is None else lease.token, at)
+        process: HandlerProcess | None = None
+        is_well = False
+        try:
+            process = await self._take()
+            answer = await anyio.to_thread.run_sync(
+                process.call, message, abandon_on_cancel=True, limiter=self._threads
+            )
+            is_well = True
+        except (HandlerProcessFailed, UsageError) as error:
+            done = 0 if process is None else max(0, process.progress.value - 1)
+            return Answer(done, pickle.dumps(error), summarize_error(error, ()))
+        finally:
+            if process is not None:
+                if is_well:
+                    self._idle.append(process)
+                else:
+                    await self._end(process)
+        return answer
+
+    async def close(self) -> None:
+        """Kill all processes."""
+        for process in self._all:
+            process.kill()
+        for process in [*self._all]:
+            await self._end(process)
+
+    async def _take(self) -> HandlerProcess:
+        if self._idle:
+            return self._idle.pop()
+        process = HandlerProcess(self._handlers, self._timeout)
+        self._all.add(process)
+        is_started = False
+        try:
+            await anyio.to_thread.run_sync(process.start, abandon_on_cancel=True, limiter=self._threads)
+            is_started = True
+        finally:
+            if not is_started:
+                await self._end(process)
+        return process
+
+    async def _end(self, process: HandlerProcess) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(process.end, limiter=self._threads)
+        self._all.discard(process)
+
+
+def messages(records: Sequence[Record[Any]]) -> list[Sequence[Record[Any]]]:
+    """Split records into messages of up to ``MESSAGE_MAX_BYTES``, each with at least one record."""
+    found: list[Sequence[Record[Any]]] = []
+    start = size = 0
+    for place, record in enumerate(records):
+        if size and size + len(record.data) > MESSAGE_MAX_BYTES:
+            found.append(records[start:place])
+            start, size = place, 0
+        size += len(record.data) + 1
+    return [*found, records[start:]]
+
+
+def load_error(error: bytes) -> BaseException:
+    """Return the exception that a process has sent."""
+    loaded: object = None
+    with suppress(Exception):  # the user's exception may do anything
+        loaded = pickle.loads(error)  # noqa: S301 - from our own process
+    if isinstance(loaded, BaseException):
+        return loaded
+    return HandlerProcessFailed("the handler raised an exception that cannot be unpickled")

@@ -1,0 +1,1 @@
+"""The web console of ``shardline console``. It requires the ``console`` extra."""

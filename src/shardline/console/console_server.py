@@ -1,0 +1,195 @@
+"""Serves the console over HTTP, and keeps everybody out except the person who started it.
+
+Invariants:
+
+- ``Host`` must be an address, ``localhost`` or an allowed name, so that DNS rebinding reaches nothing.
+- Every request under ``/api/`` needs the token of this start as ``Authorization: Bearer``, and must not come from a
+  page of another origin. The token is in the fragment of the address, which browsers send to no server, and in no
+  cookie.
+- Every answer has a content security policy without inline code, which also keeps the page from contacting other hosts
+  and from being framed.
+- A change is refused unless changes are allowed. A dry run is always allowed.
+- A file is served only if it is one of the console's own.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any, Final, final
+
+import click
+import msgspec
+from aiohttp import web
+
+from shardline.aio.client import Client
+from shardline.cli.error_messages import sole_error
+from shardline.console.call_budget import CallBudget
+from shardline.console.console_actions import ConsoleActions
+from shardline.console.record_views import RecordFilter
+from shardline.console.stream_watch import StreamWatch
+from shardline.errors import ShardlineError
+from shardline.server.access import Access
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_FILES: Final = {
+    "": ("index.html", "text/html"),
+    "app.js": ("app.js", "text/javascript"),
+    "pages.js": ("pages.js", "text/javascript"),
+    "charts.js": ("charts.js", "text/javascript"),
+    "style.css": ("style.css", "text/css"),
+}
+_UPDATE_INTERVAL: Final = 1.0
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@final
+class ConsoleServer:
+    """The HTTP application of one console."""
+
+    def __init__(
+        self,
+        client: Client,
+        actions: ConsoleActions,
+        budget: CallBudget,
+        access: Access,
+        *,
+        place: str,
+        allow_changes: bool,
+    ) -> None:
+        self._client = client
+        self._actions = actions
+        self._budget = budget
+        self._access = access
+        self._place = place
+        self._allow_changes = allow_changes
+        self._watches: dict[str, StreamWatch] = {}
+        client.api.before_call = self._spend
+
+    def application(self) -> web.Application:
+        """Return the application, ready to be run."""
+
+        @web.middleware
+        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+            return await self._guard(request, handler)
+
+        application = web.Application(middlewares=[guard], client_max_size=16 * 1024 * 1024)
+        application.add_routes(
+            [
+                web.get("/api/status", self._status),
+                web.get("/api/live/{stream}", self._live),
+                web.get("/api/{action}", self._look),
+                web.post("/api/{action}", self._change),
+                web.get("/{file}", self._file),
+                web.get("/", self._file),
+            ]
+        )
+        return application
+
+    async def _spend(self, operation: str) -> None:
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(self._budget.reserve(operation, now) - now)
+
+    # ---- safety
+
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        refused = self._access.judge_host(request.headers.get("host"))
+        if refused is None and request.path.startswith("/api/"):
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            refused = self._access.judge_control(headers, has_body=request.can_read_body)
+        if refused is not None:
+            response: web.StreamResponse = _answer({"error": refused.message}, refused.status)
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                response = _answer({"error": error.reason}, error.status)
+        if not response.prepared:
+            response.headers.update(_HEADERS)
+        return response
+
+    # ---- files
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        found = _FILES.get(request.match_info.get("file", ""))
+        if found is None:
+            return _answer({"error": "no such page"}, 404)
+        name, kind = found
+        content = files("shardline.console").joinpath("static", name).read_bytes()
+        return web.Response(body=content, content_type=kind, charset="utf-8")
+
+    # ---- looking and changing
+
+    async def _status(self, _: web.Request) -> web.StreamResponse:
+        return _answer(
+            {
+                "place": self._place,
+                "allow_changes": self._allow_changes,
+                "embedded": "server" in self._actions.reads,
+                "calls": self._budget.to_json(asyncio.get_running_loop().time()),
+            }
+        )
+
+    async def _look(self, request: web.Request) -> web.StreamResponse:
+        action = self._actions.reads.get(request.match_info["action"])
+        if action is None:
+            return _answer({"error": "no such page"}, 404)
+        return await _run(action(dict(request.query)))
+
+    async def _change(self, request: web.Request) -> web.StreamResponse:
+        action = self._actions.changes.get(request.match_info["action"])
+        if action is None:
+            return _answer({"error": "no such change"}, 404)
+        try:
+            wish = msgspec.json.decode(await request.read(), type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return _answer({"error": "the body is not a JSON object"}, 400)
+        if not wish.get("dry_run") and not self._allow_changes:
+            return _answer({"error": "this console is read-only: start it with --allow-changes to change things"}, 403)
+        return await _run(action(wish))
+
+    # ---- live updates
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Send an event a second: the traffic of the stream, and a sample of the records that match the filter."""
+        stream, query = request.match_info["stream"], request.query
+        watch = self._watches.setdefault(stream, StreamWatch(self._client, stream))
+        wanted = RecordFilter(query.get("key", ""), query.get("text", ""), query.get("header", ""))
+        response = web.StreamResponse(headers=_HEADERS | {"Content-Type": "text/event-stream"})
+        async with watch.viewer(wanted) as viewer:
+            await response.prepare(request)
+            try:
+                while True:
+                    await asyncio.sleep(_UPDATE_INTERVAL)
+                    await response.write(b"data: " + msgspec.json.encode(watch.update(viewer)) + b"\n\n")
+            except ConnectionError:
+                return response  # the page was closed
+        return response
+
+
+async def _run(action: Awaitable[dict[str, Any]]) -> web.StreamResponse:
+    """Return the result of an action. A failure becomes an error that the page shows."""
+    try:
+        return _answer(await action)
+    except KeyError as error:
+        return _answer({"error": f"{error.args[0]} is missing"}, 400)
+    except (ShardlineError, click.ClickException, ValueError, ExceptionGroup) as error:
+        sole = sole_error(error)
+        text = sole.format_message() if isinstance(sole, click.ClickException) else str(sole)
+        return _answer({"error": text}, 400)
+
+
+def _answer(value: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=json.dumps(value).encode(), status=status, content_type="application/json")

@@ -1,0 +1,125 @@
+"""Finds the rate of each shard, the hot keys and the split point that would help, from records that were read.
+
+Invariants:
+
+- A rate is that of arrival: a record counts in the second in which it arrived, whenever it was read.
+- Rates count Kinesis records and their stored bytes, as the limits of a shard do. Keys are those of the records inside
+  aggregates.
+- Memory is bounded: a shard keeps ``HISTORY`` seconds and ``KEYS_MAX`` keys. Rare keys are forgotten first.
+- Nothing here reads a clock: the time is an argument.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, final
+
+from shardline.codec.raw_records import deaggregate
+from shardline.codec.shapes import RawRecord
+from shardline.model.hashing import HashRange, hash_key_of
+from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
+from shardline.model.record import Record
+
+HISTORY: Final = 120
+KEYS_MAX: Final = 2_000
+_HOT: Final = 0.8
+_HOT_SECONDS: Final = 10
+_KEYS_SHOWN: Final = 5
+
+
+@final
+@dataclass
+class ShardTraffic:
+    """The traffic of one shard."""
+
+    seconds: deque[list[int]] = field(default_factory=lambda: deque[list[int]](maxlen=HISTORY))
+    """For each second with records: the second since 1970, the records and the bytes."""
+    keys: Counter[str] = field(default_factory=Counter[str])
+    key_bytes: Counter[str] = field(default_factory=Counter[str])
+
+    def add(self, raw: RawRecord, records: Iterable[Record]) -> None:
+        second = int(raw.arrived_at or 0)
+        if not self.seconds or self.seconds[-1][0] < second:
+            self.seconds.append([second, 0, 0])
+        row = next((row for row in reversed(self.seconds) if row[0] <= second), self.seconds[0])
+        row[1] += 1
+        row[2] += len(raw.data) + len((raw.key or "").encode())
+        for record in records:
+            if record.key is not None:
+                self.keys[record.key] += 1
+                self.key_bytes[record.key] += len(record.data)
+        if len(self.keys) > 2 * KEYS_MAX:
+            self.keys = Counter(dict(self.keys.most_common(KEYS_MAX)))
+            self.key_bytes = Counter({key: self.key_bytes[key] for key in self.keys})
+
+    def load(self, now: float) -> float:
+        """Return the highest share of a limit that the shard used, on average over the last complete seconds."""
+        recent = [row for row in self.seconds if now - _HOT_SECONDS - 1 <= row[0] < int(now)]
+        records = sum(row[1] for row in recent) / _HOT_SECONDS
+        size = sum(row[2] for row in recent) / _HOT_SECONDS
+        return max(records / SHARD_WRITE_RECORDS_PER_SECOND, size / SHARD_WRITE_BYTES_PER_SECOND)
+
+
+@final
+class TrafficSample:
+    """The traffic of a stream, counted from the records that were read."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, ShardTraffic] = {}
+        self.read = 0
+
+    def add(self, shard_id: str, raws: Iterable[RawRecord]) -> list[Record]:
+        """Count the records of one page, and return the user records in them."""
+        shard = self.shards.setdefault(shard_id, ShardTraffic())
+        found: list[Record] = []
+        for raw in raws:
+            records = deaggregate(raw)
+            shard.add(raw, records)
+            found += records
+        self.read += len(found)
+        return found
+
+    def to_json(self, ranges: Mapping[str, HashRange], now: float) -> dict[str, Any]:
+        """Return the rates, the hot shards and the hot keys as a JSON object."""
+        return {
+            "now": now,
+            "read": self.read,
+            "shards": {
+                shard_id: {
+                    "seconds": [row for row in shard.seconds if row[0] > now - HISTORY],
+                    "load": round(load := shard.load(now), 3),
+                    "hot": load >= _HOT,
+                    "keys": _hot_keys(shard),
+                    "split_at": None if shard_id not in ranges else _shown(split_point(shard, ranges[shard_id])),
+                }
+                for shard_id, shard in sorted(self.shards.items())
+            },
+        }
+
+
+def _hot_keys(shard: ShardTraffic) -> list[dict[str, Any]]:
+    total = max(1, shard.keys.total())
+    return [
+        {"key": key, "records": count, "share": round(count / total, 4)}
+        for key, count in shard.keys.most_common(_KEYS_SHOWN)
+    ]
+
+
+def _shown(at: int | None) -> str | None:
+    return None if at is None else str(at)
+
+
+def split_point(shard: ShardTraffic, whole: HashRange) -> int | None:
+    """Return the hash key that divides the sampled traffic most evenly, as the first hash key of the upper half.
+
+    ``None`` if no split helps: fewer than two keys were seen, because the records of one key always share a shard.
+    """
+    weights = sorted((hash_key_of(key), count) for key, count in shard.keys.items() if hash_key_of(key) in whole)
+    if len(weights) < 2:  # noqa: PLR2004 - a split divides at least two keys
+        return None
+    total, below, best = sum(count for _, count in weights), 0, (1.0, weights[1][0])
+    for (_, count), (following, _) in pairwise(weights):
+        below += count
+        best = min(best, (abs(below / total - 0.5), following))
+    return best[1]

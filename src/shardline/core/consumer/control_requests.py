@@ -1,0 +1,126 @@
+"""The requests with which user code controls a running consumer, and when each of them is over.
+
+User code creates a ``Request`` and posts it to the host. The hand-out carries out the request and writes the outcome.
+Some requests, such as a commit, are over only when the lease store has confirmed a write for each of their shards
+(``PendingWrites``).
+
+Invariants:
+
+- User code writes no field of a request after it has posted the request. The host sets ``is_over`` last.
+- A request ends in one of two ways for each of its shards: the store has confirmed the write, or the shard is in
+  ``lost`` with the reason. So if a request is over and ``lost`` is empty, all its writes are in the store.
+- A request waits for the tracker that its shard had when the request came. A seek replaces the tracker: a commit that
+  was not written before the seek is never written.
+- If seeks of a shard overlap, the last one wins, and all of them are over when it is written.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple, TypeAlias, final
+
+from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.lease_phases import Holding
+from shardline.core.consumer.reader import ShardKey
+from shardline.errors import UsageError
+from shardline.model.lease import Checkpoint
+from shardline.model.position import Position, PositionKind, at_sequence_number, at_timestamp
+from shardline.model.sequence import BEFORE_FIRST, SequenceNumber
+
+Positions: TypeAlias = dict[str, Position]
+"""A position for each shard, by the id of the shard."""
+
+
+@final
+class Request:
+    """A request from user code: the mailbox between the caller and the host.
+
+    ``shards`` are the shards to act on. ``None`` stands for all shards that this worker holds when the request arrives.
+    """
+
+    def __init__(self, shards: Collection[ShardKey] | None = None) -> None:
+        self.shards: Collection[ShardKey] | None = shards
+        self.done: Positions = {}
+        """The position that the store contains for each shard whose write was confirmed."""
+        self.lost: dict[str, str] = {}
+        """The shards for which nothing was written, and why."""
+        self.is_over: bool = False
+
+
+class _Wait(NamedTuple):
+    """A request waits until the store contains the tracker's checkpoint up to ``number``, or the sought position."""
+
+    holding: Holding
+    tracker: CheckpointTracker
+    number: SequenceNumber | None
+    is_seek: bool
+
+    @property
+    def is_written(self) -> bool:
+        if self.is_seek:
+            return self.tracker.is_sought
+        return self.number is None or self.tracker.has_written(self.number)
+
+
+def sought_checkpoint(position: Position, latest_at: float) -> Checkpoint:
+    """Return the checkpoint of a shard that is to be read from ``position`` on. ``latest_at`` is the time that LATEST
+    stands for: it must not move with each restart (L6).
+
+    Raises:
+        UsageError: no reader can start at this position.
+    """
+    number = position.sequence_number
+    if not position.can_start:
+        raise UsageError(f"a consumer cannot seek to {position}")
+    if position.kind is PositionKind.LATEST:
+        return Checkpoint(at_timestamp(latest_at))
+    if number is None:
+        return Checkpoint(position)
+    if position.kind is PositionKind.AFTER_SEQUENCE_NUMBER:
+        return Checkpoint(at_sequence_number(number))
+    # A checkpoint is at the last record that is done. The record at the sought position is not done.
+    return Checkpoint(at_sequence_number(SequenceNumber(number.number, max(BEFORE_FIRST, number.sub_sequence - 1))))
+
+
+@final
+class PendingWrites:
+    """The requests that wait for the lease store."""
+
+    def __init__(self) -> None:
+        self._waits: dict[Request, list[_Wait]] = {}
+
+    def add(self, request: Request, holdings: Collection[Holding], *, is_seek: bool = False) -> None:
+        """Wait until all records of these leases that are done by now are committed. For a seek, wait until the
+        position that was just sought is written.
+        """
+        self._waits[request] = [
+            _Wait(holding, holding.tracker, holding.tracker.watermark, is_seek) for holding in holdings
+        ]
+        self.check()
+
+    def check(self, *, is_ending: bool = False) -> None:
+        """End the requests whose writes are confirmed, or cannot be written any more.
+
+        ``is_ending`` means that the host is ending, so that no more answers will come from the store.
+        """
+        for request, waits in [*self._waits.items()]:
+            left = [wait for wait in waits if not _settle(request, wait, is_ending=is_ending)]
+            if left:
+                self._waits[request] = left
+            else:
+                del self._waits[request]
+                request.is_over = True
+
+
+def _settle(request: Request, wait: _Wait, *, is_ending: bool) -> bool:
+    """Write the outcome for one shard. Returns False while the outcome is open."""
+    holding = wait.holding
+    if wait.is_written:
+        request.done[holding.shard_id] = holding.row.checkpoint.position
+    elif holding.is_over:
+        request.lost[holding.shard_id] = holding.why or "the lease was released"
+    elif wait.tracker.is_replaced and not wait.is_seek:
+        request.lost[holding.shard_id] = "seek() has moved its position"
+    elif is_ending:
+        request.lost[holding.shard_id] = "the consumer has ended"
+    else:
+        return False
+    return True

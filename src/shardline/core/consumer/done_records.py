@@ -1,0 +1,120 @@
+"""Which records of a shard has the user's database already, and what does the next transaction write about them?
+
+``exactly_once`` commits the rows of a handler and the position of its records in one transaction. The position is a
+*watermark* (``through``: every record at or before it is done) and the records *beyond* the watermark that are done.
+If records are handled in order, a transaction only moves the watermark. If keys are handled side by side
+(``order="key"``), records finish out of order: a transaction adds its records to those beyond the watermark, and the
+consumer reports how far all records are done (``Grant.done_through``).
+
+Invariants:
+
+- A record counts as done only if a transaction with its position was committed, or if the consumer reported that it is
+  done (handled, filtered or dead-lettered).
+- The watermark never moves backwards.
+- A transaction is committed only if the database still has our token, and has none of its records. Otherwise another
+  worker owns the shard (FENCED), or an earlier transaction, whose outcome was unknown, was committed (CHANGED).
+- At most ``PRUNE_AT`` records, and those that the consumer allows beyond its own watermark, are beyond ours.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, final
+
+from shardline.model.sequence import BEFORE_FIRST, SequenceNumber
+
+NOTHING_DONE: Final = SequenceNumber(0, BEFORE_FIRST)
+"""The watermark of a shard without a record that is done."""
+PRUNE_AT: Final = 256
+
+
+@final
+class StoredPosition(NamedTuple):
+    """The row of a shard in the database."""
+
+    token: int
+    """The fencing token of the last owner that has claimed the shard."""
+    through: SequenceNumber = NOTHING_DONE
+
+
+@final
+class PositionWrite(NamedTuple):
+    """The rows that a transaction writes about its records."""
+
+    records: Sequence[SequenceNumber]
+    """The records of the transaction."""
+    beyond: Sequence[SequenceNumber]
+    """The records to add to those beyond the watermark."""
+    through: SequenceNumber | None
+    """The new watermark. ``None``: it does not move. Records at or before it are removed from those beyond it."""
+
+
+class Verdict(Enum):
+    """Whether a transaction may be committed."""
+
+    COMMIT = "commit"
+    CHANGED = "changed"
+    """The database has other positions than we know. Roll back, load them and decide again."""
+    FENCED = "fenced"
+    """A later owner has claimed the shard. Roll back: the records belong to that owner."""
+
+
+@final
+class DoneRecords:
+    """The records of one shard that are in the database, as far as this worker knows.
+
+    Args:
+        stored: the row of the shard, after we have claimed it.
+        beyond: the records beyond the watermark that are done.
+    """
+
+    def __init__(self, stored: StoredPosition, beyond: Iterable[SequenceNumber] = ()) -> None:
+        self.token: Final = stored.token
+        self.through: SequenceNumber = stored.through
+        self._beyond: set[SequenceNumber] = {number for number in beyond if number > stored.through}
+
+    @property
+    def beyond(self) -> Collection[SequenceNumber]:
+        """The records beyond the watermark that are done."""
+        return self._beyond
+
+    def select_new(self, records: Sequence[SequenceNumber]) -> list[int]:
+        """Return the indices of the records that are not done."""
+        through, beyond = self.through, self._beyond
+        return [index for index, record in enumerate(records) if record > through and record not in beyond]
+
+    def plan(
+        self, records: Sequence[SequenceNumber], *, is_in_order: bool, done_through: SequenceNumber | None
+    ) -> PositionWrite:
+        """Return what the transaction with these records writes.
+
+        Args:
+            records: the records. None of them is done.
+            is_in_order: whether all records of the shard before these are done.
+            done_through: how far all records of the shard are done, if the consumer has reported that.
+        """
+        if is_in_order:
+            return PositionWrite(records, (), max(records))
+        # Moving the watermark excludes the other transactions of the shard until ours ends, so it is done rarely.
+        is_moved = done_through is not None and done_through > self.through and len(self._beyond) >= PRUNE_AT
+        return PositionWrite(records, records, done_through if is_moved else None)
+
+    def check(self, write: PositionWrite, stored: StoredPosition | None) -> Verdict:
+        """Decide whether the transaction may be committed.
+
+        Args:
+            write: what the transaction writes.
+            stored: the row of the shard, which the transaction has locked. ``None`` if there is no row.
+        """
+        if stored is None or stored.token < self.token:
+            return Verdict.CHANGED  # the row was removed, or restored from a backup
+        if stored.token > self.token:
+            return Verdict.FENCED
+        # Another transaction of ours may have moved the watermark over records that are done, but not over these.
+        return Verdict.COMMIT if stored.through < min(write.records) else Verdict.CHANGED
+
+    def handle_committed(self, write: PositionWrite) -> None:
+        """Take a committed transaction into account."""
+        self._beyond.update(write.beyond)
+        if write.through is not None and write.through > self.through:
+            self.through = through = write.through
+            self._beyond = {number for number in self._beyond if number > through}

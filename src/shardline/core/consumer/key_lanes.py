@@ -1,0 +1,228 @@
+"""Which record may be handled next, given the keys in flight?
+
+``ShardLanes`` contains the records of one held shard that wait for a handler, in the order of the shard. ``KeyLanes``
+contains the keys that handlers have, over all shards of the worker. A record whose key is free may be handled at once.
+A record whose key a handler has waits in the *lane* of this key, and the records behind it, of other keys, overtake it.
+
+A *place* is the number of a record in its shard, counted from the first record that was read under the lease.
+
+Invariants (docs/guarantees.md defines C6):
+
+- C6: a key is in at most one record or batch in flight. This holds over all shards, because with explicit hash keys, or
+  after a reshard, two shards can contain records of one key.
+- The records of one key and one shard are taken in the order of the shard. If records are put back, they are the first
+  to be taken again.
+- A batch may contain several records of one key. The records of a batch are in the order of the shard.
+- With ``by_key=False``, and for a record without a key, there is no order: each record is a key of its own.
+- A key is *claimed* from the moment when one of its records may be taken until its last record in flight is released.
+  Only the first record of a claimed key may be taken: the later ones wait in its lane.
+- No record at or behind the place ``end`` is taken, so the distance between the watermark and the furthest handled
+  record is bounded.
+- Looking at a record takes constant time, and each record is looked at once or twice, however many records wait.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from heapq import nlargest
+from typing import NamedTuple, TypeAlias, final
+
+from shardline.core.clock import NEVER, Instant
+from shardline.core.consumer.reader import ShardKey
+from shardline.model.record import Record
+
+Placed: TypeAlias = tuple[int, Record]
+"""A record and its place."""
+
+
+@final
+class HotKey(NamedTuple):
+    """A key with records that wait, because a handler has an earlier record of the key."""
+
+    key: str
+    waiting: int
+    """How many records of the key wait."""
+
+
+@final
+class KeyLanes:
+    """The claimed keys of one worker, and the records that wait for these keys."""
+
+    def __init__(self) -> None:
+        # By claimed key: the records that wait for the key. ``None`` while no record waits, which is nearly always so.
+        self.lanes: dict[str, deque[tuple[ShardLanes, Placed]] | None] = {}
+        self._freed: dict[ShardKey, None] = {}
+
+    # ---- queries
+
+    def hot_keys(self, count: int) -> list[HotKey]:
+        """Return the keys for which the most records wait, the hottest first."""
+        found = ((len(lane), key) for key, lane in self.lanes.items() if lane)
+        return [HotKey(key, waiting) for waiting, key in nlargest(count, found)]
+
+    # ---- commands, output
+
+    def release(self, keys: Iterable[str]) -> None:
+        """Release claimed keys. The first record that waits for each of them may now be taken."""
+        for key in keys:
+            lane = self.lanes[key]
+            while lane:
+                shard, placed = lane.popleft()
+                if not shard.is_closed:
+                    shard.ready.append(placed)  # the key stays claimed, now for this record
+                    self._freed[shard.key] = None
+                    break
+            else:
+                del self.lanes[key]
+
+    def take_freed(self) -> list[ShardKey]:
+        """Return the shards that have records that can be taken now because a key was released."""
+        freed, self._freed = self._freed, {}
+        return [*freed]
+
+
+@final
+class ShardLanes:
+    """The records of one held shard that wait for a handler.
+
+    Args:
+        keys: the keys of the worker.
+        key: the shard.
+        by_key: whether the records of one key are handled in order.
+        first: the place of the first record that will be added.
+        done: the places of records that are done already. These records are left out.
+    """
+
+    def __init__(self, keys: KeyLanes, key: ShardKey, *, by_key: bool, first: int, done: Collection[int] = ()) -> None:
+        self.key: ShardKey = key
+        self.ready: deque[Placed] = deque()
+        """Records whose claimed key is free for them. ``KeyLanes`` also appends to it."""
+        self.is_closed: bool = False
+        self.next_place: int = first
+        """The place of the first record that was never looked at. All records before it were taken or wait."""
+        self._keys: KeyLanes = keys
+        self._by_key: bool = by_key
+        self._done: frozenset[int] = frozenset(done)
+        self._pages: deque[tuple[Sequence[Record], Instant]] = deque()  # the records that were never looked at
+        self._offset: int = 0  # how many records of the first page were looked at
+        self._end: int = first  # the place behind the last record that was added
+
+    # ---- queries
+
+    @property
+    def waiting(self) -> int:
+        """How many records can perhaps be taken: their keys may turn out to be in flight."""
+        return len(self.ready) + self._end - self.next_place
+
+    @property
+    def oldest_at(self) -> Instant:
+        """When the oldest record that can perhaps be taken arrived."""
+        return -NEVER if self.ready or not self._pages else self._pages[0][1]
+
+    def has_waiting(self, end: int) -> bool:
+        """Whether ``take`` may return a record whose place is before ``end``."""
+        return bool(self.ready) or self.next_place < min(end, self._end)
+
+    # ---- commands
+
+    def add(self, records: Sequence[Record], now: Instant) -> None:
+        """Add the next records of the shard."""
+        if records:
+            self._pages.append((records, now))
+            self._end += len(records)
+
+    def take(self, limit: int, end: int) -> list[Placed]:
+        """Take up to ``limit`` records that may be handled now. The places of all of them are before ``end``."""
+        taken: list[Placed] = []
+        mine: set[str] = set()
+        ready = self.ready
+        while ready and len(taken) < limit:
+            taken.append(ready.popleft())
+            self._join(taken, limit, mine)
+        end = min(end, self._end)
+        while len(taken) < limit and self.next_place < end:
+            placed = self._look(mine)
+            if placed is not None:
+                taken.append(placed)
+        if len(taken) > 1:
+            taken.sort()
+        return taken
+
+    def release(self, records: Sequence[Record]) -> None:
+        """Release the keys of records that are done, or that no handler of this worker will get."""
+        if self._by_key:
+            # Most often there is one record, which needs no set.
+            keys = (records[0].key,) if len(records) == 1 else {record.key for record in records}
+            self._keys.release(key for key in keys if key is not None)
+
+    def put_back(self, taken: Sequence[Placed]) -> None:
+        """Put back records that were taken, in the order of the shard, and whose keys were not released."""
+        again: list[Placed] = []
+        behind: dict[str, list[Placed]] = {}
+        for placed in taken:
+            key = placed[1].key if self._by_key else None
+            if key is None:
+                again.append(placed)
+            elif key in behind:
+                behind[key].append(placed)
+            else:
+                behind[key] = []
+                again.append(placed)
+        self.ready.extendleft(reversed(again))
+        for key, rest in behind.items():
+            if rest:  # only the first record of a key may be taken
+                lane = self._keys.lanes[key] or deque()
+                lane.extendleft((self, placed) for placed in reversed(rest))
+                self._keys.lanes[key] = lane
+
+    def close(self) -> None:
+        """Forget the records that wait. Records in flight keep their keys until they are released."""
+        self.is_closed = True
+        ready, self.ready = self.ready, deque()
+        self._pages.clear()
+        self._end = self.next_place
+        for placed in ready:
+            self.release([placed[1]])
+
+    # ---- internal
+
+    def _look(self, mine: set[str]) -> Placed | None:
+        """Look at the next record. Return it if it may be handled now. ``mine`` are the keys of the records that are
+        taken together with it.
+        """
+        records = self._pages[0][0]
+        record, place = records[self._offset], self.next_place
+        self._offset += 1
+        self.next_place = place + 1
+        if self._offset == len(records):
+            self._pages.popleft()
+            self._offset = 0
+        if place in self._done:
+            return None
+        key = record.key if self._by_key else None
+        if key is None:
+            return place, record
+        lanes = self._keys.lanes
+        if key not in lanes:
+            lanes[key] = None
+            mine.add(key)
+            return place, record
+        lane = lanes[key]
+        # A record joins the batch that has its key, unless earlier records of the key wait.
+        if key in mine and not lane:
+            return place, record
+        if lane is None:
+            lane = lanes[key] = deque()
+        lane.append((self, (place, record)))
+        return None
+
+    def _join(self, taken: list[Placed], limit: int, mine: set[str]) -> None:
+        """Take the records that wait for the key of the last taken record, as far as they belong to this shard."""
+        key = taken[-1][1].key if self._by_key else None
+        if key is None:
+            return
+        mine.add(key)
+        lane = self._keys.lanes[key]
+        while lane and len(taken) < limit and (lane[0][0] is self or lane[0][0].is_closed):
+            shard, placed = lane.popleft()
+            if not shard.is_closed:
+                taken.append(placed)

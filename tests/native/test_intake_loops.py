@@ -1,0 +1,88 @@
+"""Do the compiled loops over the records of the intake equal the pure ones?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.native.forms import KEYS, copy_of, records
+
+from shardline._speedups import native, pure_twins
+from shardline.aio.producer import bulk_put, producer_facade
+from shardline.aio.producer.validation import is_plain
+from shardline.core.producer import intake
+from shardline.core.producer.aggregate import WRAP_MAX_BYTES
+from shardline.core.producer.producer_record import BufferedRecord
+from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
+
+pytestmark = pytest.mark.skipif(native is None, reason="compares the compiled form with the pure one")
+
+MAX_BYTES = WRAP_MAX_BYTES + 300
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Pair(tuple):
+    __slots__ = ()
+
+
+ITEMS = st.one_of(
+    st.tuples(KEYS | st.none() | st.sampled_from(["", "x" * 257, Text("key")]), st.binary(max_size=320)),
+    st.sampled_from([None, (), ("k",), ["k", b"x"], ("k", "x"), ("k", bytearray(b"x")), ("k", b"x", None), (5, b"x")]),
+    st.tuples(KEYS, st.binary(max_size=5)).map(Pair),
+)
+
+
+@given(st.lists(ITEMS, max_size=30), st.integers(0, 35))
+def test_items_that_are_counted_are_plain(items, at):
+    count = native.count_plain(items, at, MAX_BYTES - WRAP_MAX_BYTES, PARTITION_KEY_MAX_LENGTH)
+    assert all(is_plain(item, MAX_BYTES) for item in items[at : at + count])
+    rest = items[at + count :]
+    assert not rest or type(rest[0]) is Pair or not is_plain(rest[0], MAX_BYTES)
+
+
+@given(st.lists(records(), max_size=30), st.floats(0, 1e9))
+def test_records_are_dated_alike(some, expires_at):
+    others = [copy_of(record) for record in some]
+    assert native.date_records(some, expires_at) == pure_twins["date_records"](others, expires_at)
+    assert all(record.expires_at is expires_at for record in some)
+
+
+@given(st.lists(records(), max_size=30), st.floats(0, 100))
+def test_records_keep_their_order_alike(some, newest):
+    others = [copy_of(record) for record in some]
+    assert native.keep_order(some, newest) == pure_twins["keep_order"](others, newest)
+    assert [record.expires_at for record in some] == [record.expires_at for record in others]
+
+
+def test_times_may_be_ints():
+    some = [BufferedRecord(b"x", "k", None, time) for time in (5, 3, 7.5, 2)]
+    assert native.keep_order(some, 4.0) == 7.5
+    assert [record.expires_at for record in some] == [5, 5, 7.5, 7.5]
+    assert native.date_records(some, 9) == 8
+
+
+def test_the_producer_uses_the_compiled_form():
+    assert bulk_put.count_plain is native.count_plain
+    assert producer_facade.date_records is native.date_records
+    assert intake.keep_order is native.keep_order
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: native.count_plain((), 0, 1, 1),
+        lambda: native.count_plain([], "0", 1, 1),
+        lambda: native.count_plain([], -1, 1, 1),
+        lambda: native.date_records((), 1.0),
+        lambda: native.date_records([None], 1.0),
+        lambda: native.date_records([BufferedRecord(None, "k", None, 0.0)], 1.0),
+        lambda: native.date_records([], "1"),
+        lambda: native.keep_order([None], 1.0),
+        lambda: native.keep_order([BufferedRecord(b"", "k", None, "soon")], 1.0),
+        lambda: native.keep_order([], None),
+    ],
+)
+def test_other_types_are_refused(call):
+    with pytest.raises((TypeError, ValueError)):
+        call()

@@ -1,0 +1,90 @@
+"""Handlers that run in other processes: they note in a file what they saw."""
+
+import ctypes
+import os
+import sys
+import time
+from pathlib import Path
+
+FOLDER = "SHARDLINE_TEST_FOLDER"
+
+
+def note(line):
+    with (Path(os.environ[FOLDER]) / "notes").open("a") as file:
+        file.write(f"{line}\n")
+
+
+def notes():
+    path = Path(os.environ[FOLDER]) / "notes"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def is_first(name):
+    """Whether this is the first call with this name, over all processes."""
+    path = Path(os.environ[FOLDER]) / f"seen-{name}"
+    if path.exists():
+        return False
+    path.touch()
+    return True
+
+
+def handle(record):
+    note(f"{os.getpid()} {record.key} {record.data.decode()}")
+
+
+def handle_batch(batch):
+    note(f"{os.getpid()} {batch[0].shard_id} {' '.join(record.data.decode() for record in batch)}")
+
+
+async def handle_later(record):
+    handle(record)
+
+
+class UnpicklableError(Exception):
+    def __init__(self):
+        super().__init__("no")
+        self.hook = lambda: None
+
+
+def die(kind):
+    match kind:
+        case "raise":
+            raise UnpicklableError
+        case "exit":
+            os._exit(3)
+        case "kill":
+            os.kill(os.getpid(), 9)
+        case "segfault":
+            ctypes.string_at(0)
+        case "hang":
+            time.sleep(60)
+        case "fork":
+            if os.fork() == 0:
+                return  # the copy goes on as if it were the process
+            raise ValueError("the first call fails")
+
+
+def fail_once(kind, record):
+    """Fail on record 5, the first time."""
+    if record.data == b"5" and is_first("failure"):
+        die(kind)
+    else:
+        handle(record)
+
+
+def leave(record):
+    sys.exit(7)
+
+
+def work_on(record):
+    note(f"{os.getpid()} begins")
+    while True:
+        sum(range(10_000))
+
+
+def value_of(record):
+    note(f"{os.getpid()} {record.key} {record.value} {record.lease.held} {record.lag is not None}")
+
+
+def always_die(record):
+    os._exit(3)

@@ -1,0 +1,214 @@
+"""Does ``run(processes=...)`` keep the order and commit rules, and survive processes that die or hang?"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.shell.blocking import EVERY_API
+from tests.shell.consumer import process_handlers as handlers
+
+from shardline import FailurePolicy, HandlerFailed, HandlerProcessFailed, UsageError
+
+pytestmark = pytest.mark.anyio
+
+HASTY = FailurePolicy(attempts=2, backoff=0.01, backoff_max=0.02)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(handlers.FOLDER, str(tmp_path))
+    return tmp_path
+
+
+def is_alive(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(condition, seconds=60):
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 - another process makes it true
+            await anyio.sleep(0.02)
+
+
+def check_notes(count):
+    """Check that each record was handled, in the order of its key, and that no process is left. Return the lines."""
+    lines = [line.split() for line in handlers.notes()]
+    assert sorted(int(number) for *_, number in lines) == list(range(count))
+    by_key = defaultdict(list)
+    for _, key, number in lines:
+        by_key[key].append(int(number))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values()), "the order of a key"
+    assert not any(is_alive(pid) for pid, *_ in lines), "a process is left"
+    return lines
+
+
+@EVERY_API
+async def test_the_records_of_a_key_are_handled_in_order_in_several_processes(make_consumer, put):
+    await put(range(300), keys=20)
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(handlers.handle, processes=2, order="key")
+    assert len({pid for pid, *_ in check_notes(300)} - {str(os.getpid())}) == 2
+
+
+async def test_batches_and_async_handlers_run_in_processes(make_consumer, put):
+    await put(range(100), keys=5)
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(handlers.handle_batch, processes=2, batch=10, max_wait=0.05)
+    batches = [line.split()[2:] for line in handlers.notes()]
+    assert sorted(int(number) for batch in batches for number in batch) == list(range(100))
+    assert max(map(len, batches)) == 10
+    (Path(os.environ[handlers.FOLDER]) / "notes").unlink()
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(handlers.handle_later, processes=1)
+    check_notes(100)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("order", ["key", "shard"])
+@pytest.mark.parametrize("kind", ["raise", "exit", "kill", "segfault", "hang", "fork"])
+async def test_a_process_that_dies_or_hangs_is_replaced_and_its_record_comes_again(make_consumer, put, kind, order):
+    await put(range(60), keys=6)
+    events = []
+    handler = partial(handlers.fail_once, kind)
+    async with make_consumer(until="latest", sinks=[events.append]) as consumer:
+        await consumer.run(handler, processes=2, order=order, policy=HASTY, handler_timeout=1.0)
+    check_notes(60)
+    (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
+    named = {"raise": "UnpicklableError", "fork": "ValueError"}
+    assert (retried.error_type, retried.attempts) == (named.get(kind, "HandlerProcessFailed"), 1)
+
+
+async def test_a_record_that_always_kills_its_process_is_dead_lettered(make_consumer, put):
+    await put(range(3), keys=3)
+    letters = []
+
+    async def keep(letter):
+        letters.append(letter)
+
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(handlers.always_die, processes=1, order="key", policy=HASTY, dead_letter=keep)
+    assert sorted(int(letter.records[0].data) for letter in letters) == [0, 1, 2]
+    assert all(isinstance(letter.error, HandlerProcessFailed) and letter.attempts == 2 for letter in letters)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_without_dead_letters_a_record_that_kills_its_process_stops_the_run(make_consumer, put):
+    await put(range(1))
+    async with make_consumer(until="latest") as consumer:
+        with pytest.raises(HandlerFailed) as caught:
+            await consumer.run(handlers.always_die, processes=1, policy=HASTY)
+    assert "exited with code 3" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "trio", "blocking"], indirect=True)
+async def test_an_exit_in_a_process_ends_the_run(make_consumer, put):
+    await put(range(1))
+    async with make_consumer(until="latest") as consumer:
+        with pytest.raises(SystemExit) as caught:
+            await consumer.run(handlers.leave, processes=1)
+    assert caught.value.code == 7
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_a_handler_that_another_process_cannot_import_is_refused(make_consumer, put):
+    class Local:
+        def handle(self, record):
+            pass
+
+    async with make_consumer(until="latest") as consumer:
+        for handler in (lambda _: None, Local().handle, partial(print, lambda: None)):
+            with pytest.raises(UsageError, match="must be importable"):
+                await consumer.run(handler, processes=1)
+        for settings in ({"concurrency": 2, "processes": 2}, {"processes": 0}, {"handler_timeout": 1.0}):
+            with pytest.raises(UsageError):
+                await consumer.run(handlers.handle, **settings)
+    async with make_consumer(until="latest", ack="manual") as consumer:
+        with pytest.raises(UsageError, match="ack='auto'"):
+            await consumer.run(handlers.handle, processes=1)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_the_process_deserializes_the_records_and_large_ones_travel_alone(make_consumer, client_of):
+    rows = [(json.dumps("x" * 700_000).encode(), f"k{number}") for number in range(4)]
+    async with client_of() as client:
+        await client.put_records("s", rows)
+    async with make_consumer(until="latest", deserializer=json.loads) as consumer:
+        await consumer.run(handlers.value_of, processes=1)
+    lines = [line.split() for line in handlers.notes()]
+    assert [(len(value), held, lag) for *_, value, held, lag in lines] == [(700_000, "True", "True")] * 4
+
+
+async def test_cancelling_the_run_kills_the_processes(make_consumer, put):
+    await put(range(10))
+    async with make_consumer() as consumer:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(consumer.run, handlers.work_on, processes=2))
+            await until(lambda: len(handlers.notes()) >= 2)
+            tasks.cancel_scope.cancel()
+        assert not any(is_alive(line.split()[0]) for line in handlers.notes())
+
+
+PROGRAM = """
+import sys
+from shardline import Credentials
+from shardline.sync import Consumer
+from tests.shell.consumer import process_handlers as handlers
+
+def handle(record):
+    handlers.work_on(record)
+
+def main():
+    place = {{"endpoint_url": sys.argv[1], "region": "us-east-1", "credentials": Credentials("a", "b")}}
+    with Consumer("s", **place) as consumer:
+        consumer.run(handle, processes=2, handler_timeout=600)
+
+{guard}main()
+"""
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_no_process_outlives_the_program(kinesis, put, folder, number):
+    """The signal goes to the whole process group, as Ctrl-C does, except SIGKILL, which only the parent gets."""
+    await put(range(10))
+    path = folder / "program.py"
+    path.write_text(PROGRAM.format(guard="if __name__ == '__main__':\n    "))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
+    command = [sys.executable, str(path), kinesis.endpoint_url]
+    program = subprocess.Popen(  # noqa: ASYNC220
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    await until(lambda: len(handlers.notes()) >= 2 or program.poll() is not None)
+    pids = [line.split()[0] for line in handlers.notes()]
+    assert len(pids) == 2
+    if number == signal.SIGKILL:
+        program.kill()
+    else:
+        os.killpg(program.pid, number)
+    errors = (await anyio.to_thread.run_sync(partial(program.communicate, timeout=40)))[1]
+    await until(lambda: not any(map(is_alive, pids)), 10)
+    assert errors.count("Traceback") == (number == signal.SIGINT), errors
+    assert "handler_child" not in errors
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_a_program_without_a_guard_is_told_so(kinesis, put, folder):
+    await put(range(1))
+    path = folder / "program.py"
+    path.write_text(PROGRAM.format(guard=""))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
+    command = [sys.executable, str(path), kinesis.endpoint_url]
+    done = await anyio.to_thread.run_sync(
+        partial(subprocess.run, command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    )
+    assert done.returncode == 1
+    assert "if __name__ ==" in done.stderr
+    assert done.stderr.count("Traceback (most") == 1, done.stderr

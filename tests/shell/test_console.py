@@ -1,0 +1,302 @@
+"""Does the console keep others out, change nothing unasked, and show what the command line shows?"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from shardline.aio.client import Client
+from shardline.cli.groups.group_store import StorePlace
+from shardline.cli.invocation import Invocation
+from shardline.console.console_actions import shown_store
+from shardline.console.console_command import serving
+from shardline.sync import Consumer, Producer
+from shardline.testing import Delays, LocalKinesis
+
+RESET = {"group": "billing", "stream": "orders", "to": "TRIM_HORIZON"}
+
+
+class Console:
+    """A running console, and a client that knows its token."""
+
+    def __init__(self, session, url, kinesis):
+        self.session = session
+        self.base, _, self.token = url.partition("/#token=")
+        self.kinesis = kinesis
+
+    async def request(self, method, path, **how):
+        headers = {"Authorization": f"Bearer {self.token}"} | how.pop("headers", {})
+        async with self.session.request(method, self.base + path, headers=headers, **how) as answer:
+            text = await answer.text()
+            return answer.status, json.loads(text) if answer.content_type == "application/json" else text
+
+    async def get(self, path, **headers):
+        return await self.request("GET", path, headers=headers)
+
+    async def post(self, path, body):
+        return await self.request("POST", path, json=body)
+
+
+@asynccontextmanager
+async def running(tmp_path, *, delays=None, **how):
+    store = f"sqlite:///{tmp_path}/leases.db"
+    with LocalKinesis(stream="orders", shards=2, delays=delays) as kinesis:
+        place = {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+
+        def fill():
+            with Producer("orders", **place) as producer:
+                producer.put_many([("user-1", b'{"order": 1}'), ("user-2", b"two")])
+            with Consumer("orders", group="billing", store=store, until="latest", **place) as consumer:
+                assert len(list(consumer)) == 2
+
+        await asyncio.to_thread(fill)
+        stores = [StorePlace.of(store, Invocation(region=kinesis.region))]
+        async with (
+            Client(**place) as client,
+            aiohttp.ClientSession() as session,
+            serving(client, stores, place="here", kinesis=kinesis, **how) as url,
+        ):
+            yield Console(session, url, kinesis)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Authorization": "Bearer wrong"}, 403),
+        ({"Authorization": ""}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ],
+)
+def test_only_the_page_itself_with_its_token_is_served(tmp_path, headers, status):
+    async def run():
+        async with running(tmp_path) as console:
+            assert (await console.get("/api/streams", **headers))[0] == status
+
+    asyncio.run(run())
+
+
+def test_a_form_cannot_change_anything_and_a_foreign_name_gets_no_page(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            before = console.kinesis.streams["orders"].record_count
+            body = json.dumps({"stream": "orders", "key": "k", "data": "x"})
+            how = {"data": body, "headers": {"Content-Type": "text/plain"}}
+            assert (await console.request("POST", "/api/put", **how))[0] == 415
+            assert (await console.get("/", Host="evil.example"))[0] == 403
+            assert (await console.get("/../console_server.py"))[0] == 404
+            assert console.kinesis.streams["orders"].record_count == before
+
+    asyncio.run(run())
+
+
+def test_pages_have_a_policy_without_inline_code_and_no_secret(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            for path in ("/", "/app.js", "/pages.js", "/charts.js", "/style.css", "/api/status"):
+                headers = {"Authorization": f"Bearer {console.token}"}
+                async with console.session.get(console.base + path, headers=headers) as answer:
+                    policy, text = answer.headers["Content-Security-Policy"], await answer.text()
+                assert answer.status == 200
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert console.token not in text
+                assert console.kinesis.credentials.secret_key not in text
+                assert " style=" not in text
+                assert ' onclick="' not in text
+
+    asyncio.run(run())
+
+
+def test_a_read_only_console_plans_and_changes_nothing(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            wishes = {
+                "put": {"stream": "orders", "key": "k", "data": "x"},
+                "reset": RESET,
+                "reshard": {"stream": "orders", "split": "0"},
+                "clock": {"freeze": True},
+                "fault": {"fault": {"kind": "throttle"}},
+            }
+            for action, wish in wishes.items():
+                status, answer = await console.post(f"/api/{action}", wish | {"dry_run": True})
+                assert (status, answer["dry_run"]) == (200, True), action
+                status, answer = await console.post(f"/api/{action}", wish)
+                assert status == 403
+                assert "--allow-changes" in answer["error"]
+            assert (await console.get("/api/server"))[1]["faults"] == []
+            assert (await console.get("/api/stream?stream=orders"))[1]["closed_shards"] == 0
+
+    asyncio.run(run())
+
+
+def test_the_pages_show_streams_groups_and_records(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            (stream,) = (await console.get("/api/streams"))[1]["streams"]
+            assert (stream["name"], stream["open_shards"]) == ("orders", 2)
+            (group,) = (await console.get("/api/groups"))[1]["groups"]
+            assert (group["group"], group["stream"], group["store"]) == ("billing", "orders", 0)
+            found = (await console.get("/api/group?store=0&group=billing&stream=orders"))[1]
+            assert {shard["lag_ms"] for shard in found["shards"]} == {0}
+            found = (await console.get("/api/records?stream=orders&key=user-1"))[1]
+            assert [record["views"]["text"] for record in found["records"]] == ['{"order": 1}']
+            calls = (await console.get("/api/status"))[1]["calls"]
+            assert calls["operations"]["GetRecords"] >= 3
+            for path in ("/api/records?stream=orders", "/api/group?store=7&group=a&stream=b", "/api/group?group=a"):
+                status, answer = await console.get(path)
+                assert (status, bool(answer["error"])) == (400, True)
+
+    asyncio.run(run())
+
+
+def test_changes_are_those_of_the_command_line(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            receipt = (await console.post("/api/put", {"stream": "orders", "key": "user-3", "data": "three"}))[1]
+            (record,) = (await console.get("/api/records?stream=orders&key=user-3"))[1]["records"]
+            assert record["sequence_number"] == receipt["sequence_number"]
+            plan = (await console.post("/api/reset", RESET | {"dry_run": True}))[1]
+            assert "replay" in {shard["effect"] for shard in plan["shards"]}
+            done = (await console.post("/api/reset", RESET))[1]
+            assert (done["stopped_by"], all(shard["done"] for shard in done["shards"])) == (None, True)
+            assert (await console.post("/api/reshard", {"stream": "orders", "split": "0"}))[0] == 200
+            assert (await console.get("/api/stream?stream=orders"))[1]["open_shards"] == 3
+            assert (await console.post("/api/clock", {"freeze": True}))[1]["frozen"] is True
+            assert len((await console.post("/api/fault", {"fault": {"kind": "throttle"}}))[1]["faults"]) == 1
+
+    asyncio.run(run())
+
+
+def test_a_reshard_takes_every_step_that_its_plan_shows(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            wish = {"stream": "orders", "shards": 7}
+            plan = (await console.post("/api/reshard", wish | {"dry_run": True}))[1]
+            assert plan["sentence"] == "2 -> 4 -> 7 shards"
+            assert (await console.get("/api/stream?stream=orders"))[1]["open_shards"] == 2
+            done = (await console.post("/api/reshard", wish))[1]
+            assert (done["done"], done["stopped_by"]) == ([4, 7], None)
+            assert (await console.get("/api/stream?stream=orders"))[1]["open_shards"] == 7
+            again = (await console.post("/api/reshard", wish))[1]
+            assert again["sentence"] == "it already has 7 shards"
+            for number in (0, -1, "many", None, True):
+                status, answer = await console.post("/api/reshard", {"stream": "orders", "shards": number})
+                assert (status, "whole number from 1" in answer["error"]) == (400, True)
+
+    asyncio.run(run())
+
+
+def test_a_reshard_that_fails_in_the_middle_says_what_was_done(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            fault = {"kind": "error", "code": "LimitExceededException", "operation": "UpdateShardCount", "after": 1}
+            console.kinesis.faults.load([fault])
+            answer = (await console.post("/api/reshard", {"stream": "orders", "shards": 16}))[1]
+            assert (answer["steps"], answer["done"]) == ([4, 8, 16], [4])
+            assert "LimitExceeded" in answer["stopped_by"]
+            assert "done: 2 -> 4 shards; not complete: 4 -> 8 -> 16 shards" in answer["stopped_by"]
+            assert (await console.get("/api/stream?stream=orders"))[1]["open_shards"] == 4
+
+    asyncio.run(run())
+
+
+def test_a_reshard_that_takes_too_long_goes_on_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardline.console.console_actions._RESHARD_TIMEOUT", 0.0)
+
+    async def run():
+        async with running(tmp_path, allow_changes=True, delays=Delays(update=3600)) as console:
+            answer = (await console.post("/api/reshard", {"stream": "orders", "shards": 8}))[1]
+            assert answer["done"] == []
+            assert "no step is complete; not complete: 2 -> 4 -> 8 shards" in answer["stopped_by"]
+            assert "the service goes on with the first of these" in answer["stopped_by"]
+
+    asyncio.run(run())
+
+
+def test_a_key_is_found_in_the_closed_parents_of_its_shard_oldest_first(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            for count in (4, 2):
+                assert (await console.post("/api/reshard", {"stream": "orders", "shards": count}))[1]["done"] == [count]
+                put = {"stream": "orders", "key": "user-1", "data": f"at {count}"}
+                assert (await console.post("/api/put", put))[0] == 200
+            found = (await console.get("/api/records?stream=orders&key=user-1"))[1]
+            assert [record["views"]["text"] for record in found["records"]] == ['{"order": 1}', "at 4", "at 2"]
+            assert (len(found["shards"]), found["is_end"]) == (3, True)
+            second = found["records"][1]["sequence_number"]
+            later = (await console.get(f"/api/records?stream=orders&key=user-1&from={second}"))[1]
+            assert [record["views"]["text"] for record in later["records"]] == ["at 4", "at 2"]
+            first = (await console.get("/api/records?stream=orders&key=user-1&limit=1"))[1]
+            assert (len(first["records"]), first["is_end"]) == (1, False)
+
+    asyncio.run(run())
+
+
+def test_a_reset_to_a_time_knows_what_it_replays(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            plan = (await console.post("/api/reset", RESET | {"to": "15m", "dry_run": True}))[1]
+            assert "replay" in {shard["effect"] for shard in plan["shards"]}
+
+    asyncio.run(run())
+
+
+def test_live_updates_have_the_rates_and_the_records_that_match(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            headers = {"Authorization": f"Bearer {console.token}"}
+            async with console.session.get(f"{console.base}/api/live/orders?key=vip", headers=headers) as answer:
+                await answer.content.readline()  # the first update: the shards are being read
+                for key in ("vip", "other"):
+                    await console.post("/api/put", {"stream": "orders", "key": key, "data": key})
+                seen = []
+                async with asyncio.timeout(30):
+                    while not seen:
+                        line = await answer.content.readline()
+                        update = json.loads(line.removeprefix(b"data: ")) if line.strip() else {"records": []}
+                        seen = update["records"]
+            assert [record["key"] for record in seen] == ["vip"]
+            assert update["matched"] == 1
+            assert sum(row[1] for shard in update["traffic"]["shards"].values() for row in shard["seconds"]) >= 1
+
+    asyncio.run(run())
+
+
+def test_live_updates_continue_after_an_error(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            headers = {"Authorization": f"Bearer {console.token}"}
+            async with console.session.get(f"{console.base}/api/live/late", headers=headers) as answer:
+
+                async def until(is_so):
+                    async with asyncio.timeout(30):
+                        while True:
+                            line = await answer.content.readline()
+                            if line.strip() and is_so(update := json.loads(line.removeprefix(b"data: "))):
+                                return update
+
+                update = await until(lambda update: update["problem"] is not None)
+                assert "late" in update["problem"]
+                console.kinesis.create_stream("late", shards=1)
+                update = await until(lambda update: update["problem"] is None)
+                assert update["open"] == ["shardId-000000000000"]
+
+    asyncio.run(run())
+
+
+def test_a_store_is_shown_without_its_password():
+    assert shown_store("redis://user:secret@host:6379/0?password=x") == "redis://host:6379/0"
+
+
+def test_other_commands_do_not_import_the_console():
+    code = "import sys, shardline.cli.main, shardline.cli.commands; print([m for m in sys.modules if 'console.' in m and 'shardline' in m or m == 'aiohttp'])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == "[]"

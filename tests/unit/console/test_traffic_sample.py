@@ -1,0 +1,54 @@
+"""Tests of ``traffic_sample``."""
+
+from shardline.codec.raw_records import aggregate
+from shardline.codec.shapes import RawRecord
+from shardline.console.traffic_sample import KEYS_MAX, ShardTraffic, TrafficSample, split_point
+from shardline.model.hashing import HashRange, hash_key_of
+
+WHOLE = HashRange(0, 2**128 - 1)
+
+
+def raw(key, data=b"x", at=100.5):
+    return RawRecord(data, "1", key, at)
+
+
+def test_rates_are_by_the_second_of_arrival():
+    sample = TrafficSample()
+    sample.add("s", [raw("a", b"1234"), raw("a", at=101.2), raw("a", b"12", at=100.9)])
+    found = sample.to_json({"s": WHOLE}, 102.0)
+    assert found["shards"]["s"]["seconds"] == [[100, 2, 8], [101, 1, 2]]
+    assert found["read"] == 3
+    assert sample.to_json({}, 400.0)["shards"]["s"]["seconds"] == []
+
+
+def test_a_shard_near_a_limit_is_hot():
+    sample = TrafficSample()
+    for second in range(90, 100):
+        sample.add("bytes", [raw("k", b"x" * 900_000, at=float(second))])
+        sample.add("cool", [raw("k", b"x" * 100_000, at=float(second))])
+    shards = sample.to_json({}, 100.0)["shards"]
+    assert (shards["bytes"]["hot"], shards["cool"]["hot"]) == (True, False)
+    assert shards["bytes"]["load"] == 0.858
+
+
+def test_keys_are_those_inside_aggregates():
+    sample = TrafficSample()
+    records = sample.add("s", [raw("a", aggregate([("vip", b"1"), ("vip", b"2"), ("other", b"3")]))])
+    assert [record.key for record in records] == ["vip", "vip", "other"]
+    assert sample.to_json({}, 101.0)["shards"]["s"]["keys"][0] == {"key": "vip", "records": 2, "share": 0.6667}
+
+
+def test_the_split_point_divides_the_traffic():
+    shard = ShardTraffic()
+    keys = sorted((f"key-{number}" for number in range(9)), key=hash_key_of)
+    shard.keys.update(dict.fromkeys(keys, 1) | {keys[7]: 8})
+    assert split_point(shard, WHOLE) == hash_key_of(keys[7])  # 7 below, 9 above
+    assert split_point(shard, HashRange(hash_key_of(keys[0]), hash_key_of(keys[0]))) is None
+
+
+def test_rare_keys_are_forgotten_first():
+    shard = ShardTraffic()
+    shard.keys.update({"hot": 5} | {f"rare-{number}": 1 for number in range(2 * KEYS_MAX)})
+    shard.add(raw("new"), [])
+    assert len(shard.keys) == KEYS_MAX
+    assert shard.keys["hot"] == 5
