@@ -162,7 +162,7 @@ class Total:
 
     def __init__(self, attributes: Attributes, lock: Lock) -> None:
         self._lock = lock
-        self.attributes = attributes
+        self.attributes: Attributes = attributes
         self.value: float = 0
 
     def add(self, value: float) -> None:
