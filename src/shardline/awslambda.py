@@ -1,7 +1,7 @@
 """Runs a handler on the records of a Kinesis event source, in an AWS Lambda function.
 
 Lambda reads the stream and keeps track of the progress. This module unpacks the aggregates, calls the handler in order,
-applies the failure policy of a consumer, and says from which record Lambda has to retry.
+applies the same failure policy as a consumer, and tells Lambda which record to retry from.
 ``core/consumer/lambda_invocation`` makes all of these decisions.
 
 Invariants:
@@ -183,8 +183,9 @@ class KinesisEventSource:
         return _Function(self._settings, handler).as_function()
 
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch[Any]], object]], LambdaFunction]:
-        """Call the handler with batches of up to ``max_records`` records, or with all records of the event at once if
-        it is ``None``.
+        """Return a Lambda function that calls ``handler`` with batches of up to ``max_records`` records.
+
+        ``None`` means all records of the event at once.
 
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
         """
@@ -194,7 +195,7 @@ class KinesisEventSource:
     def each_window(
         self, *, on_end: Callable[[Window], object] | None = None, max_records: int | None = None
     ) -> Callable[[Callable[[Batch[Any], Window], object]], LambdaFunction]:
-        """Call the handler with batches of a tumbling window, as ``handler(batch, window)``.
+        """Return a Lambda function that calls ``handler(batch, window)`` with the batches of a tumbling window.
 
         The handler returns the new state of the window, a JSON-serializable mapping; ``None`` keeps the state. Do not
         change values inside ``window.state``: a call that fails must leave no trace in the state.
@@ -430,7 +431,7 @@ class _Run:
             machine.handle_success(self._clock.now(), None if window is None else _check_state(result))
 
     def _handling(self, given: Record | Batch[Any]) -> "AbstractContextManager[object]":
-        """Return the spans around a call of the handler. A call with a single record without headers has no span."""
+        """Open the spans around a call of the handler. A call with a single record that has no headers gets no span."""
         if self._tracings is None or (isinstance(given, Record) and not given.headers):
             return nullcontext()
         return self._tracings.handling(given)
@@ -461,7 +462,7 @@ class _Run:
         return await awaitable if self._function.is_async else run_in_loop(bounded(awaitable, self._until(until)))
 
     async def _cancel_at(self, at: Instant, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, and cancel it if it is not done by the time ``at``. A plain handler cannot be cancelled."""
+        """Do the work, and cancel it at the time ``at`` if it is not done. A plain handler cannot be cancelled."""
         await (bounded(work, self._until(at)) if self._function.is_async else work)
 
     def _until(self, at: Instant) -> float | None:
@@ -545,7 +546,7 @@ class _Run:
     # ---- reports
 
     def _find_tracings(self) -> "Tracings | None":
-        """Return the tracings for the calls of the handler. ``None`` if no sink traces."""
+        """Return the tracings for the calls of the handler, or ``None`` if no sink traces."""
         events = sys.modules.get("shardline.events")  # a process that has not imported it is not instrumented
         instrumented: Iterable[Any] = () if events is None else events.instrumented_sinks()
         sinks: list[Any] = [*self._settings.sinks, *instrumented]
@@ -635,7 +636,7 @@ def _check_sinks(sinks: "Iterable[Sink | EventSink[ConsumerEvent]]") -> tuple[An
 
 
 def _is_producer(value: object) -> bool:
-    """Whether the value is one of our producers. If it is, the modules of the producers are already imported."""
+    """Return whether the value is one of our producers. If it is, the modules of the producers are already imported."""
     facades = sys.modules.get("shardline.aio.producer.producer_facade")
     return facades is not None and isinstance(value, facades.ProducerFacade)
 

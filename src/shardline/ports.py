@@ -156,7 +156,7 @@ class LeaseStore(Protocol):
         ...
 
     async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
-        """Apply an operation. Returns the new row (``None`` after a deletion) or a refusal. See ``core.leases``.
+        """Apply an operation. Return the new row (``None`` after a deletion) or a refusal. See ``core.leases``.
 
         After a ``Failure`` with ``maybe_received``, the operation may have been applied: see ``core.leases.landed``.
         """
@@ -182,7 +182,7 @@ class BatchingLeaseStore(Protocol):
     """A ``LeaseStore`` for which many operations at once are hardly more work than one."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
-        """Apply operations on different leases. Returns the answers of ``apply``, in the order of the operations.
+        """Apply operations on different leases. Return the answers of ``apply``, in the order of the operations.
 
         The operations are independent: if one is refused or fails, the others are applied nevertheless.
         """

@@ -1,4 +1,4 @@
-"""Which form of the performance-critical functions is in use: the compiled one, or pure Python?
+"""Chooses between the compiled and the pure Python form of each performance-critical function.
 
 The package is complete without the compiled extension. The extension, ``shardline._speedups._native``, contains a
 compiled form, the *twin*, of each function that is worth compiling. ``twin`` chooses between the two forms when the
@@ -7,8 +7,8 @@ module of the pure function is imported, so the choice is made once for each pro
 Invariants:
 
 - ``SHARDLINE_PURE=1`` in the environment chooses the pure form.
-- An extension that was built for another version of the package, or that cannot be loaded, is not used, and one
-  warning says so. A package without an extension is not worth a warning.
+- An extension that was built for another version of the package, or that cannot be loaded, is not used, and one warning
+  is logged. If there is no extension at all, nothing is logged.
 - A twin has the same name, the same arguments and the same results as its pure function.
 """
 
@@ -26,7 +26,7 @@ _Pure = TypeVar("_Pure")
 
 
 def _load() -> tuple[ModuleType | None, str]:
-    """Return the extension, or ``None`` and the reason why it is not used."""
+    """Return the extension and no reason, or ``None`` and the reason why the extension is not used."""
     if os.environ.get("SHARDLINE_PURE", "") not in {"", "0"}:
         return None, "SHARDLINE_PURE is set"
     if find_spec(_NAME) is None:

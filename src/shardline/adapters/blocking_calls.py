@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @final
 class BlockingCalls(Generic[_T]):
-    """The calls that are running, by their ``question``."""
+    """The calls in progress, each under its ``question``."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _ThreadedCall[_T]] = {}
@@ -48,7 +48,7 @@ class BlockingCalls(Generic[_T]):
 
 @final
 class _ThreadedCall(Generic[_T]):
-    """A call in its own thread."""
+    """A call that runs in its own thread."""
 
     def __init__(self, call: Callable[[], _T], forget: Callable[[], object]) -> None:
         self._call = call

@@ -16,7 +16,7 @@ CallSoon: TypeAlias = Callable[[Callable[[], object]], object]
 
 
 def is_trio() -> bool:
-    """Whether trio's event loop runs in this thread."""
+    """Return whether trio's event loop runs in this thread."""
     if "trio" not in sys.modules:
         return False
     import trio  # noqa: PLC0415 - optional: loaded only if in use

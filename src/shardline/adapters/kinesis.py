@@ -239,7 +239,10 @@ def _time(seconds: float) -> datetime:
 
 
 def _position_members(position: Position, number: str) -> dict[str, object]:
-    """Return the members of a position other than its type. The sequence number is called ``number``."""
+    """Return the members of a position other than its type.
+
+    ``number`` is the name of the member for the sequence number.
+    """
     if position.sequence_number is not None:
         return {number: str(position.sequence_number)}
     return {} if position.timestamp is None else {"Timestamp": _time(position.timestamp)}

@@ -49,7 +49,7 @@ _STORE_FAILED: Final = {
 
 
 class _Failures(NamedTuple):
-    """The key of failures that share a log line. ``what`` may contain a placeholder for a count: ``%d records``."""
+    """The key under which failures share a log line. ``what`` may contain a placeholder for a count: ``%d records``."""
 
     level: int
     what: str

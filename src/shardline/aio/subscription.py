@@ -77,8 +77,8 @@ class Subscription:
             await self._step_ended.wait()
 
     async def _step(self, *, wants_event: bool) -> SubscribeToShardEvent | None:
-        """Open the subscription if necessary, and return the next event if ``wants_event``. Close the subscription at
-        its end, or if this fails.
+        """Open the subscription if necessary, and return the next event if ``wants_event``. Close the subscription when
+        it has ended or this call fails.
         """
         if self._scope is not None:
             raise UsageError("only one task at a time may read a Subscription")

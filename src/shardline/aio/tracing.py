@@ -5,8 +5,8 @@ Invariants:
 - No record is lost if a tracing raises: the record is put without the tracing's headers, or handled without its
   context. The exception is logged, at most once a minute.
 - Code around a handler runs in the handler's task or thread. If a plain function returns an awaitable, the awaitable is
-  awaited in another thread than the one that called the function. The context variables that the tracing set are also
-  set in that thread.
+  awaited in a different thread from the one that called the function. The context variables that the tracing set are
+  also set in that thread.
 - An exception in the user's code, or a cancellation, passes through unchanged.
 """
 
@@ -28,7 +28,7 @@ _WHAT: Final = "the tracing"
 
 
 def find_tracings(sinks: Iterable[Any], source: EventSource, report: Report) -> "Tracings | None":
-    """Return the tracings that the sinks have for this producer or consumer. ``None`` if there are no tracings."""
+    """Return the tracings that the sinks have for this producer or consumer, or ``None`` if there are no tracings."""
     found: list[Tracing] = []
     for sink in sinks:
         make = getattr(sink, "tracing", None)
@@ -99,7 +99,7 @@ class Tracings:
 
 @final
 class Handling:
-    """The context managers of all tracings, around one call of a handler. Their exceptions are only logged."""
+    """Enters the context managers of all tracings around one call of a handler. Their exceptions are only logged."""
 
     __slots__ = ("_entered", "_records", "_report", "_tracings")
 

@@ -44,14 +44,14 @@ class _TolerantOutput(io.FileIO):
 
 
 def guard() -> None:
-    """Replace standard output and standard error for the rest of the process."""
+    """Replace standard output and standard error with tolerant ones for the rest of the process."""
     if sys.platform != "win32":  # Windows consoles are not file descriptors, and Windows has no broken pipes
         sys.stderr = _guarded(sys.stderr)
         sys.stdout = _guarded(sys.stdout)
 
 
 def is_lost() -> bool:
-    """Flush standard output, and return whether it cannot be written any more, for example because the pipe closed."""
+    """Flush standard output, and return whether it can no longer be written, for example after the pipe was closed."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, _TolerantOutput) and raw.is_lost

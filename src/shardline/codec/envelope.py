@@ -1,4 +1,4 @@
-"""Which code and message does an error response contain?
+"""Extracts the error code and the message from an error response.
 
 The service responds in JSON or CBOR. Its front end responds in JSON even to CBOR requests. A proxy or load balancer
 responds in HTML, in plain text or with an empty body.
@@ -89,7 +89,7 @@ def bare_code(declared: str) -> str:
 
 
 def _fields(body: bytes) -> Mapping[str, object] | None:
-    """Return the members of a JSON or CBOR error body. ``None`` if the body is neither a JSON object nor a CBOR map."""
+    """Return the members of a JSON or CBOR error body, or ``None`` if it is neither a JSON object nor a CBOR map."""
     start = body.lstrip()[:1]
     decoded: object = None
     try:

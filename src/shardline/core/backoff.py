@@ -1,4 +1,4 @@
-"""How long should a caller wait before it tries again?
+"""Decides how long to wait before a retry.
 
 Invariants:
 

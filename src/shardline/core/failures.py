@@ -1,4 +1,4 @@
-"""Why did a request fail, and may it be sent again?
+"""Describes why a request failed, and whether it may be sent again.
 
 Every expected failure is a ``Failure`` value. Its ``kind`` alone decides how the failure is handled.
 
@@ -197,7 +197,7 @@ def classify(code: str, status: int, message: str = "", *, is_typed: bool = True
 
 
 def to_error(failure: Failure, operation: str) -> RequestError | CredentialsError:
-    """Return the exception of the public API that states the same facts as the failure."""
+    """Return the failure as an exception of the public API."""
     if failure.kind is FailureKind.NO_CREDENTIALS:
         return CredentialsError(failure.message)
     # Without a status, the message is our own and already says what failed. A code such as ``ConnectTimeout`` would

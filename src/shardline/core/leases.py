@@ -1,4 +1,4 @@
-"""Which operations change a lease, and when is each allowed?
+"""Defines the operations that change a lease, and when each is allowed.
 
 The lease operations are values. Only ``apply`` decides when an operation is allowed and what it does to a row. So
 ``apply`` is the reference for every store (``adapters/leases``) and for the simulation. A store that cannot run
@@ -325,7 +325,7 @@ LeaseOperation: TypeAlias = (
 
 
 def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | None:
-    """Apply an operation to a row. Returns the new row, ``None`` after a deletion, or a refusal.
+    """Apply an operation to a row. Return the new row, ``None`` after a deletion, or a refusal.
 
     Args:
         row: the row for ``operation.shard_id``. ``None`` if there is no such row.
@@ -342,7 +342,7 @@ def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | Non
 
 
 def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refused | None:
-    """Apply an operation to the rows of a group, keyed by shard id. Returns the result of ``apply``."""
+    """Apply an operation to the rows of a group, keyed by shard id. Return the result of ``apply``."""
     answer = apply(rows.get(operation.shard_id), operation)
     if answer is None:
         rows.pop(operation.shard_id, None)
@@ -352,7 +352,7 @@ def apply_to(rows: dict[str, Lease], operation: LeaseOperation) -> Lease | Refus
 
 
 def landed(operation: LeaseOperation, current: Lease | None) -> bool:
-    """Whether an operation was refused only because an earlier attempt, whose answer was lost, had succeeded.
+    """Return whether an operation was refused only because an earlier attempt, whose answer was lost, had succeeded.
 
     Call this only if there was an earlier attempt. Otherwise another writer may have written the row. If the result
     is true, the operation counts as accepted at the time of the *first* attempt (L2), and ``current`` is the new row.

@@ -1,4 +1,4 @@
-"""Does a paginated listing have another page, and does it end at all?
+"""Follows a paginated listing to its end, and detects one that never ends.
 
 Invariants:
 

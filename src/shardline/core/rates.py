@@ -1,4 +1,4 @@
-"""How fast does a total grow?
+"""Measures how fast a total grows.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Which 128-bit hash key does a partition key have?
+"""Computes hash keys, and describes ranges of them.
 
 Invariants:
 

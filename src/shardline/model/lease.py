@@ -1,4 +1,4 @@
-"""Which worker reads a shard, and how far has the shard been processed?
+"""The lease of a shard: the worker that reads the shard, and how far it has been processed.
 
 This module holds the values only. ``core/consumer`` decides how leases are taken, renewed and lost, and
 ``adapters/leases`` stores them. The fields are those of the Kinesis Client Library, under our names.
@@ -121,12 +121,12 @@ class Lease:
         return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
 
     def incarnation_of(self, owner: str | None) -> Incarnation | None:
-        """Return the process that took the lease under this worker name. ``None`` if the row does not name it."""
+        """Return the process that took the lease under this worker name, or ``None`` if the row does not name it."""
         incarnation = self.incarnation
         return incarnation if incarnation is not None and incarnation.owner == owner else None
 
     def is_foreign_to(self, me: Incarnation) -> bool:
-        """Whether the row says that another process took the lease under our worker name."""
+        """Return whether the row says that another process took the lease under our worker name."""
         known = self.incarnation_of(me.owner)
         return known is not None and known.id != me.id
 

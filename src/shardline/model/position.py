@@ -1,4 +1,4 @@
-"""Where does a reader start, and how far has it come?
+"""Positions in a shard: where a reader starts, or how far it has come.
 
 Invariants:
 
@@ -117,10 +117,10 @@ def parse_position(text: str) -> Position:
 
 
 def as_position(value: object) -> Position:
-    """Return the position that a user passed as a ``Position``, a name, or a time.
+    """Return the position that a ``Position``, a name or a time represents.
 
     Raises:
-        UsageError: the value is something else.
+        UsageError: the value is neither of these.
     """
     if isinstance(value, Position):
         return value

@@ -94,7 +94,7 @@ class Origin:
         handed_out.append((place, at))
 
     def handed_out_at(self, record: "Record[Any]") -> float | None:
-        """Return when a record was handed out. ``None`` if it was not handed out."""
+        """Return when a record was handed out, or ``None`` if it was not handed out."""
         found = bisect_right(self._handed_out, _place_of(record), key=_by_place)
         return self._handed_out[found - 1][1] if found else None
 

@@ -1,4 +1,4 @@
-"""In which order are the records of a shard?
+"""Sequence numbers, which give the order of the records in a shard.
 
 Invariants:
 

@@ -81,5 +81,8 @@ def consumer_created_at(consumer_arn: str) -> int:
 
 
 def is_consumer_name(text: str) -> bool:
-    """Whether this can be the name of a registered consumer. The rule is the same as for the name of a stream."""
+    """Return whether this can be the name of a registered consumer.
+
+    The rule is the same as for the name of a stream.
+    """
     return _NAME.fullmatch(text) is not None

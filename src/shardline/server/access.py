@@ -1,4 +1,4 @@
-"""May this request be served, judging by its headers alone?
+"""Decides by its headers alone whether a request may be served.
 
 The server has no users, and by default it accepts every signature. It must therefore protect itself against web pages
 in the browser of the person who runs it, and against other users of a shared machine:

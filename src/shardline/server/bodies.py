@@ -1,4 +1,4 @@
-"""How are requests and answers of the service written on the wire?
+"""Decodes the requests and encodes the answers of the service.
 
 The service speaks JSON 1.1 and CBOR 1.1, with the same values in both. CBOR tags times, so this module
 lists the names of the members that are times.

@@ -1,4 +1,4 @@
-"""How does one port serve HTTP/1.1 and HTTP/2?
+"""Serves HTTP/1.1 and HTTP/2 on one port.
 
 Without TLS, the first bytes of a connection decide: a client that uses HTTP/2 with prior knowledge begins with a fixed
 preface. With TLS, the client and the server agree on the version during the handshake (ALPN). Then the connection is

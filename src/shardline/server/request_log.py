@@ -1,4 +1,4 @@
-"""Which requests has the server received?
+"""Logs the requests that the server has received.
 
 Tests make assertions about this log, and ``shardline local`` uses it to show the live traffic.
 

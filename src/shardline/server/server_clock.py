@@ -1,4 +1,4 @@
-"""What time is it for the server?
+"""The server's clock, which tests can freeze and move.
 
 Invariants:
 

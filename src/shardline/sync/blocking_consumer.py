@@ -272,7 +272,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     ) -> None:
         """Call ``handler`` with every record, in threads: in order within a shard, concurrently across shards.
 
-        Returns when the consumer is closed, or when a bounded run is complete.
+        Return when the consumer is closed, or when a bounded run is complete.
 
         Args:
             handler: is called with a record, or with a ``Batch`` if ``batch`` is set.
@@ -385,7 +385,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         *,
         timeout: float | None = 30.0,
     ) -> None:
-        """Continue at another position. Returns when the lease store has the position: a later crash resumes there.
+        """Continue at another position. Return when the lease store has the position: a later crash resumes there.
 
         Records that have already been read are dropped. Your code may finish the record that it has, but acknowledging
         it has no effect: its ``lease.held`` is false. Other workers, and their shards, are unaffected.

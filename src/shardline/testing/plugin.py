@@ -49,7 +49,7 @@ def kinesis_session(kinesis_session_settings: Mapping[str, Any]) -> "Iterator[Lo
 
 @pytest.fixture
 def kinesis_environment(kinesis: "LocalKinesis", monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """Point the AWS SDKs of this process at ``kinesis`` during the test. Returns the variables that were set.
+    """Point the AWS SDKs of this process at ``kinesis`` during the test. Return the variables that were set.
 
     Variables that would point elsewhere, such as the developer's own profile, are unset during the test.
     """

@@ -1,4 +1,4 @@
-"""Connects to an AWS service. Botocore's chains provide the settings that the caller left out.
+"""Connects to an AWS service. Botocore looks up the settings that the caller left out.
 
 Kinesis and DynamoDB share this code: credentials, proxies, endpoints, certificates, signatures and failures.
 """

@@ -34,7 +34,10 @@ _this_thread: Final = threading.local()
 
 
 def _filter(record: logging.LogRecord) -> bool:
-    """Return whether to log a record. Inside ``keeping_secrets()``, also remove the exception from the record."""
+    """Return whether to log a record.
+
+    Inside ``keeping_secrets()``, remove the exception from a record that is logged.
+    """
     if not getattr(_this_thread, "depth", 0):
         return True
     record.exc_info = None
@@ -43,7 +46,7 @@ def _filter(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def keeping_secrets() -> Generator[None]:
-    """Drop the log records in which botocore would reveal a secret, for this thread."""
+    """Inside the ``with`` block, drop this thread's log records in which botocore could reveal a secret."""
     # Add the filter every time, because the program may have reconfigured logging. Adding a filter twice has no effect.
     for name in _LOGGERS_WITH_SECRETS:
         logging.getLogger(name).addFilter(_filter)

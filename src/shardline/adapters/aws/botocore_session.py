@@ -70,7 +70,7 @@ def _stop_before_signing(params: Any, **_: object) -> None:
 
 @final
 class CredentialFacts(NamedTuple):
-    """Facts about credentials, without the secret key and the token."""
+    """Facts about credentials that are safe to show: no secret key, no token."""
 
     method: str
     """Botocore's name for their source: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``, ..."""
@@ -120,7 +120,7 @@ class BotocoreSession:
 
     @property
     def region(self) -> str:
-        """The region: the one that the caller passed, otherwise the configured one.
+        """The region that the caller passed, or the configured one.
 
         Raises:
             UsageError: no region is configured.
@@ -174,7 +174,7 @@ class BotocoreSession:
         return keys, hasattr(found, "refresh_needed")
 
     def credential_facts(self) -> CredentialFacts:
-        """Return facts about the current credentials that may be shown: they contain no secret.
+        """Return facts about the current credentials that are safe to show.
 
         Raises:
             CredentialsError: there are no credentials, or they could not be loaded.

@@ -1,4 +1,4 @@
-"""Which credentials sign the next request?
+"""Provides the credentials that sign each request, and looks them up again when necessary.
 
 Invariants:
 
@@ -68,7 +68,7 @@ class CredentialSource:
         return self._current  # even while another request looks up new ones
 
     async def replace(self, refused: Credentials, now: float) -> Credentials | Failure:
-        """Return the credentials to use after the service has refused ``refused``: new or unchanged ones."""
+        """Return the credentials to use after the service has refused ``refused``. They may be unchanged."""
         before = self._replacements
         current = self._current
         if self._chain is None or (current is not None and current != refused):
@@ -85,7 +85,7 @@ class CredentialSource:
             return await self._look_up(now)
 
     async def get(self, now: float) -> Credentials | Failure:
-        """Return the credentials, after a lookup if one is due."""
+        """Return the credentials. If a lookup is due, wait for it first."""
         before = self._look_ups
         async with self._look_up_lock:
             if self._current is not None and (self._recheck_at is None or now < self._recheck_at):

@@ -145,7 +145,7 @@ class SignedHttp:
         return endpoint if isinstance(endpoint, Failure) else await self._transport.stream_protocol(endpoint.url)
 
     def host_of(self, operation: str, arn: str | None) -> str:
-        """Return the host that receives an operation, for messages."""
+        """Return the name of the host that an operation is sent to. Messages quote it."""
         endpoint = self._endpoints.cached(operation, arn)
         return "the service" if endpoint is None else endpoint.host
 

@@ -1,4 +1,4 @@
-"""Which connection carries the next request?
+"""Keeps a pool of HTTP/1.1 connections.
 
 Invariants:
 
@@ -38,7 +38,7 @@ class Connection:
 
 @final
 class Connections:
-    """A pool of connections."""
+    """Keeps idle connections open for later requests."""
 
     def __init__(self, settings: HttpSettings, ssl_context: ssl.SSLContext | None, dial: Dial) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""How is a URL reached: directly or through a proxy, with or without TLS?
+"""Connects to URLs: directly or through a proxy, with or without TLS.
 
 Invariants:
 
@@ -188,7 +188,7 @@ def _login(proxy: Proxy | None) -> dict[str, str]:
 
 
 def _not_connected(error: Exception, route: Route) -> Failure:
-    """Return the failure of an attempt to connect."""
+    """Return the failure that reports an unsuccessful attempt to connect."""
     if isinstance(error, HttpError):
         return broken("ProxyError", route.host, error)
     if isinstance(error, ssl.SSLError):

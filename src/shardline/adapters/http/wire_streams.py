@@ -50,7 +50,7 @@ class WireStream(Protocol):
         ...
 
     def is_silent(self) -> bool:
-        """Whether the peer has neither closed the connection nor sent data that is still unread."""
+        """Return whether the peer has neither closed the connection nor sent data that is still unread."""
         ...
 
     async def abort(self) -> None: ...
@@ -216,7 +216,7 @@ async def look_up(name: str, port: int) -> _Addresses:
 
 
 def _is_address(name: str) -> bool:
-    """Whether the name is an IP address, which needs no lookup."""
+    """Return whether the name is an IP address, which needs no lookup."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -283,7 +283,7 @@ class AnyioStream:
 
 
 def _is_readable(fileno: int) -> bool:
-    """Whether a socket has unread data, or the peer has closed it."""
+    """Return whether a socket has unread data, or the peer has closed it."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(fileno, select.POLLIN)

@@ -197,7 +197,7 @@ class DynamoDbLeases:
     # ---- rows
 
     async def _refusal(self, operation: LeaseOperation, response: _Response) -> Lease | Refused | Failure | None:
-        """Return the refusal of a write whose condition failed, decided on the current row.
+        """Return why a write was refused, judging by the current row. The write's condition has failed.
 
         The error response contains the row, unless there is no row or the server is an emulator. In these cases, the
         row is read.

@@ -56,7 +56,7 @@ def key_of(shard_id: str) -> Item:
 
 
 def is_lease(item: Mapping[str, Attribute]) -> bool:
-    """Whether a row is a lease. KCL 3.5 keeps rows of other types in the same table, and marks their type."""
+    """Return whether a row is a lease. KCL 3.5 keeps rows of other types in the same table, and marks their type."""
     return _ENTITY not in item or item[_ENTITY].get("S") == _LEASE
 
 

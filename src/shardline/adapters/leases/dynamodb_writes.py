@@ -1,7 +1,7 @@
 """Translates lease operations into conditional writes of DynamoDB.
 
-The conditions are those of ``core.leases``, written as DynamoDB expressions. They contain the KCL's conditions, and
-also check the holder's name.
+The conditions are those of ``core.leases``, written as DynamoDB expressions. They include the KCL's conditions and, in
+addition, check the holder's name.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Is a file on a network file system?
+"""Detects whether a file is on a network file system.
 
 SQLite's write-ahead log needs shared memory and reliable file locks. On a network file system, it corrupts the file.
 The mount table is read from ``/proc``, which only Linux has. Elsewhere, every file counts as local.

@@ -1,4 +1,4 @@
-"""Which lease store does a URL name?
+"""Creates the lease store that a URL names.
 
 Invariants:
 

@@ -410,7 +410,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         *,
         timeout: float | None = 30.0,  # noqa: ASYNC109 - it raises WaitTimeout
     ) -> None:
-        """Continue at another position. Returns when the lease store has the position: a later crash resumes there.
+        """Continue at another position. Return when the lease store has the position: a later crash resumes there.
 
         Records that have already been read are dropped. Your code may finish the record that it has, but acknowledging
         it has no effect: its ``lease.held`` is false. Other workers, and their shards, are unaffected.

@@ -425,7 +425,7 @@ class ConsumerDriver:
             self.wake()
 
     def _time_limit(self) -> anyio.CancelScope:
-        """Return a scope that cancels a store's call in time for another call to renew the leases."""
+        """Return a scope that cancels a slow call to the store, early enough for another call to renew the leases."""
         return anyio.move_on_after(self._config.lease_duration / 2)
 
     async def _send(self, request: ListShards | DescribeStreamSummary) -> None:

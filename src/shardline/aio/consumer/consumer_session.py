@@ -104,7 +104,7 @@ class _TaskWaiter:
 
 
 def _caller_has_ended(caller: object) -> bool:
-    """Whether this task or thread has ended."""
+    """Return whether this task or thread has ended."""
     return not caller.is_alive() if isinstance(caller, threading.Thread) else has_ended(caller)
 
 
@@ -367,7 +367,10 @@ class ConsumerSession:
         return taker
 
     def attach(self, iterator: object) -> None:
-        """Keep a weak reference to the current taker's iterator. After it is collected, no caller can request more."""
+        """Keep a weak reference to the current taker's iterator.
+
+        Once the iterator is garbage-collected, no caller can request more records.
+        """
         self._iterator = ref(iterator)
 
     def check_current(self, taker: Taker) -> None:
@@ -521,7 +524,7 @@ class ConsumerSession:
         driver.post(partial(driver.hand_out.settle, taker, done=is_done and not self.left_by_error))
 
     def _is_at_work(self, taker: Taker, caller: object) -> bool:
-        """Whether a task or thread other than the caller is alive and has records."""
+        """Return whether a task or thread other than the caller is alive and has records."""
         is_alive = self._iterator() is not None and taker.caller is not caller and not _caller_has_ended(taker.caller)
         return taker.has_records and is_alive
 
@@ -552,7 +555,10 @@ async def _end_callbacks(driver: ConsumerDriver, until: float) -> None:
 
 
 def is_handler_of(session: ConsumerSession) -> bool:
-    """Whether the caller is a handler or callback of this consumer. If so, it must not wait for the consumer's end."""
+    """Return whether the caller is a handler or callback of this consumer.
+
+    If so, it must not wait for the consumer's end.
+    """
     return current_session.get() is session
 
 

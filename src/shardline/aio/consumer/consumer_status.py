@@ -148,7 +148,7 @@ class ConsumerStatus:
 
     @property
     def is_resharding(self) -> bool:
-        """Whether any shard that has children is not finished."""
+        """Whether any shard with children is still unfinished."""
         return any(shard.children and shard.state not in ("finished", "unknown") for shard in self.shards)
 
 

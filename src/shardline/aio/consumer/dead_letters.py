@@ -123,7 +123,8 @@ def without_refused_headers(records: list[PlainRecord], refusal: str | None) -> 
 
 
 def lost_its_headers(outcome: Receipt | Undelivered, delivery: SettledRecord) -> bool:
-    """Whether a dead letter has to be put again without headers, because its stream turned out to refuse headers.
+    """Return whether a dead letter has to be put again without headers, because its stream turned out to refuse
+    headers.
 
     Raises:
         DeliveryFailed: the dead letter was not delivered, for another reason.

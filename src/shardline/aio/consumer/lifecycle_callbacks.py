@@ -60,7 +60,7 @@ class LifecycleCallbacks:
         return [*self._callbacks]
 
     def can_cancel(self, kind: CallbackKind) -> bool:
-        """Whether a call can be cancelled. A call in a thread cannot."""
+        """Return whether a call can be cancelled. A call in a thread cannot."""
         return is_async_callable(self._callbacks[kind])
 
     async def call(self, kind: CallbackKind, argument: AssignedShard | RevokedShard) -> None:

@@ -193,7 +193,7 @@ class Supervisor:
     def _collect(self, hosted: _HostedTask) -> None:
         """Remove a task if it has ended, and call its ``on_end``. A check repeats this if it is interrupted.
 
-        There may be thousands of tasks, so no other task is looked at.
+        No other task is examined, because there may be thousands.
         """
         if hosted in self._hosted and hosted.is_done:
             if hosted.on_end is not None:

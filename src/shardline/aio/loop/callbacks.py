@@ -24,7 +24,9 @@ MAY_FAIL: Final = (Exception, asyncio.CancelledError)
 
 
 def is_cancelled(error: object) -> bool:
-    """Whether the error is the cancellation of the running task, and not a ``CancelledError`` with another origin."""
+    """Return whether the error is the cancellation of the running task, and not a ``CancelledError`` with another
+    origin.
+    """
     if not isinstance(error, asyncio.CancelledError) or is_trio():
         return False
     task = asyncio.current_task()
@@ -62,7 +64,7 @@ class Contained:
 
 
 def _is_from_outside(error: BaseException) -> bool:
-    """Whether the event loop threw the exception into the coroutine: a cancellation, or the coroutine's end."""
+    """Return whether the event loop threw the exception into the coroutine: a cancellation, or the coroutine's end."""
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: imported only where it is used
 

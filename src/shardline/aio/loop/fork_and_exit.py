@@ -51,7 +51,9 @@ _consumers: Final[WeakSet[Forkable]] = WeakSet()
 
 
 def weakly(producer: Watched) -> Callable[[str], None]:
-    """Return ``producer.refuse_after_end``, without keeping the producer alive. The host calls it when it has ended."""
+    """Return a function that calls ``producer.refuse_after_end`` but does not keep the producer alive, for the end of
+    the host.
+    """
     reference = ref(producer)
 
     def refuse(reason: str) -> None:

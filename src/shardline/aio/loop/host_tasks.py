@@ -171,7 +171,7 @@ class CrashGuard:
 
 
 def _is_cancellation(error: BaseException) -> bool:
-    """Whether the exception only means that the task was cancelled, or that the coroutine was closed."""
+    """Return whether the exception only means that the task was cancelled, or that the coroutine was closed."""
     if isinstance(error, BaseExceptionGroup):
         members: tuple[BaseException, ...] = cast("Any", error).exceptions
         return all(map(_is_cancellation, members))
@@ -210,7 +210,7 @@ def running_task() -> object:
 
 
 def has_ended(task: object) -> bool:
-    """Whether the object is a task that has ended."""
+    """Return whether the object is a task that has ended."""
     if isinstance(task, asyncio.Task):
         return cast("asyncio.Task[object]", task).done()
     coroutine: object = getattr(task, "coro", None)  # a trio task has this attribute
@@ -218,7 +218,10 @@ def has_ended(task: object) -> bool:
 
 
 def has_ended_well(task: object) -> bool:
-    """Whether the task has returned. On trio, a failed task counts, too: its exception ends the block around it."""
+    """Return whether the task counts as successful: it has returned.
+
+    On trio, so does a failed task, because its exception ends the block around it.
+    """
     if isinstance(task, asyncio.Task):
         ended = cast("asyncio.Task[object]", task)
         # Do not call exception(), which marks the exception as retrieved: asyncio would no longer log it.
@@ -275,7 +278,7 @@ class LoopAffinity:
         return self._loop
 
     def is_loop_gone(self, *, has_ended: bool) -> bool:
-        """Whether the caller is in another event loop, and the host's loop has ended.
+        """Return whether the caller is in another event loop, and the host's loop has ended.
 
         Args:
             has_ended: whether the host itself has ended.

@@ -112,14 +112,17 @@ async def yield_to_loop() -> None:
 
 
 def user_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions with which user code may fail. Python evaluates this only after an exception was raised."""
+    """Return the exceptions that user code may raise.
+
+    An ``except`` clause evaluates this only after an exception was raised.
+    """
     from shardline.aio.loop.callbacks import MAY_FAIL  # noqa: PLC0415 - it imports asyncio
 
     return MAY_FAIL
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this error is the cancellation of the running task."""
+    """Return whether this error is the cancellation of the running task."""
     from shardline.aio.loop import callbacks  # noqa: PLC0415 - it imports asyncio
 
     return callbacks.is_cancelled(error)

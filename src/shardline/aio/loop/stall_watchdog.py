@@ -40,7 +40,7 @@ class StallWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread, without waiting for its end."""
+        """Ask the thread to stop. Do not wait until it has."""
         self._stopped.set()
 
     def expect(self, at: float) -> None:

@@ -1,4 +1,4 @@
-"""The records of one ``put_many``: which are valid, and which deliveries does the caller get?
+"""Validates the records of one ``put_many`` call, and collects the deliveries for its caller.
 
 Invariants:
 
@@ -138,7 +138,7 @@ class BulkPut(Generic[_D]):
         return None
 
     def _checked(self, place: int, record: Any) -> _D:
-        """Return the delivery of a record. It has failed if the record is invalid."""
+        """Return the delivery of a record. The delivery of an invalid record has already failed."""
         max_bytes = self._intake.record_max_bytes
         try:
             checked = check_item(record, self._serializer, max_bytes, self._packing, self._tags_of)
@@ -196,5 +196,8 @@ def close_if_generator(iterator: Iterator[Any]) -> None:
 
 
 def _is_list(records: Collection[Any]) -> TypeGuard[list[Any]]:
-    """Whether this is a list itself. A subclass may have its own iterator, which ``count_plain`` does not call."""
+    """Return whether this is exactly a ``list``.
+
+    A subclass may define its own iterator, which ``count_plain`` would not call.
+    """
     return type(records) is list

@@ -27,10 +27,10 @@ _log: Final = logging.getLogger("shardline.producer")
 
 @final
 class DeliveryHook:
-    """Calls the ``on_delivery`` of a put once. The hook is a waiter of the record.
+    """Calls the ``on_delivery`` callback of a put once. The record treats the hook as one of its waiters.
 
-    It has no reference to the record, because the garbage collector would not find the cycle of a record that was not
-    accepted.
+    The hook does not refer to the record: if the record is not accepted, the garbage collector would not find the
+    cycle.
     """
 
     __slots__ = ("_call", "_pending")

@@ -109,7 +109,7 @@ class Driver:
             self.stop()
 
     def orphan(self, call_soon: Callable[[Callable[[], None]], object] | None) -> None:
-        """Let the host end by itself, because the producer was garbage-collected.
+        """Let the host finish on its own, because the producer was garbage-collected.
 
         ``call_soon`` schedules a call in the host's event loop.
         """

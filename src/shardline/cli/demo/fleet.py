@@ -3,7 +3,7 @@
 Invariants:
 
 - No worker outlives the ``async with`` block of the fleet.
-- A worker that ends by itself is a failure, which is reported with the last line of its output.
+- A worker that ends on its own is a failure, which is reported with the last line of its output.
 - Owners are read from the workers' lease store, so a dead worker counts as an owner until its leases expire.
 """
 
@@ -77,7 +77,7 @@ class Worker:
         """Check that the worker still runs, unless the demo killed it.
 
         Raises:
-            DemoFailedError: the worker ended by itself.
+            DemoFailedError: the worker ended on its own.
         """
         code = self._process.poll()
         if code is not None and self.killed_at is None:

@@ -1,4 +1,4 @@
-"""Was anything lost?
+"""Checks whether the demo lost any order.
 
 This module compares four independent lists: the orders that have a receipt, the orders that the producers failed to
 deliver, the orders that the independent reader found in the stream, and the workers' journals.

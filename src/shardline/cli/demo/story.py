@@ -310,7 +310,7 @@ class _Story:
     # ---- waiting
 
     async def _until_throttled(self) -> None:
-        """Wait until the shard throttles, which is why it is split, or until the machine proves too slow to fill it."""
+        """Wait until the shard throttles and has to be split, or until the machine proves too slow to fill it."""
         with anyio.move_on_after(_THROTTLE_LIMIT):
             while not (self._scene.throttled or self._is_sale_over):
                 self._check()

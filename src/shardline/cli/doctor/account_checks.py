@@ -114,7 +114,7 @@ def _tls_settings(url: str, session: BotocoreSession) -> ssl.SSLContext | None:
 
 
 async def _check_identity(url: str, session: BotocoreSession) -> Finding:
-    """Name the caller, as STS knows it. Every identity may send STS this request."""
+    """Report the caller's identity, which STS returns to every caller."""
     if not AWS_ENDPOINT.fullmatch(url) and not any(map(os.environ.get, _STS_VARIABLES)):
         return not_checked("identity", "the endpoint is not AWS's, so AWS is not asked for the caller's identity")
     ask = partial(session.caller_identity, CONNECT_TIMEOUT)
@@ -125,7 +125,7 @@ async def _check_identity(url: str, session: BotocoreSession) -> Finding:
 
 
 def check_streams(listed: ListStreamsResponse | Failure, place: str) -> Finding:
-    """Name the first streams of the account and region."""
+    """Report the names of the first streams of the account and region."""
     if isinstance(listed, Failure):
         return not_checked("streams", "ListStreams failed")
     names = listed.stream_names

@@ -1,4 +1,4 @@
-"""Can a consumer read the stream by enhanced fan-out with a given registered consumer?
+"""Checks whether a consumer can read the stream by enhanced fan-out.
 
 Invariants:
 

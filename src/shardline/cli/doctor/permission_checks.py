@@ -1,4 +1,4 @@
-"""Which operations may this identity use, on the stream and in the account?
+"""Checks which operations this identity may use, on the stream and in the account.
 
 Each operation is tried. No record is written, and no other reader is affected.
 

@@ -68,7 +68,7 @@ def check_stream(summary: StreamSummary) -> list[Finding]:
 
 
 def check_consumers(consumers: Sequence[str] | Failure) -> Finding:
-    """Name the consumers that are registered for enhanced fan-out."""
+    """Report the names of the consumers that are registered for enhanced fan-out."""
     if isinstance(consumers, Failure):
         return not_checked("consumers", "ListStreamConsumers failed")
     names = ", ".join(arn.rpartition("/")[2].partition(":")[0] for arn in consumers)

@@ -80,7 +80,7 @@ class Description(NamedTuple):
 
 
 def find_delay(found: Description, limit: float) -> str | None:
-    """Return a sentence that names the shard that is behind most, if a shard is behind by more than ``limit`` seconds.
+    """If a shard is more than ``limit`` seconds behind, return a sentence that names the shard that is furthest behind.
 
     An unknown lag counts as the largest.
     """

@@ -1,6 +1,6 @@
-"""How far behind is a group, shard by shard?
+"""Measures how far behind a group is, shard by shard.
 
-The answer takes two requests per shard: one for an iterator at the group's checkpoint, and one for a record from there.
+This takes two requests per shard: one for an iterator at the group's checkpoint, and one for a record from there.
 
 Invariants:
 

@@ -1,6 +1,7 @@
-"""Suggests the groups of the lease store on the line to the shell, with their streams, shards and positions.
+"""Suggests groups to the shell, and the streams, shards and positions of groups.
 
-The invariants are those of ``completion.suggestions``. A missing store is not created.
+The groups are those of the lease store on the line, which is not created if it is missing. The invariants are those of
+``completion.suggestions``.
 """
 
 import click

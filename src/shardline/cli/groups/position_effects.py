@@ -1,4 +1,4 @@
-"""Which records does a change of position deliver again, and which does it skip?
+"""Works out which records a change of position delivers again, and which it skips.
 
 Invariants:
 

@@ -207,7 +207,7 @@ class PutRun:
 
 
 def _short(record: PlainRecord) -> _Record:
-    """Return only the key and the data if there are no hash key and headers: the producer accepts pairs much faster."""
+    """Reduce a record without hash key and headers to its key and data: the producer accepts pairs much faster."""
     return (record.key, record.data) if record.explicit_hash_key is None and not record.headers else record
 
 

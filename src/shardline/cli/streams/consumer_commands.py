@@ -87,7 +87,7 @@ async def _list(invocation: Invocation, stream: str) -> list[StreamConsumer]:
 def register(invocation: Invocation, /, stream: str, name: str, **how: Any) -> None:
     """Register a consumer.
 
-    A Consumer with fan_out=NAME does this by itself. The command is for workers that may not register.
+    A Consumer with fan_out=NAME does this on its own. Use the command if your workers lack the permission to register.
 
     \b
     Examples:

@@ -75,7 +75,7 @@ def shown_encryption(summary: StreamSummary) -> str:
 
 
 def retention_change(summary: StreamSummary, seconds: float) -> SettingChange:
-    """Return the change of the retention to a duration.
+    """Return the change that sets the retention to a duration.
 
     Raises:
         UsageError: the service does not allow that retention.
@@ -98,14 +98,14 @@ def _shown_duration(seconds: float) -> str:
 
 
 def mode_change(summary: StreamSummary, mode: str) -> SettingChange:
-    """Return the change of the capacity mode to one of ``MODES``."""
+    """Return the change that sets the capacity mode to one of ``MODES``."""
     risk = f"the service allows {UPDATE_STREAM_MODE_PER_DAY} changes of the mode in 24 hours, and the price changes"
     after = MODES[mode]
     return SettingChange("mode", "mode", summary.mode, after, shown_mode(summary), _SHOWN_MODES[after], risk)
 
 
 def encryption_change(summary: StreamSummary, key: str | None) -> SettingChange:
-    """Return the change of the encryption to a KMS key; ``None`` ends the encryption."""
+    """Return the change that encrypts the stream with a KMS key. ``None`` ends the encryption."""
     is_encrypted = summary.encryption_type not in {None, "NONE"}
     before = summary.key_id or _DEFAULT_KEY if is_encrypted else None
     risk = None if key is not None else "new records are stored unencrypted"
@@ -114,7 +114,7 @@ def encryption_change(summary: StreamSummary, key: str | None) -> SettingChange:
 
 
 def record_size_change(summary: StreamSummary, size_bytes: int) -> SettingChange:
-    """Return the change of the maximum record size, which includes the key.
+    """Return the change that sets the maximum record size, which includes the key.
 
     Raises:
         UsageError: the service does not allow that size.
@@ -148,7 +148,7 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 def tag_change(before: Mapping[str, str], added: Iterable[str], removed: Iterable[str]) -> SettingChange:
-    """Return the change of a stream's tags.
+    """Return the change that adds tags to a stream and removes others.
 
     Args:
         before: the current tags.

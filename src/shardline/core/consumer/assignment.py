@@ -1,4 +1,4 @@
-"""Which leases should a worker take, and which workers should it ask for a lease?
+"""Decides which leases a worker should take, and which workers it should ask for a lease.
 
 ``assign`` is a pure function of the rows that a worker sees. There is no leader: all workers call ``assign`` with
 nearly the same rows and arrive at the same plan, and each worker carries out its own part of the plan.
@@ -105,7 +105,7 @@ def assign(
 
 
 def is_uneven(leases: Sequence[ReadableLease], me: str) -> bool:
-    """Whether some worker has at least two more leases than ``me``."""
+    """Return whether some worker has at least two more leases than ``me``."""
     loads = Counter(lease.owner for lease in leases if lease.owner is not None)
     return max(loads.values(), default=0) >= loads[me] + 2
 

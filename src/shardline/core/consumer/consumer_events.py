@@ -31,8 +31,8 @@ class LeaseGained(NamedTuple):
 
 @final
 class ShardSought(NamedTuple):
-    """The store has written a position that your code sought. The shell must start a new reader for this shard, unless
-    the lease is being released.
+    """The store has written the position that your code passed to ``seek``. Unless the lease is being released, the
+    shell must start a new reader for this shard.
     """
 
     shard_id: str

@@ -178,7 +178,7 @@ class WorkCounts:
         return events
 
     def take_measure_due(self, now: Instant) -> bool:
-        """Whether it is time to measure the lag (``measure_lag``)."""
+        """Return whether it is time to measure the lag (``measure_lag``)."""
         is_due = now >= self.measure_at
         if is_due:
             self.measure_at = now + MEASURE_INTERVAL

@@ -61,8 +61,9 @@ class _Wait(NamedTuple):
 
 
 def sought_checkpoint(position: Position, latest_at: float) -> Checkpoint:
-    """Return the checkpoint of a shard that is to be read from ``position`` on. ``latest_at`` is the time that LATEST
-    stands for: it must not move with each restart (L6).
+    """Return the checkpoint of a shard that will be read from ``position`` on.
+
+    ``latest_at`` is the time that LATEST stands for. It must not move with each restart (L6).
 
     Raises:
         UsageError: no reader can start at this position.
@@ -111,7 +112,7 @@ class PendingWrites:
 
 
 def _settle(request: Request, wait: _Wait, *, is_ending: bool) -> bool:
-    """Write the outcome for one shard. Returns False while the outcome is open."""
+    """Write the outcome for one shard. Return False while the outcome is open."""
     holding = wait.holding
     if wait.is_written:
         request.done[holding.shard_id] = holding.row.checkpoint.position

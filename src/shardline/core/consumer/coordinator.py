@@ -1,12 +1,13 @@
-"""Which lease operations and Kinesis requests does this worker send, and which events does it emit?
+"""Decides which lease operations and Kinesis requests a worker sends, and which events it emits.
 
 The coordinator is the central machine of a worker. It scans the lease store, follows the shards of the stream
 (``Topology``), plans with the other workers (``Planner``), sends the operations of the held leases (``HeldLeases``),
 and emits the events that start and stop readers.
 
-The shell sends the operations of ``poll_operation`` to the lease store and the requests of ``poll_request`` to Kinesis.
-It answers each operation and request by exactly one ``handle_*`` call, acts on the events of ``take_events``, and polls
-again after every call and at ``next_deadline``. It reports delivered and acknowledged records to ``held``.
+The shell sends the operations that ``poll_operation`` returns to the lease store, and the requests that
+``poll_request`` returns to Kinesis. It answers each of them with exactly one ``handle_*`` call, acts on the events that
+``take_events`` returns, and polls again after every call and at ``next_deadline``. It reports delivered and
+acknowledged records to ``held``.
 
 Invariants (docs/guarantees.md):
 

@@ -134,7 +134,10 @@ class Cursor:
         return max(self.finished, self.place - self.step)
 
     def is_current(self, now: Instant) -> bool:
-        """Whether the next record may be taken. Like ``is_open``, but for the host, which passes the current time."""
+        """Return whether the next record may be taken.
+
+        Like ``is_open``, but for the host, which passes the current time.
+        """
         return self.place < self.end and self.lease is not None and self.lease.in_force(now)
 
     def take_back(self) -> None:

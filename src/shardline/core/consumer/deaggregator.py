@@ -1,4 +1,4 @@
-"""Which user records does a page contain?
+"""Extracts the user records from a page.
 
 Invariants:
 
@@ -135,8 +135,10 @@ class Deaggregator:
         return list(compress(members, kept)) if outside and self._drop else members
 
     def _holds_explicit(self, text: str, *, by_key: bool) -> bool:
-        """Whether the explicit hash key lies in the shard. Other writers may have used any text as the explicit hash
-        key. If the text is invalid, the partition key decides (``by_key``).
+        """Return whether the explicit hash key lies in the shard.
+
+        Other writers may have used any text as the explicit hash key. If the text is invalid, the partition key decides
+        (``by_key``).
         """
         try:
             return self._holds(parse_explicit_hash_key(text))

@@ -1,4 +1,4 @@
-"""Which shards does the stream have, and what kind of stream is it?
+"""Schedules the requests that list the shards and describe the stream.
 
 Discovery lists the shards, page by page, and reads the stream's summary: at the start, at intervals, and on request.
 
@@ -106,7 +106,7 @@ class Discovery:
             self._match_again()
 
     def match_at(self, timestamp: float) -> bool:
-        """Ask which shards were open at this time. Returns False if this time has already been asked for."""
+        """Ask which shards were open at this time. Return False if this time has already been asked for."""
         if timestamp == self._match_at:
             return False
         self._match_at = timestamp

@@ -1,4 +1,4 @@
-"""Does another live process use this worker's worker_id?
+"""Detects other live processes that use this worker's worker_id.
 
 A worker_id alone does not identify the process that holds a lease: two processes may have been given the same id, and a
 process that was killed leaves its id in rows. So every consumer draws its own random id, its *incarnation*, and
@@ -45,7 +45,7 @@ class DuplicateWorkers:
         self._events: list[WorkerIdShared] = []
 
     def is_ours(self, row: Lease) -> bool:
-        """Whether we may take this row at once: it names us as its owner, and no other process holds it."""
+        """Return whether we may take this row at once: it names us as its owner, and no other process holds it."""
         return row.owner == self.me.owner and not row.is_foreign_to(self.me) and row.shard_id not in self._contested
 
     def take_events(self) -> list[WorkerIdShared]:

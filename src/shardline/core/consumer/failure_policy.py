@@ -1,4 +1,4 @@
-"""What happens to a batch whose handler fails?
+"""Decides what happens to a batch when its handler fails.
 
 Failed records are never skipped silently. The batch is retried, then bisected until the failing record is alone, and
 that record is either dead-lettered or stops the consumer.

@@ -1,4 +1,4 @@
-"""May this worker act as the owner of a lease right now?
+"""Knows whether this worker may act as the owner of a lease right now.
 
 A grant represents one uninterrupted period of holding a lease. A record refers to the grant under which it was read, so
 that user code can check the grant (``record.lease.held``) and fence its own writes (``record.lease.token``).
@@ -46,7 +46,7 @@ class Grant:
         self._clock: Callable[[], Instant] | None = clock
 
     def in_force(self, now: Instant) -> bool:
-        """Whether we may act as the owner."""
+        """Return whether we may act as the owner."""
         return not self._revoked and now < self.held_until
 
     @property

@@ -1,4 +1,4 @@
-"""Which rows must a group have, which rows can be deleted, and do the rows belong to this stream?
+"""Decides which rows a group needs, which can be deleted, and whether rows belong to this stream.
 
 The functions of this module depend only on the topology and the rows. Every worker calls them. Rows are created and
 deleted by conditional writes, so it does not matter which worker writes, or how many workers write at the same time.
@@ -56,7 +56,7 @@ class GroupStart:
         """The shards that were open at the start time, or when a group at LATEST began. Empty if they are not known."""
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
-        """Whether a shard without a row gets a row at the start position.
+        """Return whether a shard without a row gets a row at the start position.
 
         Args:
             shard_id: the shard.
@@ -124,7 +124,7 @@ def _with_descendants(graph: ShardGraph, shard_ids: list[str]) -> set[str]:
 
 
 def _is_orphan(graph: ShardGraph, shard_id: str) -> bool:
-    """Whether the shard had parents, and all of them are gone from the stream."""
+    """Return whether the shard had parents, and all of them are gone from the stream."""
     parents = graph.parents(shard_id)
     return bool(parents) and not any(map(graph.is_present, parents))
 
@@ -160,7 +160,9 @@ def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
 
 
 def _is_new(graph: ShardGraph, shard_id: str, rows: Rows) -> bool:
-    """Whether the shard is in the stream, has no row, and has no descendant whose row proves that it is finished."""
+    """Return whether the shard is in the stream, has no row, and has no descendant whose row proves that it is
+    finished.
+    """
     known = {shard_id, *graph.descendants(shard_id)}
     return graph.is_present(shard_id) and (known.isdisjoint(rows) or graph.is_left_out(shard_id, rows))
 

@@ -62,8 +62,8 @@ def check_processes(
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Check the handler and the policy, and return the policy. With a target for dead letters, the policy ends with
-    dead letters.
+    """Check the handler and the policy, and return the policy. If there is a target for dead letters, the policy uses
+    it.
     """
     if not callable(handler):
         raise UsageError(f"handler must be callable, not {type(handler).__name__}")
@@ -73,9 +73,7 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
 
 
 def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Check the policy, and return it. If there is a target for dead letters, the returned policy ends with dead
-    letters.
-    """
+    """Check the policy, and return it. If there is a target for dead letters, the returned policy uses it."""
     if policy is None:
         policy = FailurePolicy()
     if not isinstance(policy, FailurePolicy):
@@ -86,12 +84,12 @@ def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
 
 
 def is_async_callable(handler: object) -> bool:
-    """Whether calling the handler returns a coroutine."""
+    """Return whether calling the handler returns a coroutine."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its existence
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
 def _is_generator_function(handler: object) -> bool:
-    """Whether calling the handler only creates a generator, plain or async."""
+    """Return whether calling the handler only creates a generator, plain or async."""
     kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     return any(is_kind(each) for is_kind in kinds for each in (handler, getattr(handler, "__call__", None)))  # noqa: B004 - as above

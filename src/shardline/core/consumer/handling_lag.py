@@ -1,4 +1,4 @@
-"""How far behind is the handling of records?
+"""Defines how far behind the handling of records is.
 
 A record is read, waits (*prefetched*), is handed to user code (*in hand*), and is done. The *handling lag* of a shard
 is the age of its oldest record that is not done, whether that record was read or not. The *reading lag* is how far the

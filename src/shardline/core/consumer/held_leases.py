@@ -1,4 +1,4 @@
-"""Which leases does this worker hold, and which of them needs attention now?
+"""Keeps the leases that this worker holds, and finds those that need attention.
 
 ``HeldLeases`` contains the held leases of a worker (``Holding``), by shard. It receives the acknowledgements of user
 code, and emits the events about each lease. Thousands of leases cost nothing while none of them is due
@@ -148,7 +148,7 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def is_full(self, shard_id: str) -> bool:
-        """Whether no more records of the shard are handed out, because too many are unacknowledged.
+        """Return whether no more records of the shard are handed out, because too many are unacknowledged.
 
         Records that the user gave back are handed out again in any case, because otherwise the user could not
         acknowledge them.
@@ -162,14 +162,14 @@ class HeldLeases:
         return not holding.tracker.returned
 
     def ack(self, shard_id: str, record: Record) -> bool:
-        """Acknowledge this record (manual). Returns False if the record has already been acknowledged, or the lease is
+        """Acknowledge this record (manual). Return False if the record has already been acknowledged, or the lease is
         not held.
         """
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack(record) and self._touch(holding)
 
     def ack_through(self, shard_id: str, record: Record) -> bool:
-        """Acknowledge this record and all records before it. Returns False in the same cases as ``ack``."""
+        """Acknowledge this record and all records before it. Return False in the same cases as ``ack``."""
         holding = self.holdings.get(shard_id)
         return holding is not None and holding.tracker.ack_through(record) and self._touch(holding)
 
@@ -304,7 +304,7 @@ class HeldLeases:
                 self.leave(shard_id)  # the next owner reads the shard with a new iterator
 
     def handle_children(self, rows: Rows) -> Instant:
-        """Allow SHARD_END for the shards whose children have rows (C3). Returns when to list the shards again."""
+        """Allow SHARD_END for the shards whose children have rows (C3). Return when to list the shards again."""
         list_at = NEVER
         for shard_id, listings in self.ending.items():
             holding, children = self.holdings[shard_id], self._graph.children(shard_id)
@@ -339,8 +339,9 @@ class HeldLeases:
         return CheckpointTracker(row.checkpoint, interval=self._checkpoint_interval, now=now, manual=is_manual)
 
     def _go_on_at_sought_position(self, holding: Holding, before: Checkpoint, now: Instant) -> None:
-        """Report that the store has written the position that the user sought. Unless the lease is being released, its
-        records are read and acknowledged from there, under a new grant.
+        """Report that the store has written the position that the user passed to ``seek``.
+
+        Unless the lease is being released, its records are read and acknowledged from there, under a new grant.
         """
         row, grant = holding.row, holding.grant
         if holding.phase is Phase.ACTIVE:
@@ -351,8 +352,8 @@ class HeldLeases:
         )
 
     def _hash_range(self, row: Lease) -> HashRange | None:
-        """Return the shard's hash range. ``None`` if the row and the listing contradict each other, because one of them
-        belongs to a stream that was deleted.
+        """Return the shard's hash range, or ``None`` if the row and the listing contradict each other, because one of
+        them belongs to a stream that was deleted.
         """
         listed = self._graph.hash_range(row.shard_id)
         written = row.hash_range or listed

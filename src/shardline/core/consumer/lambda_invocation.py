@@ -131,7 +131,7 @@ class LambdaInvocation:
     # ---- outputs, time
 
     def poll_step(self, now: Instant) -> InvocationStep | None:
-        """Return the next step. ``None`` if the caller must wait until ``next_deadline``, or the invocation is over."""
+        """Return the next step, or ``None`` if the caller must wait until ``next_deadline`` or the invocation is over."""
         assert self._step is None, "each step is answered before the next"
         self._step = self._next_step(now)
         return self._step

@@ -1,4 +1,4 @@
-"""Which operation comes next for a held lease?
+"""Decides which operation comes next for a held lease.
 
 Each held lease has its own machine, a ``Holding``. It renews the lease, commits, writes SHARD_END when the shard
 is done, and releases the lease in an orderly way. The coordinator sends its operations to the store, one at a time

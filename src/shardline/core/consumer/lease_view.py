@@ -1,4 +1,4 @@
-"""What does this worker know about every lease, and how old is that knowledge?
+"""Tracks what this worker knows about every lease, and how old that knowledge is.
 
 The view holds the rows as they were last seen, and the time on our own clock at which each row last changed. It never
 compares the clock of a store or of another worker with ours: an owner is dead if *we* saw that its counter did not
@@ -77,14 +77,14 @@ class LeaseView:
             self._update(row, now)
 
     def take_loss(self) -> bool:
-        """Whether an unfinished row disappeared since the last call."""
+        """Return whether an unfinished row disappeared since the last call."""
         loss, self._has_lost = self._has_lost, False
         return loss
 
     # ---- queries
 
     def is_expired(self, shard_id: str, now: Instant) -> bool:
-        """Whether the row's counter has not changed for longer than the holder's lease duration."""
+        """Return whether the row's counter has not changed for longer than the holder's lease duration."""
         return now - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
 
     def duration_of(self, row: Lease) -> float:
@@ -93,7 +93,7 @@ class LeaseView:
         return self._unstated_duration if stated is None else stated.lease_duration
 
     def is_available(self, row: Lease, now: Instant) -> bool:
-        """Whether any worker may take the lease: it has no holder, or its holder is dead."""
+        """Return whether any worker may take the lease: it has no holder, or its holder is dead."""
         return not row.checkpoint.is_finished and (row.holder is None or self.is_expired(row.shard_id, now))
 
     def available_for(self, shard_id: str, now: Instant) -> float:

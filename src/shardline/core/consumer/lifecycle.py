@@ -1,4 +1,4 @@
-"""When are the callbacks of a lease called, and what has to wait until they return?
+"""Decides when the callbacks of a lease are called, and what has to wait for them.
 
 The user may pass three callbacks: ``on_assigned``, ``on_revoked`` and ``on_shard_end``. The hand-out asks ``Lifecycle``
 whether records of a shard may be handed out, and whether the shard may be finished or its lease released. The shell
@@ -133,7 +133,7 @@ class Lifecycle:
         return not self._calls and not has_revocations
 
     def may_hand_out(self, shard: HeldShard) -> bool:
-        """Whether records of the shard may be handed out."""
+        """Return whether records of the shard may be handed out."""
         if not self._wanted:
             return True
         is_shard_free = shard.key not in self._calls and all(lost.key != shard.key for lost in self._lost)
@@ -161,7 +161,7 @@ class Lifecycle:
             self._moved[older] = newer
 
     def end(self, shard: HeldShard) -> bool:
-        """Called when the user is done with the last record. Returns whether SHARD_END may be committed now."""
+        """Called when the user is done with the last record. Return whether SHARD_END may be committed now."""
         if CallbackKind.SHARD_END not in self._wanted:
             return True
         self._stages[shard] = _Stage.ENDING
@@ -169,7 +169,7 @@ class Lifecycle:
         return False
 
     def release(self, shard: HeldShard, reason: Reason) -> bool:
-        """Called to release the lease, when user code has no records. Returns whether it may be released now.
+        """Called to release the lease, when user code has no records. Return whether it may be released now.
 
         If not, the lease may be released after the last callback has ended (``handle_called``).
         """

@@ -1,4 +1,4 @@
-"""Which writes does the state of the fleet require?
+"""Plans the writes that the state of the fleet requires.
 
 The planner derives a plan from the rows, the topology and the held leases. The plan contains the rows to create, the
 leases to take or to ask for, and the rows to delete. A new plan is made after every scan and listing. It replaces the
@@ -145,7 +145,9 @@ class Planner:
         return found
 
     def _is_impatient(self, leases: list[ReadableLease], now: Instant) -> bool:
-        """Whether the fleet has been uneven for so long that the workers with fewer leases seem unable to take more."""
+        """Return whether the fleet has been uneven for so long that the workers with fewer leases seem unable to take
+        more.
+        """
         if not is_uneven(leases, self._me):
             self._uneven_since = None
             return False

@@ -1,7 +1,8 @@
 """Reads one shard by polling.
 
-The reader calls GetShardIterator and then GetRecords, until the shard ends. The shell sends the requests of
-``poll_request``, answers each request with exactly one ``handle_*`` call, and passes the pages of ``take_pages`` on.
+The reader calls GetShardIterator and then GetRecords, until the shard ends. The shell sends the requests that
+``poll_request`` returns, answers each request with exactly one ``handle_*`` call, and passes on the pages that
+``take_pages`` returns.
 
 Invariants:
 
@@ -152,7 +153,7 @@ class PollingReader(PageReader):
             self._events.append(ReadFailed(self.shard_id, operation, failure, NEVER))
 
     def _recover_from_refusal(self, failure: Failure, *, asking: bool, now: Instant) -> bool:
-        """Prepare another attempt after the service refused an iterator or a position. Returns False to give up.
+        """Prepare another attempt after the service refused an iterator or a position. Return False to give up.
 
         A refused iterator is replaced by a new one, and a refused position by TRIM_HORIZON.
         """

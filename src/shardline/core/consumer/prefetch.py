@@ -1,4 +1,4 @@
-"""May this shard prefetch one more page?
+"""Decides whether a shard may prefetch one more page.
 
 The whole worker shares one budget of bytes. The budget counts the data that was read and that the user is not done
 with: opened records, including the memory that each record object takes, and unopened entries.
@@ -39,7 +39,10 @@ class PrefetchBudget:
         return self._held.get(key, 0)
 
     def admits(self, key: ShardKey) -> bool:
-        """Whether the shard may open a slice or read a page now. A refusal is remembered for ``take_admitted``."""
+        """Return whether the shard may open a slice or read a page now.
+
+        A refusal is remembered for ``take_admitted``.
+        """
         if self._may_read(key):
             self._refused.pop(key, None)
             return True

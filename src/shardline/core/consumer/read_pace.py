@@ -1,4 +1,4 @@
-"""When may the next call to a shard be sent?
+"""Decides when the next call to a shard may be sent.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""What does a worker give back on exit, besides the leases that it holds?
+"""Gives back the leases that a worker requested but does not hold when it exits.
 
 The worker may have asked other workers for leases. If a lease is handed over to a worker that has left, its shard is
 not read until the lease expires. So the worker withdraws its requests, and releases leases that were handed over to it

@@ -96,7 +96,7 @@ class RunBounds:
         self._idle_since = now
 
     def handle_facts(self, groups: Sequence[GroupFacts], shards: Sequence[ShardFacts], now: Instant) -> bool:
-        """Evaluate the groups and the held shards. Returns True if the consumer became ready or the run is over."""
+        """Evaluate the groups and the held shards. Return True if the consumer became ready or the run is over."""
         if not self.is_ready:
             if not all(group.is_ready for group in groups) or not all(shard.has_iterator for shard in shards):
                 return False
@@ -137,7 +137,7 @@ class RunBounds:
         return all(alive)
 
     def _has_moved(self, lease: OtherLease) -> bool:
-        """Whether the lease's counter has changed since it was first seen. If so, its holder is alive."""
+        """Return whether the lease's counter has changed since it was first seen. If so, its holder is alive."""
         return self._counters.setdefault(lease.key, lease.counter) != lease.counter
 
 

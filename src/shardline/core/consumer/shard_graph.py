@@ -1,4 +1,4 @@
-"""How are the shards related, and which of them may be read?
+"""Knows how the shards are related, and which of them may be read.
 
 The graph holds the topology of a stream. It is built from complete listings (``handle_listing``) and from the children
 that ended shards name (``handle_children``). Queries compare the graph with the rows of a group.
@@ -112,7 +112,7 @@ class ShardGraph:
         return shard_id in self._shards or shard_id in self._announced
 
     def is_placed(self, shard_id: str) -> bool:
-        """Whether the shard's place in the graph is known: it is in a listing, or all its ancestors are placed.
+        """Return whether the shard's place in the graph is known: it is in a listing, or all its ancestors are placed.
 
         The parents of an announced shard may be younger than the last listing. Their absence from the listing then does
         not mean that they are gone.
@@ -153,14 +153,14 @@ class ShardGraph:
     # ---- comparisons with the rows
 
     def covers(self, rows: Rows) -> bool:
-        """Whether the shard of every row has a known place in the graph."""
+        """Return whether the shard of every row has a known place in the graph."""
         return all(map(self._has_place, rows))
 
     def _has_place(self, shard_id: str) -> bool:
         return shard_id in self._missed_since or self.is_placed(shard_id)
 
     def is_trimmed(self, shard_id: str) -> bool:
-        """Whether a shard that has a row was removed from the stream, because its retention period is over."""
+        """Return whether a shard that has a row was removed from the stream, because its retention period is over."""
         return shard_id in self._trimmed
 
     @property
@@ -169,7 +169,7 @@ class ShardGraph:
         return len(self._trimmed) < len(self._missed_since)
 
     def is_left_out(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard needs a row although a descendant has a row, because no worker has read the shard."""
+        """Return whether this shard needs a row although a descendant has one, because no worker has read the shard."""
         if shard_id in rows or not self.is_present(shard_id):
             return False
         older = [rows[other].checkpoint for other in self.ancestors(shard_id) if other in rows]
@@ -178,7 +178,7 @@ class ShardGraph:
         return not has_begun and not all(checkpoint.is_finished for checkpoint in older)
 
     def is_finished(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard is finished. If so, its children may be read (L3)."""
+        """Return whether this shard is finished. If so, its children may be read (L3)."""
         left, seen = [shard_id], {shard_id}
         while left:
             other = left.pop()
@@ -194,7 +194,10 @@ class ShardGraph:
         return True
 
     def is_readable(self, shard_id: str, rows: Rows) -> bool:
-        """Whether this shard, which has a row, may be read now (L3). Before the first listing, no shard may be read."""
+        """Return whether this shard, which has a row, may be read now (L3).
+
+        Before the first listing, no shard may be read.
+        """
         row = rows[shard_id]
         if not self.listings or row.checkpoint.is_finished or self.is_trimmed(shard_id):
             return False

@@ -1,4 +1,4 @@
-"""When does a worker stop using a failing lease store?
+"""Decides when a worker gives up on a failing lease store.
 
 Invariants:
 
@@ -61,14 +61,14 @@ class StoreHealth:
             self._since = {key: at for key, at in self._since.items() if key[0] != operation}
 
     def handle_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """Called when the operation failed. Returns when the consumer gives up if the failures continue."""
+        """Called when the operation failed. Return when the consumer gives up if the failures continue."""
         trouble = trouble_of(failure)
         # Different kinds of trouble are timed separately: a network outage must not count against the limit for denied
         # access.
         return self._since.setdefault((operation, trouble), now) + self._limits[trouble]
 
     def give_up(self, gives_up_at: Instant, now: Instant) -> bool:
-        """Give up on the store if the time ``gives_up_at`` has come. Returns True only for the call that gives up."""
+        """Give up on the store if the time ``gives_up_at`` has come. Return True only for the call that gives up."""
         if self.is_given_up or now < gives_up_at:
             return False
         self.is_given_up = True

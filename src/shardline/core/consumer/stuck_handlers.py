@@ -1,4 +1,4 @@
-"""Is a handler stuck?
+"""Detects handlers that are stuck.
 
 The hand-out reports which records of each shard user code has, and since when. Code that has had the same records for
 ``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With manual acknowledgements,
@@ -51,7 +51,7 @@ class HandlerWatch:
         return bool(self._stuck)
 
     def since(self, key: ShardKey) -> Instant | None:
-        """Return when user code got the records of this shard that it now has. ``None`` if it has no records."""
+        """Return when user code got the records of this shard that it now has, or ``None`` if it has no records."""
         found = self._seen.get(key)
         return None if found is None else found[1]
 

@@ -105,7 +105,7 @@ class Taker(ABC):
         return self.cursor.place > 0 and self.cursor.end > 0
 
     def enter(self, mine: Waiting, has_ended: Callable[[object], bool]) -> bool:
-        """Become the current caller, and count the question. Returns False if another live caller waits already."""
+        """Become the current caller, and count the question. Return False if another live caller waits already."""
         waiting = self.waiting
         # Append first and then check for other callers, so that two callers that enter at the same time see each other,
         # whatever the order of their steps.
@@ -125,14 +125,14 @@ class Taker(ABC):
             self.waiting.remove(mine)
 
     def is_awaited(self, caller: object, has_ended: Callable[[object], bool]) -> bool:
-        """Whether a live caller other than ``caller`` waits for an answer."""
+        """Return whether a live caller other than ``caller`` waits for an answer."""
         return any(wait.caller is not caller and not has_ended(wait.caller) for wait in [*self.waiting])
 
     # ---- the host
 
     @abstractmethod
     def serve(self, now: Instant) -> Instant | None:
-        """Try to answer. Returns ``None`` if the answer is ready, otherwise when to try again unless something happens
+        """Try to answer. Return ``None`` if the answer is ready, otherwise when to try again unless something happens
         earlier.
         """
 
@@ -140,7 +140,7 @@ class Taker(ABC):
         """Called when the worker gained the lease of this shard."""
 
     def handle_rest(self) -> None:  # noqa: B027 - only the task of a handler implements it
-        """Note that the taker's handler does not run any more."""
+        """Note that the taker's handler is no longer running."""
 
     def wake(self) -> None:
         """Wake the callers, because the answer is ready."""

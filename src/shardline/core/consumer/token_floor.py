@@ -1,4 +1,4 @@
-"""How large must a new fencing token be to exceed every earlier one?
+"""Ensures that a new fencing token is greater than every earlier one.
 
 Tokens have to grow even if the lease store loses them: the store may be emptied, or restored from an old backup. So a
 new token is at least the time in milliseconds since 1970, by the service's clock, and greater than every counter of the

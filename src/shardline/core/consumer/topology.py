@@ -1,4 +1,4 @@
-"""Which shards does the stream have, and is it still the same stream?
+"""Tracks the shards of the stream, and whether it is still the same stream.
 
 The topology passes the listings of ``Discovery`` to the graph, and compares these listings with the rows.
 
@@ -100,7 +100,7 @@ class Topology:
         return request
 
     def take_news(self) -> bool:
-        """Whether a complete listing arrived since the last call."""
+        """Return whether a complete listing arrived since the last call."""
         news, self._has_news = self._has_news, False
         return news
 

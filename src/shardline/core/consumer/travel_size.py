@@ -1,7 +1,7 @@
-"""How many records travel to a handler's process at a time?
+"""Decides how many records are sent to a handler's process at a time.
 
-A message to a process takes about as long as a hundred calls of a short handler. So many records travel together if the
-handler is quick, and few if it is slow.
+A message to a process takes about as long as a hundred calls of a short handler. So a message carries many records if
+the handler is quick, and few if it is slow.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Did retention remove records before they were read?
+"""Detects records that retention removed before they were read.
 
 Each page shows the age of the reader's position and the age of the first record on the page. The time between the two
 is a *gap*: records of that time were either never written, or removed by retention before they were read. Whether
@@ -44,7 +44,7 @@ class _Gap(NamedTuple):
     seen_at: Instant
 
     def reached_by(self, retention: float) -> bool:
-        """Whether the retention period ends inside the gap."""
+        """Return whether the retention period ends inside the gap."""
         return self.youngest <= retention < self.oldest
 
 

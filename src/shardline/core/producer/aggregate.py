@@ -1,4 +1,4 @@
-"""Which records are sent together, and what is their exact size?
+"""Collects records that are sent together, and computes their exact size.
 
 An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. Its exact size is computed when
 records are added, but it is encoded only when it is sent. So memory holds a waiting payload only once (P11). The
@@ -115,14 +115,14 @@ class Aggregate:
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
         """Add a record, unless that would make the aggregate too large. The first record always fits.
 
-        Returns whether the record was added.
+        Return whether the record was added.
         """
         if record.key is None and self.packing is None:
             return self._add_odd(record, max_bytes) if self.separate else self._add_any(record, max_bytes)
         return self.add_all([record], max_bytes) == 1
 
     def add_all(self, records: list[BufferedRecord], max_bytes: int) -> int:
-        """Add records up to the first one that does not fit. Returns how many were added.
+        """Add records up to the first one that does not fit. Return how many were added.
 
         Every record of the producer passes through one of these loops. One call for many records saves the attribute
         lookups that a call per record would repeat.
@@ -404,7 +404,7 @@ def add_ordinary(  # noqa: PLR0917 - positional, as in the compiled form
         size: the exact size of the aggregate.
         max_bytes: the largest size of the aggregate. Its first record always fits.
 
-    Returns the index of the first record that was not added, the new size, and the size of the added data and keys.
+    Return the index of the first record that was not added, the new size, and the size of the added data and keys.
     """
     payload, had = 0, len(ours)
     for record in records[at:] if at else records:

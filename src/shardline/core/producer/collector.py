@@ -1,4 +1,4 @@
-"""When is a request sent, and which aggregates does it contain?
+"""Decides when a request is sent, and which aggregates it contains.
 
 Sealed aggregates wait in their lanes. A request is made when enough aggregates wait to fill it, or when any aggregate
 is due. In the second case, all sealed aggregates are sent.

@@ -61,7 +61,7 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
 
 @twin
 def keep_order(records: list[BufferedRecord], newest: Instant, /) -> Instant:
-    """Ensure that no record expires before an earlier one or before ``newest``. Returns when the last one expires."""
+    """Ensure that no record expires before an earlier one or before ``newest``. Return when the last one expires."""
     for record in records:
         if record.expires_at < newest:
             record.expires_at = newest

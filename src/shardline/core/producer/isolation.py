@@ -1,4 +1,4 @@
-"""Which records of a refused request are to blame?
+"""Finds the invalid records in a request that the service refused.
 
 A request that the service refuses as invalid is taken apart until each invalid record was refused alone. The parts are
 sent in parallel with the normal requests, so that later records do not wait for the parts.
@@ -59,7 +59,7 @@ def named_entries(message: str, entries: int) -> list[int]:
 
 
 def is_about_size(message: str) -> bool:
-    """Whether the message may mean that a record is larger than the stream accepts."""
+    """Return whether the message may mean that a record is larger than the stream accepts."""
     words = message.lower()
     return "partitionkey'" not in words and any(word in words for word in _SIZE_WORDS)
 
@@ -326,7 +326,7 @@ class Isolation:
         return chosen
 
     def _cut_up(self, part: Part) -> bool:
-        """Replace a part with smaller parts, if there is credit for wasted calls. Returns whether this was done."""
+        """Replace a part with smaller parts, if there is credit for wasted calls. Return whether this was done."""
         family, credit = part.family, part.family.credit
         entries = _entries(part.shipments)
         units = entries if entries > 1 else part.records  # a single entry is cut between its records
@@ -370,7 +370,7 @@ class Isolation:
         part.sibling = None
 
     def _is_clear(self, shipments: list[Shipment]) -> bool:
-        """Whether no earlier shipment of the same lanes shares a key with these shipments (P9)."""
+        """Return whether no earlier shipment of the same lanes shares a key with these shipments (P9)."""
         if not self._ordered:
             return True
         ours = [(lane, aggregate.order, _keys(aggregate)) for aggregate, lane in shipments]
@@ -426,7 +426,7 @@ def _recount(before: list[Shipment], after: list[Shipment]) -> None:
 
 
 def _filtered(part: Part | None, keep: Callable[[Shipment, Family], Shipment | None]) -> Part | None:
-    """Replace the shipments of a part as ``filter_waiting`` does. Returns ``None`` if no shipment is left."""
+    """Replace the shipments of a part as ``filter_waiting`` does. Return ``None`` if no shipment is left."""
     if part is None:
         return None
     family = part.family

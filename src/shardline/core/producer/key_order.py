@@ -1,4 +1,4 @@
-"""Which record of a key may be sent next, if every record is a separate entry?
+"""Keeps the records of each key in order when every record is a separate entry.
 
 PutRecords does not keep the order of its entries. With ``ordered``, therefore, at most one record of a key is in
 flight, the *head* of its key. The later records of the key wait behind the head until the head is delivered or has
@@ -73,7 +73,7 @@ class KeyOrder:
         return admitted
 
     def end(self, records: Iterable[BufferedRecord]) -> list[BufferedRecord]:
-        """Remove records that were delivered or have failed. Returns the records that become heads in their place."""
+        """Remove records that were delivered or have failed. Return the records that become heads in their place."""
         following: list[BufferedRecord] = []
         for record in records:
             key = record.key

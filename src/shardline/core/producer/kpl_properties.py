@@ -150,5 +150,7 @@ def _properties(text: str) -> list[tuple[str, str]]:
 
 
 def _ends_open(line: str) -> bool:
-    """Whether the next line continues this line, that is, whether this line ends with an odd number of backslashes."""
+    """Return whether the next line continues this line, that is, whether this line ends with an odd number of
+    backslashes.
+    """
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1

@@ -1,4 +1,4 @@
-"""Which records wait for one shard, and when may the next of them be sent?
+"""Holds the records that wait for one shard, and decides when they may be sent.
 
 A lane holds the records of one predicted shard: an open aggregate that is being filled, and a queue of sealed
 aggregates in the order of their deadlines. The catch-all lane takes the records without a prediction and does not
@@ -177,7 +177,7 @@ class Lane:
             self._landed_as_predicted = 0
 
     def note_as_predicted(self, count: int, started_at: Instant) -> bool:
-        """Called when entries landed as predicted. Returns whether the predictions can be trusted again."""
+        """Called when entries landed as predicted. Return whether the predictions can be trusted again."""
         if started_at > self._misdirected_at:
             self._landed_as_predicted += count
         return self._landed_as_predicted >= TRUST
@@ -185,7 +185,7 @@ class Lane:
     # ---- filling
 
     def add(self, record: BufferedRecord) -> int:
-        """Add a record. Returns how many aggregates were sealed: 0, 1 or 2."""
+        """Add a record. Return how many aggregates were sealed: 0, 1 or 2."""
         # A late keyless record may open an aggregate that is due early. Keyed records that join this aggregate later
         # would then overtake the keyed records of earlier aggregates (P9).
         if self._ordered and record.key is None and record.expires_at - self._life_after_due < self._opened_due_at:
@@ -198,7 +198,7 @@ class Lane:
         return taken
 
     def add_all(self, records: list[BufferedRecord]) -> int:
-        """Add records in their order. Returns how many aggregates were sealed."""
+        """Add records in their order. Return how many aggregates were sealed."""
         if self._packing is None:
             return self._fill(_ALL, records)
         by_key: dict[tuple[str | None, str | None], list[BufferedRecord]] = {}
@@ -207,7 +207,7 @@ class Lane:
         return sum([self._fill(place, group) for place, group in by_key.items()])
 
     def _fill(self, place: tuple[str | None, str | None], records: list[BufferedRecord]) -> int:
-        """Add records to the aggregate that is open for this key. Returns how many aggregates were sealed."""
+        """Add records to the aggregate that is open for this key. Return how many aggregates were sealed."""
         sealed = at = 0
         while at < len(records):
             current = self.open.get(place) or self._opened(place, records[at])
@@ -246,12 +246,15 @@ class Lane:
         return 1
 
     def _fits_with_others(self, record: BufferedRecord) -> bool:
-        """Whether a record is small enough that a new aggregate is opened for it. A larger record is queued alone."""
+        """Return whether a record is small enough that a new aggregate is opened for it.
+
+        A larger record is queued alone.
+        """
         assert record.data is not None
         return len(record.data) + len(record.tags) < self.max_bytes // 2
 
     def seal(self) -> int:
-        """Seal the open aggregate or packs, if there are any. Returns how many were sealed."""
+        """Seal the open aggregate or packs, if there are any. Return how many were sealed."""
         count = len(self.open)
         for aggregate in self.open.values():
             self._enqueue(aggregate)
@@ -266,7 +269,7 @@ class Lane:
     def add_again(self, record: BufferedRecord) -> int:
         """Add a record that may be older than the records of this lane.
 
-        The aggregate that the record joins is due as early as the record. Returns how many aggregates were sealed.
+        The aggregate that the record joins is due as early as the record. Return how many aggregates were sealed.
         """
         # The deadline is changed before the record is added, because adding may seal the aggregate.
         joined = self.open.get(_ALL if self._packing is None else (record.key, record.explicit_hash_key))
@@ -346,7 +349,7 @@ class Lane:
         return min(sealed, self.open_due_at()) if self.open else sealed
 
     def is_due(self, now: Instant) -> bool:
-        """Whether the waiting records should be sent now."""
+        """Return whether the waiting records should be sent now."""
         return self.released or self.due_at() <= now
 
     def expires_at(self) -> Instant:
@@ -492,8 +495,8 @@ class Lane:
         return first
 
     def _is_busy(self) -> bool:
-        """Whether the next aggregate must wait for an earlier one: to keep the order (P9), or because the circuit is
-        open and only one aggregate at a time may be sent (P5).
+        """Return whether the next aggregate must wait for an earlier one: to keep the order (P9), or because the
+        circuit is open and only one aggregate at a time may be sent (P5).
         """
         return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 

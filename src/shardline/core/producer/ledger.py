@@ -44,7 +44,7 @@ class Landed(NamedTuple):
 def settle_delivered(records: list[BufferedRecord], landing: Landing, finished: deque[BufferedRecord], /) -> int:
     """Settle the records of an aggregate as delivered, and append those with waiters to ``finished``.
 
-    Returns how many records there are.
+    Return how many records there are.
     """
     place = 0
     for record in records:
@@ -99,7 +99,7 @@ class Ledger:
     ) -> list[int]:
         """Settle the records of a bundle that were stored in ``shard_id``, or in any shard if ``shard_id`` is ``None``.
 
-        Returns the indexes of the other records.
+        Return the indexes of the other records.
         """
         finished = self.finished
         # If the service chooses the shards, each record may be in a different shard. Delivery drops the data, so the

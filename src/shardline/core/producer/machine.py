@@ -1,4 +1,4 @@
-"""What happens to a record after the intake, until it is delivered or has failed?
+"""Takes each record from the intake to its outcome: delivered or failed.
 
 A record is routed to the lane of its shard, joins an aggregate in this lane, is sent when a request is full or a record
 is due, and is settled by the answer. Only the host calls this machine: it passes events in, polls requests and sends
@@ -302,7 +302,7 @@ class ProducerMachine:
         return NEVER
 
     def _check_intake(self, now: Instant) -> bool:
-        """Find out when the records in the intake are due. Returns whether to sort them into lanes now."""
+        """Find out when the records in the intake are due. Return whether to sort them into lanes now."""
         records = len(self.intake.records)
         if not records:
             return False

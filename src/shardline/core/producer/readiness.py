@@ -1,4 +1,4 @@
-"""Can a producer reach its stream?
+"""Decides whether a producer can reach its stream.
 
 The answer is derived from the two requests that every producer sends when it starts: ListShards and
 DescribeStreamSummary.

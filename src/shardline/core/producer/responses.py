@@ -1,4 +1,4 @@
-"""What happens to each aggregate of a request when the request is answered?
+"""Handles the answer to a request: decides what happens to each of its aggregates.
 
 Invariants:
 
@@ -110,7 +110,7 @@ class ResponseHandler:
     # ---- inputs
 
     def settle(self, flight: Flight, answer: PutRecordsResponse | Failure, now: Instant) -> bool:
-        """Settle all entries of a request. Returns whether the deadlines of all lanes are unchanged."""
+        """Settle all entries of a request. Return whether the deadlines of all lanes are unchanged."""
         shipments = flight.group.shipments
         records, delivered_before = flight.record_count, self._ledger.delivered_records
         self._collector.handle_answered()
@@ -189,7 +189,7 @@ class ResponseHandler:
     # ---- one entry
 
     def _settle_entries(self, flight: Flight, results: list[PutRecordsResult], now: Instant) -> int:
-        """Settle each entry according to its result. Returns how many entries were refused."""
+        """Settle each entry according to its result. Return how many entries were refused."""
         ledger = self._ledger
         refused = 0
         sent = Sent(flight.wall_started_at, now - flight.started_at)
@@ -233,7 +233,7 @@ class ResponseHandler:
     def _settle_separate(
         self, shipment: Shipment, flight: Flight, results: list[PutRecordsResult], sent: Sent, now: Instant
     ) -> int:
-        """Settle each record of a bundle according to its own result. Returns how many records were refused."""
+        """Settle each record of a bundle according to its own result. Return how many records were refused."""
         aggregate, lane = shipment
         others = self._ledger.deliver_alone(aggregate, results, lane.predicted, sent)
         if len(others) < len(results):
@@ -311,7 +311,7 @@ class ResponseHandler:
     def _investigate(self, landed: _Parked, now: Instant) -> bool:
         """Request a newer map or summary, because an entry did not land as predicted.
 
-        Returns whether the summary was requested because of this landing, now or earlier.
+        Return whether the summary was requested because of this landing, now or earlier.
         """
         lane = landed.shipment.lane
         if self._is_unexplained(landed):
@@ -332,13 +332,13 @@ class ResponseHandler:
         return self._map.hash_range(landing.shard_id, landing.sequence_number)
 
     def _is_unexplained(self, landed: _Parked) -> bool:
-        """Whether no map can explain where the entry landed: the shard's range does not contain its hash key."""
+        """Return whether no map can explain where the entry landed: the shard's range does not contain its hash key."""
         aggregate = landed.shipment.aggregate
         own = [aggregate.hash_digest(aggregate.records[0])]
         return judge_range(own, self._range_of(landed.landing)) is Rules.STORED_OUT_OF_RANGE
 
     def _should_park(self, landed: _Parked, now: Instant) -> bool:
-        """Whether a map or summary that may decide where the records belong is expected soon."""
+        """Return whether a map or summary that may decide where the records belong is expected soon."""
         until = landed.seen_at + self._parking_timeout
         if now >= until or not self._facts.may_predict:
             return False
@@ -408,7 +408,7 @@ class ResponseHandler:
 
 
 def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
-    """Whether no record of a part has to be sent again, other than by taking the part apart further."""
+    """Return whether no record of a part has to be sent again, other than by taking the part apart further."""
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
@@ -416,7 +416,7 @@ def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Fai
 
 
 def _is_as_predicted(lane: Lane, result: PutRecordsResult) -> bool:
-    """Whether an entry landed in the lane's own shard, and not in a re-created stream's shard with the same id."""
+    """Return whether an entry landed in the lane's own shard, not in a re-created stream's shard with the same id."""
     number, numbers = result.sequence_number, lane.numbers
     if number is None or result.shard_id != lane.predicted:
         return False

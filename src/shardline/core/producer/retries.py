@@ -1,4 +1,4 @@
-"""What happens to records that were not delivered?
+"""Handles records that were not delivered.
 
 Such records are sent again, or fail if they have expired or have no attempt left.
 
@@ -96,7 +96,7 @@ class Retries:
     def _give_up_some(
         self, records: list[BufferedRecord], now: Instant, code: str, message: str
     ) -> list[BufferedRecord]:
-        """Fail the records that can no longer be sent. Returns the other records.
+        """Fail the records that can no longer be sent. Return the other records.
 
         Records fail if the producer ends, if the stream forbids their headers, if they have no attempt left, or if they
         have expired.
@@ -180,7 +180,7 @@ class Retries:
         return self._without_ended(shipment, now) if expired else shipment
 
     def _without_ended(self, shipment: Shipment, now: Instant) -> Shipment | None:
-        """Return a waiting shipment without its failed records. ``None`` if no record is left."""
+        """Return a waiting shipment without its failed records, or ``None`` if no record is left."""
         aggregate, lane = shipment
         rest = [record for record in aggregate.records if record.ending is None]
         lane.handle_ended(aggregate.records)
@@ -222,14 +222,14 @@ class Retries:
         self._fail_waiting(lambda records: self._fail_larger(records, max_bytes), now)
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
-        """Fail the records that exceed ``max_bytes``. Returns the other records. None of them is in a lane yet."""
+        """Fail the records that exceed ``max_bytes``. Return the other records. None of them is in a lane yet."""
         self._fail_larger(records, max_bytes)
         return [record for record in records if record.ending is None]
 
     def _fail_larger(self, records: list[BufferedRecord], max_bytes: int) -> bool:
         """Fail the records that are too large for the stream, unless they fit without the headers of a trace.
 
-        Returns whether any record failed or lost its headers.
+        Return whether any record failed or lost its headers.
         """
         larger = [record for record in records if self._is_larger(record, max_bytes)]
         has_dropped = self._drop_optional_tags(larger)
@@ -289,7 +289,7 @@ class Retries:
                 self._switch(lane, now, aggregates=False)
 
     def without_headers(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
-        """Fail the records with headers, if the stream must not get headers. Returns the other records."""
+        """Fail the records with headers, if the stream must not get headers. Return the other records."""
         if self.headers_refusal is None or not self._fail_with_headers(records):
             return records
         return [record for record in records if record.ending is None]
@@ -302,7 +302,7 @@ class Retries:
         return has_dropped or bool(refused)
 
     def _drop_optional_tags(self, records: list[BufferedRecord]) -> bool:
-        """Drop the headers of traces from records that are packed again. Returns whether any headers were dropped."""
+        """Drop the headers of traces from records that are packed again. Return whether any headers were dropped."""
         traced = [record for record in records if record.tags and type(record.tags) is OptionalTags]
         self._ledger.drop_tags(traced)
         return bool(traced)
@@ -350,7 +350,7 @@ class Retries:
     def adopt_lanes(self, added: list[Lane], removed: list[Lane], now: Instant) -> bool:
         """Move the unsent records of removed lanes to other lanes.
 
-        Returns whether any of these records had already been released.
+        Return whether any of these records had already been released.
         """
         for lane in [*added, self._router.catch_all]:
             lane.held = self._config.ordered and self._router.must_wait(lane)
@@ -371,7 +371,7 @@ class Retries:
             self._collector.note_returned(lane, now)
 
     def _add_again(self, records: list[BufferedRecord], now: Instant) -> list[Lane]:
-        """Add records to the lanes that the router chooses. Returns these lanes."""
+        """Add records to the lanes that the router chooses. Return these lanes."""
         by_lane: dict[Lane, list[BufferedRecord]] = {}
         for record in records:
             lane = self._router.lane_for(record, now)
@@ -408,7 +408,7 @@ class Retries:
 
 
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
-    """Whether an aggregate must be split, because its lane now sends one record per entry.
+    """Return whether an aggregate must be split, because its lane now sends one record per entry.
 
     With ``ordered``, each record of the aggregate then has to wait for earlier records of the same key (P9).
     """
@@ -420,7 +420,7 @@ def _is_aggregate(aggregate: Aggregate) -> bool:
 
 
 def landed_wrong_twice(record: BufferedRecord) -> bool:
-    """Whether the record was stored twice in shards that its hash key may not belong to."""
+    """Return whether the record was stored twice in shards that its hash key may not belong to."""
     return record.history is not None and record.history.wrong_landings > 1
 
 

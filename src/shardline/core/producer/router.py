@@ -1,4 +1,4 @@
-"""Which lane does a record go to?
+"""Chooses the lane for each record.
 
 Invariants:
 
@@ -113,7 +113,7 @@ class Router:
     def sort(self, records: list[BufferedRecord]) -> tuple[list[LaneRecords], list[BufferedRecord]]:
         """Group records by the lanes of their keys. The records of each lane keep their order.
 
-        Returns the records of each lane, and the records that ``lane_for`` has to route one by one.
+        Return the records of each lane, and the records that ``lane_for`` has to route one by one.
         """
         if not self._endings:
             return [], records
@@ -192,7 +192,7 @@ class Router:
     ) -> tuple[list[Lane], list[Lane]]:
         """Replace the map with a newer one, or remove the map if ``snapshot`` is ``None``.
 
-        Returns the lanes that were added and the lanes that were removed. The caller moves the unsent records of the
+        Return the lanes that were added and the lanes that were removed. The caller moves the unsent records of the
         removed lanes.
         """
         # Lanes are compared by id and range, because the shards of a re-created stream may have the ids of old shards.
@@ -264,7 +264,7 @@ class Router:
         self.vanished = [lane for lane in self.vanished if not lane.is_idle]
 
     def must_wait(self, lane: Lane) -> bool:
-        """Whether a lane must wait (P9).
+        """Return whether a lane must wait (P9).
 
         The catch-all lane waits for the first map. Any lane waits for vanished lanes with overlapping ranges, such as
         its parents.

@@ -1,4 +1,4 @@
-"""Which shard does a hash key belong to, as far as we know?
+"""Predicts which shard a hash key belongs to.
 
 ::
 
@@ -139,7 +139,7 @@ class ShardMap:
             self._wanted_at = now + self._stale_backoff.next_delay()
 
     def is_expected_by(self, until: Instant) -> bool:
-        """Whether a newer map may arrive by ``until``: a refresh is in progress or planned, and the last refresh
+        """Return whether a newer map may arrive by ``until``: a refresh is in progress or planned, and the last refresh
         succeeded.
         """
         return self.failure is None and (self._in_flight or self._wanted_at <= until)
@@ -170,7 +170,7 @@ class ShardMap:
         return ListShards(self._stream, ShardFilter("AT_LATEST"), max_results=LIST_SHARDS_MAX_RESULTS)
 
     def handle_page(self, answer: ListShardsResponse | Failure, now: Instant) -> bool:
-        """Apply the answer to a request. Returns whether there is a new snapshot."""
+        """Apply the answer to a request. Return whether there is a new snapshot."""
         assert self._in_flight
         self._in_flight = False
         if self._is_outdated:  # the answer may describe the stream before it was deleted

@@ -1,4 +1,4 @@
-"""How large may a record of the stream be, does the service ignore keys, and may records be aggregated?
+"""Reads the stream's summary: the record limit, whether keys are ignored, and whether to aggregate.
 
 The producer reads the stream's summary (DescribeStreamSummary) when it starts and when no map explains where entries
 landed. Under AUTO record distribution, or if the stream has channels, it also reads the summary every minute.
@@ -151,7 +151,7 @@ class StreamFacts:
         return DescribeStreamSummary(self._stream)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> bool:
-        """Apply the answer to a request. Returns whether ``may_predict`` changed."""
+        """Apply the answer to a request. Return whether ``may_predict`` changed."""
         assert self._in_flight
         self._in_flight = False
         if self._is_outdated:  # the answer may describe the stream before it was deleted

@@ -1,7 +1,6 @@
-"""May an entry be sent now, and if not, when?
+"""Limits how many entries and bytes are sent per second.
 
-The answer comes from a token bucket with two balances, one for entries and one for bytes. The balances are updated when
-they are used.
+A token bucket has two balances, one for entries and one for bytes. The balances are updated when they are used.
 
 Invariants:
 
@@ -42,7 +41,7 @@ class TokenBucket:
         self._bytes = min(self._bytes, byte_rate)
 
     def try_take(self, entries: float, size: float, now: Instant) -> bool:
-        """Debit both balances, or neither. Returns whether they were debited."""
+        """Debit both balances, or neither. Return whether they were debited."""
         if now > self._updated_at:
             self._grow(now)
         left, left_bytes = self._entries - entries, self._bytes - size
@@ -58,7 +57,7 @@ class TokenBucket:
         return True
 
     def covers(self, entries: float, size: float) -> bool:
-        """Whether a full bucket could pay this cost without a debt."""
+        """Return whether a full bucket could pay this cost without a debt."""
         return entries <= self._entry_rate and size <= self._byte_rate
 
     def ready_at(self, entries: float, size: float, now: Instant) -> Instant:

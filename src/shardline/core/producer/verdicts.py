@@ -1,4 +1,4 @@
-"""What does the answer to a request mean for an entry: is it delivered, sent again or failed?
+"""Decides from the answer to a request whether an entry is delivered, is sent again or has failed.
 
 This module contains the retry table as data. The ``judge_`` functions find the rule that applies. The rule contains
 everything else: the action, the consequences for the lane, and the words in the documentation.

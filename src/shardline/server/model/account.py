@@ -1,4 +1,4 @@
-"""Which billing mode does the account have, and which warm throughput do its streams have?
+"""Emulates the account's billing mode and the warm throughput of its streams.
 
 An account with a minimum throughput billing commitment is in the mode that AWS calls On-demand Advantage. Only in that
 mode do on-demand streams have a warm throughput.

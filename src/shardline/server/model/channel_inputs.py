@@ -1,4 +1,4 @@
-"""Which members may requests about channels have?
+"""The requests about channels: their members and the constraints on them.
 
 A channel delivers a stream's records to a bucket or to tables. The constraints are those of the service model [MODEL].
 The same structs are part of a channel's description, so they omit members that the request did not contain.

@@ -1,4 +1,4 @@
-"""Which channels does the account have?
+"""Emulates the operations on channels.
 
 On AWS, a channel delivers the records of a stream to a bucket or to tables. This model delivers nothing: it validates,
 stores, describes and counts channels.

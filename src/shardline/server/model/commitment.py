@@ -1,4 +1,4 @@
-"""Has the account committed to a minimum throughput, and until when?
+"""The account's commitment to a minimum throughput.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Which consumers are registered for enhanced fan-out, and which events are pushed to a subscriber?
+"""Emulates enhanced fan-out: registered consumers, and the events that are pushed to subscribers.
 
 Invariants:
 

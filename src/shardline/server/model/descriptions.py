@@ -1,4 +1,4 @@
-"""How does the service describe and list its streams and shards?
+"""Emulates the operations that describe and list streams and shards.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""What is a fault rule, how is it written, and which hooks can it override?
+"""Defines the base class of fault rules, their JSON form, and the hooks that they can override.
 
 A rule is a flat JSON object. A file of rules is a list of such objects::
 

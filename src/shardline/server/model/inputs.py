@@ -1,4 +1,4 @@
-"""Which members may the request of each operation have, and which values?
+"""The requests of all operations: their members and the values that are allowed.
 
 msgspec decodes requests into these structs, which declare the constraints of the service model [MODEL]. For an invalid
 member, ``constraints`` produces AWS's answer: SerializationException for a wrong type, ValidationException for a

@@ -1,4 +1,4 @@
-"""How are streams created, changed and deleted?
+"""Emulates the operations that create, change and delete streams.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Which values may the members of requests have?
+"""The types of request members, with their constraints.
 
 The constraints are those of the service model [MODEL]. ``inputs`` and ``channel_inputs`` use these types.
 """

@@ -1,4 +1,4 @@
-"""Which resource policies do streams and consumers have?
+"""Emulates the resource policies of streams and consumers.
 
 A policy is stored and returned, but not enforced: the server has only one account.
 """

@@ -1,4 +1,4 @@
-"""How are records put and read? PutRecords, PutRecord, GetShardIterator, GetRecords.
+"""Emulates the operations on records: PutRecords, PutRecord, GetShardIterator and GetRecords.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Which key is due next, and when?
+"""Schedules keys, and returns those that are due.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""How does the service number records, and which information does a sequence number contain?
+"""Generates and parses the service's sequence numbers.
 
 The numbers have the layout of AWS's recorded numbers (kinesalite reads and writes it: ``parseSequence`` and
 ``stringifySequence`` in https://github.com/mhart/kinesalite/blob/master/db/index.js). A number has 47 hexadecimal

@@ -1,4 +1,4 @@
-"""Which records does a shard hold, and which does a reader get next?
+"""Stores the records of a shard, and returns them page by page.
 
 The records that one request put into the shard are stored as one piece of JSON, in the form in which GetRecords sends
 them. A page joins such pieces, which costs a fraction of encoding the page record by record. The pieces are stored one

@@ -1,4 +1,4 @@
-"""Which tags do streams, consumers and channels have?"""
+"""Emulates the tags of streams, consumers and channels."""
 
 import unicodedata
 from collections.abc import Iterable

@@ -1,5 +1,6 @@
-"""Which stream and which shards does a request refer to? The fault rules and the request log use this. These functions
-draw no random numbers and refuse nothing.
+"""Finds the stream and the shards that a request refers to, for the fault rules and the request log.
+
+The functions draw no random numbers and refuse nothing.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, final
