@@ -605,7 +605,7 @@ def _check_state(state: object) -> State | None:
 
 
 def _time_limits(context: object, margin: float, now: Instant) -> tuple[Instant, Instant]:
-    """Return the time until which calls to the handler may begin, and the time at which the producer must be flushed.
+    """Return until when calls to the handler may begin, and when the producer must be flushed.
 
     The margin is limited, because one that is too large for the function would never leave time for a single record.
     """

@@ -143,7 +143,8 @@ class Tracing(Protocol):
         ...
 
     def handling(self, records: Sequence[Record[Any]], /) -> AbstractContextManager[object] | None:
-        """Return the context manager in which a handler is called with these records, or ``None`` for no context.
+        """Return a context manager to call the handler in, or ``None`` for no context. ``records`` are the handler's
+        records.
 
         For a handler that takes batches, ``records`` is the batch. For a handler that takes single records, it is a
         tuple of one record, and records without headers are left out.

@@ -228,7 +228,7 @@ class _Probe:
 
     @property
     def blocked_for(self) -> float:
-        """The number of seconds for which the event loop has not answered."""
+        """How long the event loop has not answered, in seconds."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 

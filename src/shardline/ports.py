@@ -179,7 +179,7 @@ class KclLeaseStore(Protocol):
 
 @runtime_checkable
 class BatchingLeaseStore(Protocol):
-    """A ``LeaseStore`` for which many operations at once are hardly more work than one."""
+    """A ``LeaseStore`` that can apply many operations at once with hardly more work than one."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         """Apply operations on different leases. Return the answers of ``apply``, in the order of the operations.

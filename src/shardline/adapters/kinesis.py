@@ -130,7 +130,7 @@ class KinesisHttp:
             yield _Events(answer, self._codec, host)
 
     async def subscription_protocol(self, consumer_arn: str) -> Literal["h2", "http/1.1"] | Failure:
-        """Return the protocol over which the service sends the events of subscriptions."""
+        """Return the protocol that carries the events of subscriptions."""
         return await self._http.stream_protocol("SubscribeToShard", {"ConsumerARN": consumer_arn}, consumer_arn)
 
     async def call(self, operation: str, params: Mapping[str, object]) -> dict[str, object] | Failure:

@@ -89,7 +89,7 @@ def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytes | b
 
 
 def _encode_large(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
-    """Return the body of a PutRecords request with large entries, for which base64 is most of the work.
+    """Return the body of a PutRecords request with large entries, where base64 is most of the work.
 
     pybase64 uses vector instructions. The body is one growing buffer, because keeping the parts until they are joined
     takes three to twenty times as long, due to page faults.

@@ -1,4 +1,4 @@
-"""The type with which the machines represent time.
+"""The type that the machines use for times.
 
 Machines read no clock: every input carries ``now``. All inputs of a machine use the same clock, and ``now`` never
 decreases.

@@ -1,4 +1,4 @@
-"""Creates the certificate with which a local server speaks TLS.
+"""Creates the TLS certificate of a local server.
 
 The certificate is self-signed, covers the loopback addresses and the names that the server answers to, and is valid for
 a year. Clients trust it through ``ca_path``.

@@ -46,7 +46,7 @@ class ServerClock:
         self._frozen_at = self.now()
 
     def resume(self) -> None:
-        """Let a frozen clock run again, from the time at which it was stopped or to which it was moved."""
+        """Let a frozen clock run again, from the time that it shows."""
         if self._frozen_at is not None:
             self._offset = self._frozen_at - self._source()
             self._frozen_at = None

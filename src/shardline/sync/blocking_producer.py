@@ -6,7 +6,7 @@ machine (``flush``, ``close``, ``stats``) ask that thread.
 
 Invariants:
 
-- P1, P7, P10: the same as for the async producer. Threads get room in the order in which they began to wait.
+- P1, P7, P10: the same as for the async producer. Threads get room in the order they began to wait.
 - A put holds the putters' lock while it checks the gate and appends the record. The lock is re-entrant, because a
   signal handler or a finalizer may put a record in the middle of a put in its own thread. The network thread takes the
   lock only for a callback that puts, and then waits only briefly (``_LockForCallbacks``): the thread that holds the

@@ -93,7 +93,7 @@ class LocalClock:
 
 @final
 class Outage:
-    """A time in which the server cannot be reached: the block of ``with`` or ``async with``."""
+    """Makes the server unreachable for the duration of a ``with`` or ``async with`` block."""
 
     def __init__(self, server: RunningServer) -> None:
         self._server = server

@@ -140,7 +140,7 @@ class SignedHttp:
     async def stream_protocol(
         self, operation: str, routing: Mapping[str, object], arn: str | None
     ) -> Literal["h2", "http/1.1"] | Failure:
-        """Return the protocol over which ``stream`` sends an operation."""
+        """Return the protocol that ``stream`` uses for an operation."""
         endpoint = await self._endpoints.find(operation, routing, arn)
         return endpoint if isinstance(endpoint, Failure) else await self._transport.stream_protocol(endpoint.url)
 

@@ -25,7 +25,7 @@ from shardline.errors import UsageError
 @final
 @dataclass(slots=True, eq=False)
 class Connection:
-    """An open connection, and the route on which it was opened."""
+    """An open connection and its route."""
 
     route: Route
     stream: WireStream

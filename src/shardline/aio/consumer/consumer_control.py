@@ -1,4 +1,4 @@
-"""Carries out the requests with which user code controls a running consumer: ``commit``, ``pause`` and ``resume``.
+"""Implements the methods that control a running consumer: ``commit``, ``pause``, ``resume`` and ``seek``.
 
 Each call checks its arguments, posts a ``Request`` to the host and waits until the host has ended the request. The
 machines in ``core/consumer`` decide everything else.

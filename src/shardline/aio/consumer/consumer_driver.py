@@ -129,7 +129,7 @@ class ConsumerDriver:
         self._is_finished = False
         self._stopping = False
         self.loop_affinity = LoopAffinity("Consumer")
-        """The event loop in which the host runs."""
+        """The event loop that the host runs in."""
         self.is_disowned = False
         """Whether this is the copy in a child process, after a fork."""
 
@@ -247,7 +247,7 @@ class ConsumerDriver:
                 self._is_mail_due = False
 
     def enter(self, taker: Taker, scope: anyio.CancelScope) -> None:
-        """Register the scope in which the taker's handler runs. The scope is cancelled when the lease is lost (L2)."""
+        """Register the cancel scope of the taker's handler. The scope is cancelled when the lease is lost (L2)."""
         self._scopes[taker] = scope
         if taker.shard is not None and taker.shard.is_over:
             scope.cancel()

@@ -85,11 +85,11 @@ class KeyStatus:
     in_flight: int = 0
     """The number of keys that handlers are working on."""
     oldest: str | None = None
-    """The key on which a handler has been at work for the longest."""
+    """The key that a handler has been working on for the longest time."""
     oldest_started_at: float | None = None
     """When that handler got its records, in seconds since 1970."""
     hot: tuple[HotKey, ...] = ()
-    """Up to ten keys for which the most records wait, because a handler works on an earlier record of the key."""
+    """Up to ten keys with the most waiting records. A record waits while a handler works on an earlier one of its key."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""Generates the name under which a worker holds its leases, and the id of its incarnation.
+"""Generates the name that identifies a worker in the lease store, and the id of its incarnation.
 
 Invariants:
 

@@ -16,7 +16,7 @@ Invariants:
   open in it, the call that opened the scope fails, because anyio refuses to leave a scope in another task.)
 - A wait ends when its condition holds, or when its time is up.
 - ``on_end`` of a host is called after the host has ended, and is repeated until it has returned once.
-- A loop in which only idle hosts sleep is not woken by checks. There are also no checks outside the main thread,
+- If a loop has only idle hosts, which sleep, no checks wake it. There are also no checks outside the main thread,
   because signal handlers run only in the main thread.
 """
 

@@ -20,7 +20,7 @@ from typing import Final, cast, final
 from shardline.adapters.event_loop import is_trio
 
 MAY_FAIL: Final = (Exception, asyncio.CancelledError)
-"""The exceptions with which user code may fail. In an awaited call, ``is_cancelled`` detects a cancellation."""
+"""The exceptions that user code may raise. In an awaited call, ``is_cancelled`` detects a cancellation."""
 
 
 def is_cancelled(error: object) -> bool:

@@ -54,7 +54,7 @@ class CommandRuns:
         self._group = group
         self._environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         self.handled_count = 0
-        """The number of records for which the command succeeded."""
+        """How many records the command has handled successfully."""
         self.terminated_count = 0
         """The number of commands that were terminated."""
         self.start_error: OSError | None = None

@@ -133,7 +133,7 @@ class Scene:
     """The state of the whole demo."""
 
     seconds: float
-    """The number of seconds for which orders flow."""
+    """How long orders flow, in seconds."""
     lease_duration: float
     lease_default: float
     now: float = 0.0

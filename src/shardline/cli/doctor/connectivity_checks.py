@@ -113,7 +113,7 @@ def _expiry(facts: CredentialFacts) -> str:
 
 
 def check_endpoint(url: str, answer: object, first: float, second: float | None) -> Finding:
-    """Check whether the endpoint answers, how quickly, and over which protocol.
+    """Check whether the endpoint answers, how quickly it answers, and which protocol it uses.
 
     Args:
         url: the endpoint.

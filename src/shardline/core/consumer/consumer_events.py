@@ -23,7 +23,7 @@ class LeaseGained(NamedTuple):
     shard_id: str
     grant: Grant
     start: Position
-    """The position for which to request the first iterator."""
+    """The position of the first iterator to request."""
     checkpoint: Checkpoint
     """The position up to which all records are done. The reader skips these records."""
     hash_range: HashRange | None
@@ -39,7 +39,7 @@ class ShardSought(NamedTuple):
     grant: Grant
     """The grant for the records from this position on. Records that were read earlier have an older grant."""
     start: Position
-    """The position for which to request the first iterator."""
+    """The position of the first iterator to request."""
     checkpoint: Checkpoint
     """The new checkpoint. The reader skips the records at or before it."""
     hash_range: HashRange | None
@@ -428,7 +428,7 @@ class LagMeasured(NamedTuple):
 
 
 HandlingEvent: TypeAlias = HandlerRetried | RecordsDeadLettered | DeadLetterFailed | HandlingStopped
-"""An event about records on which a handler failed."""
+"""An event about a handler that failed."""
 
 Event: TypeAlias = (
     LeaseGained

@@ -1,4 +1,4 @@
-"""The requests with which user code controls a running consumer, and when each of them is over.
+"""The requests that control a running consumer. User code makes them, and this module decides when each is over.
 
 User code creates a ``Request`` and posts it to the host. The hand-out carries out the request and writes the outcome.
 Some requests, such as a commit, are over only when the lease store has confirmed a write for each of their shards

@@ -19,8 +19,8 @@ Invariants (docs/guarantees.md):
   until the leases expire, and starts again after the outage.
 - L5: ``close`` commits the acknowledged records, releases every lease, and withdraws requests for leases
   (``ReleaseOnExit``).
-- L6: a shard whose row is at LATEST is read from the time to which the row was pinned. A worker that completes the rows
-  of a group pins new rows to the time at which the group began.
+- L6: a row at LATEST is pinned to a time, and its shard is read from that time. A worker that completes the rows of a
+  group pins new rows to the time when the group began.
 """
 
 from collections.abc import Callable, Iterable

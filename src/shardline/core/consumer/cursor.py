@@ -109,7 +109,7 @@ class Cursor:
         return self.place < self.end and self.lease is not None and self.lease.held
 
     def begin_slice(self, now: Instant) -> None:
-        """Set the time at which the next record is taken, and open the fast path for the duration of a slice."""
+        """Record when the next record is taken, and open the fast path for the duration of a slice."""
         self.taken_at = now
         self.slice_end = now + SLICE
 

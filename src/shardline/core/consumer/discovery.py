@@ -15,7 +15,7 @@ Invariants:
 - When a missing stream exists again, discovery begins with the summary, because the shards alone do not show that the
   stream was re-created.
 - A summary can be requested between two listings (``describe_by``), and does not postpone the next listing.
-- Listings are numbered in the order in which they begin, so that callers can tell which listings began after an
+- Listings are numbered in the order they begin, so that callers can tell which listings began after an
   observation.
 """
 

@@ -1,7 +1,8 @@
 """Knows whether this worker may act as the owner of a lease right now.
 
-A grant represents one uninterrupted period of holding a lease. A record refers to the grant under which it was read, so
-that user code can check the grant (``record.lease.held``) and fence its own writes (``record.lease.token``).
+A grant represents one uninterrupted period of holding a lease. A record refers to the grant that was in force when it
+was read, so that user code can check the grant (``record.lease.held``) and fence its own writes
+(``record.lease.token``).
 
 Invariants:
 

@@ -48,7 +48,7 @@ class GroupStart:
     ) -> None:
         self.position: Position = position
         self.is_pinned: bool = begun_at < math.inf
-        """Whether the time at which a group at LATEST began is known."""
+        """Whether it is known when a group at LATEST began."""
         self.latest_at: float = min(latest_at, begun_at)
         """The time to which LATEST is pinned (L6): the time at which the group began, or the service's time less 1 s
         when this worker started."""

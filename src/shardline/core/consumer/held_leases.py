@@ -9,7 +9,7 @@ Invariants (docs/guarantees.md):
 - L2, L4: a lease that expired, or that another worker took, is reported as lost once, and its acknowledgements are
   refused.
 - C3: a shard that was read to its end may be finished once each of its children has a row. The shard counts as
-  childless only after two listings without children, the second of which began at least a second after the first
+  childless only after two listings without children. The second listing must begin at least a second after the first
   arrived.
 - A shard with too many unacknowledged records is full until the user acknowledges some. One event reports that the
   shard is full.

@@ -1,6 +1,6 @@
 """Measures how far behind this worker is, shard by shard.
 
-``handling_lag`` defines the lags. This module finds the records on which the lags depend: the records that user code
+``handling_lag`` defines the lags. This module finds the records that determine the lags: the records that user code
 has, the records that wait for user code, and the records that are not read yet.
 """
 

@@ -1,4 +1,4 @@
-"""Decides how a Lambda function works through the records of one invocation, and from which record Lambda retries.
+"""Decides how a Lambda function works through the records of one invocation, and where Lambda has to retry.
 
 Retries, bisection and dead letters are decided by the failure policy (``failure_policy.BatchWork``), as in a consumer.
 
@@ -131,7 +131,10 @@ class LambdaInvocation:
     # ---- outputs, time
 
     def poll_step(self, now: Instant) -> InvocationStep | None:
-        """Return the next step, or ``None`` if the caller must wait until ``next_deadline`` or the invocation is over."""
+        """Return the next step.
+
+        The result is ``None`` if the invocation is over or must wait until ``next_deadline``.
+        """
         assert self._step is None, "each step is answered before the next"
         self._step = self._next_step(now)
         return self._step

@@ -115,7 +115,7 @@ class Holding:
         self.asked_at: Instant | None = None
         """When another worker's request for the lease was noticed. Written by ``HeldLeases``."""
         self.handed_to: str | None = None
-        """The worker to which the lease was handed over, if any."""
+        """The worker that the lease was handed over to, if any."""
         self._committed: WrittenCheckpoint | None = None  # the last confirmed checkpoint, until it is reported
         self.is_contested: bool = False
         """Whether another process moved the row's counter under our worker_id."""

@@ -77,7 +77,7 @@ class CallBack(NamedTuple):
 
     @property
     def argument(self) -> AssignedShard | RevokedShard:
-        """The argument with which the user's callback is called."""
+        """The argument for the user's callback."""
         stream, shard_id = self.shard.key
         token = self.shard.grant.token
         if self.kind is CallbackKind.REVOKED:

@@ -18,7 +18,7 @@ ROWS_PER_INTERVAL: Final = 250
 
 @final
 class ScanPace:
-    """The time between two scans. ``longest`` is the maximum to which the time may grow, or 0 if it must not grow."""
+    """The time between two scans. ``longest`` is the maximum time, or 0 if the time must not grow."""
 
     def __init__(self, shortest: float, *, longest: float) -> None:
         self._shortest: float = shortest

@@ -161,7 +161,7 @@ class Isolation:
             self._add(Part(family, shipments, suspect=True))
 
     def handle_found(self, part: Part, failure: Failure) -> None:
-        """Called when a record was refused alone. The part from which the record was taken may be valid now."""
+        """Called when a record was refused alone. The rest of its part may be valid."""
         family = part.family
         family.code, family.message = failure.code, failure.message
         family.found += 1

@@ -7,7 +7,7 @@ failed. Keyless records have no order.
 Invariants:
 
 - P9: a record of a key becomes the head only when the previous head was delivered or has failed, and the records of a
-  key become heads in the order in which they were admitted.
+  key become heads in the order they were admitted.
 - A head that is refused stays the head: it is sent again before any other record of its key.
 - Adding, releasing and expiring a waiting record take time logarithmic in the number of waiting records.
 """

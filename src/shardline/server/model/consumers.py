@@ -221,7 +221,7 @@ class ServerSubscription:
         return self.fault is not None
 
     def _continuation(self) -> str:
-        """Return the sequence number from which a new subscription continues.
+        """Return the sequence number that a new subscription continues from.
 
         It lies after the last record that was pushed and before any later record. As on AWS (recorded in LocalStack's
         test_subscribe_to_shard), it is not the sequence number of a record: it contains a second in which the last

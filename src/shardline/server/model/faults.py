@@ -6,7 +6,7 @@ subscription is about to push, and ``handle_time`` when the service's time advan
 
 Invariants:
 
-- Rules are applied in the order in which they were added. Of each sort (wait, reset, refusal, answer, skew), only the
+- Rules are applied in the order they were added. Of each sort (wait, reset, refusal, answer, skew), only the
   first rule that hits takes effect. The later ones are skipped, and their counts do not change.
 - The same seed, rules and requests produce the same faults. A rule whose chance is 1 draws no random number.
 - Records that a fault refuses are not stored. If a fault only loses, cuts or falsifies the answer, they are stored.
@@ -93,7 +93,7 @@ class Fault:
 
 @final
 class Faults:
-    """The live rules. ``now`` returns the service's time, from which the delay of a reshard counts.
+    """The live rules. ``now`` returns the service's time. The delay of a reshard counts from there.
 
     For each kind, a method adds a rule of that kind and returns its ``Fault``. It raises ``UsageError`` if an argument
     is invalid.
@@ -123,7 +123,7 @@ class Faults:
 
     @property
     def rules(self) -> list[Fault]:
-        """The live rules, in the order in which they were added."""
+        """The live rules, in the order they were added."""
         return list(self._all.values())
 
     def load(self, described: Iterable[Mapping[str, object]]) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""Creates the errors with which the service answers requests.
+"""Creates the errors that the service answers requests with.
 
 Each refusal has the type and the HTTP status that AWS uses. The model raises ``Refused``. ``Service.handle`` catches it
 and returns it as the answer.
@@ -16,7 +16,7 @@ _PROBLEMS_MAX: Final = 10  # kinesalite, test/putRecords.js: for 501 entries wit
 
 @final
 class Refused(Exception):  # noqa: N818 - an answer of the service, not an error of the server
-    """The error with which a request is answered."""
+    """The error that a request is answered with."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ _STALE_MAX: Final = 64
 
 @final
 class Schedule:
-    """A priority queue of keys, ordered by the times at which they are due."""
+    """A priority queue of keys, ordered by due time."""
 
     def __init__(self) -> None:
         self.due_at = inf
@@ -24,7 +24,7 @@ class Schedule:
         self._heap: list[tuple[float, str]] = []  # may contain stale times, which have been replaced
 
     def set(self, key: str, at: float) -> None:
-        """Set the time at which a key is due. An infinite time removes the key."""
+        """Set when a key is due. An infinite time removes the key."""
         if self._times.get(key, inf) == at:
             return
         if at == inf:

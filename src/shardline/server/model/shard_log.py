@@ -1,9 +1,9 @@
 """Stores the records of a shard, and returns them page by page.
 
-The records that one request put into the shard are stored as one piece of JSON, in the form in which GetRecords sends
-them. A page joins such pieces, which costs a fraction of encoding the page record by record. The pieces are stored one
-after the other in a few large segments. As separate objects, allocated between short-lived requests, they would
-fragment the heap.
+The records that one request put into the shard are stored as one piece of JSON, in the form that GetRecords sends. A
+page joins such pieces, which costs a fraction of encoding the page record by record. The pieces are stored one after
+the other in a few large segments. As separate objects, allocated between short-lived requests, they would fragment the
+heap.
 
 Invariants:
 

@@ -157,7 +157,7 @@ class ServiceState:
 
     @property
     def due_at(self) -> float:
-        """The next time at which ``advance`` has something to do, if no request arrives earlier."""
+        """When ``advance`` next has something to do, if no request arrives earlier."""
         if self.faults is None or not self.faults.for_time:
             return self._schedule.due_at
         planned = [fault.at for fault in list(self.faults.for_time.values())]
@@ -165,7 +165,7 @@ class ServiceState:
         return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
     def reschedule(self, resource: "ServerStream | _Resource") -> None:
-        """Update the time at which a new or changed resource has something due."""
+        """Update when a new or changed resource next has something due."""
         if isinstance(resource, ServerStream):  # a stream's name is never an ARN, so the keys differ
             self._schedule.set(resource.name, resource.due_at)
         else:

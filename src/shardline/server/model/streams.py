@@ -91,7 +91,7 @@ class ServerStream:
 
     @property
     def last_began(self) -> int:
-        """The latest second in which the sequence numbers of a shard of this stream begin."""
+        """The latest starting second among the sequence numbers of this stream's shards."""
         return max((shard.numbering.began for shard in self.shards.values()), default=self.numbers_begin)
 
     @property
@@ -103,7 +103,7 @@ class ServerStream:
 
     @property
     def due_at(self) -> float:
-        """The next time at which ``advance`` has something to do."""
+        """When ``advance`` next has something to do."""
         if self.is_deleted:
             return -inf
         return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
