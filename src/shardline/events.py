@@ -1,4 +1,4 @@
-"""The events of producers and consumers, and the sinks that receive them.
+"""The events of producers and consumers and the sinks that receive them.
 
 Pass sinks to ``Producer(sinks=[...])`` or ``Consumer(sinks=[...])``, or use them everywhere with ``instrument``. Each
 sink is called with each event. Events occur per request or per change, never per record. No event contains data, keys
@@ -112,7 +112,7 @@ class EventSource(NamedTuple):
 
 
 class Sink(Protocol):
-    """A sink that serves many producers and consumers, and tells their events apart."""
+    """A sink that serves many producers and consumers and tells their events apart."""
 
     def open(self, source: EventSource, /) -> EventSink[Event]:
         """Return the callable for the events of this producer or consumer.
@@ -143,8 +143,7 @@ class Tracing(Protocol):
         ...
 
     def handling(self, records: Sequence[Record[Any]], /) -> AbstractContextManager[object] | None:
-        """Return a context manager to call the handler in, or ``None`` for no context. ``records`` are the handler's
-        records.
+        """Return a context manager to call the handler in, or ``None`` for no context.
 
         For a handler that takes batches, ``records`` is the batch. For a handler that takes single records, it is a
         tuple of one record, and records without headers are left out.

@@ -1,4 +1,4 @@
-"""Logs the events of a producer or consumer, and passes them to its sinks.
+"""Logs the events of a producer or consumer and passes them to its sinks.
 
 Invariants:
 
@@ -144,7 +144,7 @@ class RateLimitedLog:
 
 @final
 class ProducerReporter:
-    """Logs the events of a producer, and passes them to the sinks."""
+    """Logs the events of a producer and passes them to the sinks."""
 
     def __init__(self, stream: str, source: EventSource, sinks: Sequence[object], clock: Callable[[], float]) -> None:
         consequence = "delivery continues"
@@ -203,7 +203,7 @@ def _producer_line(event: producer_events.Event) -> _Line | None:
 
 @final
 class ConsumerReporter:
-    """Logs the events of a consumer, and passes them to the sinks."""
+    """Logs the events of a consumer and passes them to the sinks."""
 
     def __init__(self, name: str, source: EventSource, sinks: Sequence[object], clock: Callable[[], float]) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Formats the error messages that users see, and chooses the exit code.
+"""Formats the error messages that users see and chooses the exit code.
 
 Invariants:
 
@@ -72,7 +72,7 @@ def as_click(error: Exception, invocation: "Invocation") -> click.ClickException
 
 
 def show_error(error: click.ClickException) -> int:
-    """Print the error to standard error, and return the exit code."""
+    """Print the error to standard error and return the exit code."""
     if asks_for_json(sys.argv[1:]):
         facts = {
             "message": error.format_message(),

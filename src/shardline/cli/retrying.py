@@ -1,4 +1,4 @@
-"""Retries control-plane calls, and waits until a change to a stream is complete.
+"""Retries control-plane calls and waits until a change to a stream is complete.
 
 ``Client`` sends every request once. But the service answers only 20 such calls per second, and a user who lists 40
 streams should not have to repeat the command.

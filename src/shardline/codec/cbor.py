@@ -209,7 +209,7 @@ def decode(data: bytes | bytearray | memoryview) -> CborValue:
 
 
 def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[CborValue, int]:
-    """Return the value of the item at ``at``, and where the item ends.
+    """Return the value of the item at ``at`` and where the item ends.
 
     Args:
         data: the input.

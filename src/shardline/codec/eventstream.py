@@ -204,7 +204,7 @@ class MessageDecoder:
             raise FrameError(self._failure)
 
     def _cut(self, data: bytes, messages: list[Message]) -> int:
-        """Append all complete messages, and set ``_needed``. Return where the first incomplete frame begins."""
+        """Append all complete messages and set ``_needed``. Return where the first incomplete frame begins."""
         at = 0
         while True:
             left = len(data) - at

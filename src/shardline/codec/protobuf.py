@@ -46,7 +46,7 @@ def varint_size(value: int) -> int:
 
 
 def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
-    """Return the varint that starts at ``at``, and the position after it.
+    """Return the varint that starts at ``at`` and the position after it.
 
     Raises:
         WireError: the varint has more than 10 bytes or more than 64 bits.

@@ -1,4 +1,4 @@
-"""Writes a record as a line of JSON, and reads it back.
+"""Writes a record as a line of JSON and reads it back.
 
 All files of records have this format. ``put --failed``, ``tail --output json`` and the consumer's dead letters write
 it, and ``put --records`` (``--retry``) reads it. docs/reference/cli/record-files.md describes it::

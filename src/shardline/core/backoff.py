@@ -33,7 +33,7 @@ class Backoff:
         """The number of failures since the last success."""
 
     def next_delay(self, asked: float | None = None) -> float:
-        """Count one more failure, and return the delay before the next attempt.
+        """Count one more failure and return the delay before the next attempt.
 
         Args:
             asked: the delay that the service requested, if it requested one.

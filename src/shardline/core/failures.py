@@ -1,4 +1,4 @@
-"""Describes why a request failed, and whether it may be sent again.
+"""Describes why a request failed and whether it may be sent again.
 
 Every expected failure is a ``Failure`` value. Its ``kind`` alone decides how the failure is handled.
 

@@ -1,4 +1,4 @@
-"""Defines the operations that change a lease, and when each is allowed.
+"""Defines the operations that change a lease and when each is allowed.
 
 The lease operations are values. Only ``apply`` decides when an operation is allowed and what it does to a row. So
 ``apply`` is the reference for every store (``adapters/leases``) and for the simulation. A store that cannot run

@@ -1,1 +1,1 @@
-"""The values of the domain. They check their own validity, and do nothing else."""
+"""The values of the domain. They check their own validity and do nothing else."""

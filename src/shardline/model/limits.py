@@ -1,4 +1,4 @@
-"""The limits of Kinesis Data Streams, and the producer's default limits for aggregates.
+"""The limits of Kinesis Data Streams and the producer's default limits for aggregates.
 
 Each limit is defined only here, with its source:
 

@@ -72,7 +72,7 @@ _Place: TypeAlias = tuple[int, str, int]  # (number of digits, digits, sub-seque
 
 @final
 class Origin:
-    """How a page of records was read, and when its records were handed out. All records of the page share it."""
+    """How a page of records was read and when its records were handed out. All records of the page share it."""
 
     __slots__ = ("_handed_out", "deserializer", "lease")
 

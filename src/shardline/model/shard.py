@@ -1,4 +1,4 @@
-"""A shard, and its parents and children.
+"""A shard and its parents and children.
 
 Invariants:
 

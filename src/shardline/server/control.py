@@ -1,4 +1,4 @@
-"""Controls a running server over HTTP, and reports whether it is up.
+"""Controls a running server over HTTP and reports whether it is up.
 
 The control API is on the same port as the Kinesis API, and speaks JSON. An error is ``{"error": "..."}``, with status
 400 for a request that cannot be carried out, 404 for an unknown path and 405 for a method that the path does not

@@ -47,7 +47,7 @@ _log: Final = logging.getLogger(__name__)
 
 @final
 class Reply(NamedTuple):
-    """An answer, and how a shell sends it."""
+    """An answer and how a shell sends it."""
 
     status: int
     headers: dict[str, str]
@@ -272,7 +272,7 @@ class Endpoint:
 
 @final
 class _Call:
-    """A request, and what the steps have found out about it so far."""
+    """A request and what the steps have found out about it so far."""
 
     def __init__(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, form: str, now: float

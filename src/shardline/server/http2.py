@@ -154,7 +154,7 @@ class Http2Connection(asyncio.Protocol):
         self.resume_writing()  # wakes the tasks that wait for the socket: they find their streams dropped
 
     def abort(self) -> None:
-        """End the connection at once, and cancel its requests."""
+        """End the connection at once and cancel its requests."""
         if not self._is_closing:
             self._send_goaway(ErrorCodes.NO_ERROR)
             self._flush()
@@ -218,7 +218,7 @@ class Http2Connection(asyncio.Protocol):
         self._drop(stream)
 
     def _drop(self, stream: _Stream) -> None:
-        """Send nothing more on a stream, and end its subscription."""
+        """Send nothing more on a stream and end its subscription."""
         stream.is_dropped = True
         self._forget_body(stream)
         self._streams.pop(stream.number, None)
@@ -229,7 +229,7 @@ class Http2Connection(asyncio.Protocol):
         _wake(stream.waiter)
 
     def _count_reset(self) -> None:
-        """Count a reset, and close the connection if the client resets unreasonably many streams."""
+        """Count a reset and close the connection if the client resets unreasonably many streams."""
         elapsed, self._reset_at = self._heard_at - self._reset_at, self._heard_at
         self._resets_left = min(_RESETS_AT_ONCE, self._resets_left + elapsed * _RESETS_PER_SECOND) - 1
         if self._resets_left < 0:

@@ -22,7 +22,7 @@ LIMIT: Final = 10_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A request that the server has received, and the outcome."""
+    """A request that the server has received and the outcome."""
 
     operation: str
     """The name of the operation, empty if Kinesis has no such operation."""
@@ -70,7 +70,7 @@ class RequestLog:
         self._requests.append(request)
 
     def clear(self) -> None:
-        """Remove all requests, and set ``total`` to 0."""
+        """Remove all requests and set ``total`` to 0."""
         self._requests.clear()
         self.total = 0
 

@@ -1,4 +1,4 @@
-"""Assembles a whole server, and runs it in a thread.
+"""Assembles a whole server and runs it in a thread.
 
 This is the only module that connects model, clock, faults, persistence and shell. ``RunningServer`` runs in a thread
 with its own event loop. It therefore serves asyncio, trio and blocking code alike, and a test that blocks its own event
@@ -174,7 +174,7 @@ class RunningServer:
         self._await(self._bind)
 
     def _await(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a coroutine in the server's thread, and wait for it."""
+        """Run a coroutine in the server's thread and wait for it."""
         with self._gate:
             if self._loop is None:
                 raise Closed("this server does not run")
@@ -252,7 +252,7 @@ class RunningServer:
                 await self._cut_off()
 
     async def _cut_off(self) -> None:
-        """Close the port, and end every connection at once."""
+        """Close the port and end every connection at once."""
         assert self.http is not None, "serving"
         for task in asyncio.all_tasks() - {asyncio.current_task(), self._main}:
             task.cancel()  # cancels the tasks of connections: aiohttp would wait for them

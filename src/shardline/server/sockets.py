@@ -1,4 +1,4 @@
-"""Ends connections whose peer has vanished, and resets connections.
+"""Ends connections whose peer has vanished and resets connections.
 
 A peer that vanishes (an unplugged cable, a sleeping laptop, a container that was killed together with its network) does
 not close its connection: the kernel has to find out. The kernel probes a silent peer, and breaks a connection whose

@@ -65,7 +65,7 @@ class Delivery(SettledRecord):
     """A record that was put. ``result()`` waits for its receipt. You may drop a delivery that you do not need."""
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Wait until the record is delivered, and return its receipt.
+        """Wait until the record is delivered and return its receipt.
 
         Raises:
             DeliveryFailed: the record could not be delivered. The exception carries the record and every attempt.

@@ -432,7 +432,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the producer has reached its stream, and is open."""
+        """Whether the producer has reached its stream and is open."""
         thread = self._thread
         return super().is_ready if thread is None else thread.ask(lambda: super(Producer, self).is_ready)
 
@@ -456,7 +456,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
 
 
 async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArguments) -> None:
-    """Connect, and start the host. The client and the host do not refer to the ``Producer``, so it can be collected."""
+    """Connect and start the host. The client and the host do not refer to the ``Producer``, so it can be collected."""
     client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()
     driver.sinks.start()

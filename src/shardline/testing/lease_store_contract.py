@@ -101,7 +101,7 @@ async def _create(store: LeaseStore, lease: Lease) -> Lease:
 
 
 async def _together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """Make all calls at once, and return their results in order."""
+    """Make all calls at once and return their results in order."""
     answers: list[Any] = [None] * len(calls)
 
     async def run(index: int) -> None:

@@ -147,7 +147,7 @@ class BotocoreSession:
         return self._setting("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE") or None
 
     def credentials(self, *, reload: bool) -> tuple[Credentials, bool]:
-        """Return the current credentials, and whether they can change.
+        """Return the current credentials and whether they can change.
 
         Botocore refreshes credentials that are about to expire.
 

@@ -1,4 +1,4 @@
-"""Provides the credentials that sign each request, and looks them up again when necessary.
+"""Provides the credentials that sign each request and looks them up again when necessary.
 
 Invariants:
 
@@ -36,13 +36,13 @@ class CredentialChain(Protocol):
     """Looks up credentials. Its methods block."""
 
     def credentials(self, *, reload: bool) -> tuple[Credentials, bool]:
-        """Return the current credentials, and whether they can change."""
+        """Return the current credentials and whether they can change."""
         ...
 
 
 @final
 class CredentialSource:
-    """Caches credentials, and looks them up in a worker thread when needed."""
+    """Caches credentials and looks them up in a worker thread when needed."""
 
     def __init__(
         self, chain: CredentialChain | None, fixed: Credentials | None = None, *, limit: float = _LIMIT

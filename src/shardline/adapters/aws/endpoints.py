@@ -80,7 +80,7 @@ def parse_endpoint(url: object) -> Endpoint:
 
 @final
 class Endpoints:
-    """Caches endpoints, and looks up new ones in a worker thread."""
+    """Caches endpoints and looks up new ones in a worker thread."""
 
     def __init__(self, rules: EndpointRules | None, fixed: Endpoint | None = None, *, limit: float = _LIMIT) -> None:
         assert (rules is None) != (fixed is None), "either rules or a fixed endpoint"

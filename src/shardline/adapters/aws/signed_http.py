@@ -1,4 +1,4 @@
-"""Sends signed requests to an AWS service, and turns error responses into failures.
+"""Sends signed requests to an AWS service and turns error responses into failures.
 
 Invariants:
 

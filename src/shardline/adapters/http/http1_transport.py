@@ -120,7 +120,7 @@ class Http1Transport:
                 raise TimeoutError
 
     async def receive(self, connection: Connection, reader: ResponseReader, time_left: float) -> int:
-        """Receive the next bytes, and return their number."""
+        """Receive the next bytes and return their number."""
         data = await connection.stream.receive(min(time_left, self._timeout))
         if data:
             reader.feed(data)

@@ -97,7 +97,7 @@ class Connector:
         self.is_closed = False
 
     async def connect(self, route: Route, begin: Callable[[WireStream], Awaitable[_T]]) -> _T | Failure:
-        """Connect, and return the result of ``begin``. If either fails, the connection is closed."""
+        """Connect and return the result of ``begin``. If either fails, the connection is closed."""
         made: _T | Failure | None = None
         with anyio.move_on_after(self._timeout) as scope:
             self._connecting.add(scope)
@@ -169,7 +169,7 @@ class Connector:
         return context
 
     async def _ask_for_tunnel(self, stream: WireStream, route: Route, proxy: Proxy) -> int:
-        """Ask a proxy for a tunnel, and return the status of its response."""
+        """Ask a proxy for a tunnel and return the status of its response."""
         name = f"[{route.name}]" if ":" in route.name else route.name
         target = f"{name}:{route.port}"
         limit = self._timeout

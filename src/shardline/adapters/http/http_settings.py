@@ -66,7 +66,7 @@ class HttpSettings:
 @final
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """The URL of a proxy, and the login for it."""
+    """The URL of a proxy and the login for it."""
 
     url: str
     username: str | None = None
@@ -80,7 +80,7 @@ class Proxy:
 
 
 def parse_proxy(text: str) -> Proxy:
-    """Parse a proxy's URL, and separate the login from it.
+    """Parse a proxy's URL and separate the login from it.
 
     Raises:
         UsageError: the text is not an http or https URL with a host.

@@ -179,7 +179,7 @@ class RowSwaps:
     def _swap(
         self, operations: Sequence[LeaseOperation], left: dict[int, _Attempt], answers: dict[int, LeaseAnswer]
     ) -> dict[int, _Attempt]:
-        """Decide each operation on the row in its attempt, and write the result.
+        """Decide each operation on the row in its attempt and write the result.
 
         Add the final answers to ``answers``. Return new attempts for the operations whose row has changed.
         """

@@ -163,7 +163,7 @@ class SqliteLeases:
         return None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create the table in a new file, and check any other file.
+        """Create the table in a new file and check any other file.
 
         This is one transaction: if two processes open a new file at once, only one creates the table.
         """

@@ -72,7 +72,7 @@ async def seek(
 def _check_record(
     session: ConsumerSession, record: Record[Any], keys: frozenset[ShardKey] | None
 ) -> tuple[Position, frozenset[ShardKey]]:
-    """Return the position of the record, and its shard."""
+    """Return the position of the record and its shard."""
     number, shard_id = record.sequence_number, record.shard_id
     if number is None or shard_id is None or record.stream != session.stream.name:
         raise UsageError(f"this record was not read from the stream {session.stream.name}")
@@ -89,7 +89,7 @@ async def _carry_out(
     timeout: float | None,  # noqa: ASYNC109 - it raises WaitTimeout
     name: str,
 ) -> None:
-    """Post the message, and wait until its request is over.
+    """Post the message and wait until its request is over.
 
     Raises:
         WaitTimeout: the lease store has not confirmed the request in time.

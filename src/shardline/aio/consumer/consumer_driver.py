@@ -75,7 +75,7 @@ Message: TypeAlias = Callable[[Instant], object]
 
 @final
 class ConsumerDriver:
-    """Drives one coordinator and the hand-out, and runs the readers."""
+    """Drives one coordinator and the hand-out and runs the readers."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class ConsumerDriver:
         self._tasks.start_soon(self._call_back, call, scope)
 
     async def _call_back(self, call: CallBack, scope: anyio.CancelScope) -> None:
-        """Call a lifecycle callback of the user, and report its end to the hand-out."""
+        """Call a lifecycle callback of the user and report its end to the hand-out."""
         errors: list[BaseException] = []
         has_returned = False
         try:
@@ -356,7 +356,7 @@ class ConsumerDriver:
                 await anyio.lowlevel.checkpoint()
 
     def _pump(self, tasks: HostTasks) -> Instant:
-        """Do everything that is due, and return the next deadline."""
+        """Do everything that is due and return the next deadline."""
         self._take_mail()
         now, coordinator, hand_out = self.clock(), self.coordinator, self.hand_out
         hand_out.handle_time(now)
@@ -400,7 +400,7 @@ class ConsumerDriver:
             self.wake()
 
     async def _write(self, operations: list[LeaseOperation]) -> None:
-        """Apply the operations, and report the results to the coordinator.
+        """Apply the operations and report the results to the coordinator.
 
         Each operation is for another lease (L1). They are applied together if the store supports this.
         """

@@ -384,7 +384,7 @@ class ConsumerSession:
             raise self._driver.failure
 
     def begin_slice(self, cursor: Cursor) -> int:
-        """Prepare to take the next record of an open cursor, and return its place.
+        """Prepare to take the next record of an open cursor and return its place.
 
         The caller then takes the record with a single assignment, and makes no call after it: an interrupt after the
         assignment would lose the record.
@@ -411,7 +411,7 @@ class ConsumerSession:
         return max(0.0, self._service_time() - _LATEST_MARGIN)
 
     async def ask(self, taker: Taker) -> None:
-        """Ask the host for more records, and wait for the answer."""
+        """Ask the host for more records and wait for the answer."""
         waiter = _TaskWaiter()
         driver, number = self._enter(taker, waiter)
         try:

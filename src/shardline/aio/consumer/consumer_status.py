@@ -89,7 +89,7 @@ class KeyStatus:
     oldest_started_at: float | None = None
     """When that handler got its records, in seconds since 1970."""
     hot: tuple[HotKey, ...] = ()
-    """Up to ten keys with the most waiting records. A record waits while a handler works on an earlier one of its key."""
+    """Up to ten keys with the most waiting records. A record waits while a handler has an earlier one of its key."""
 
 
 @final

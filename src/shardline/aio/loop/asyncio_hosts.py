@@ -367,7 +367,7 @@ class Group:
             owner.cancel()
 
     def collect_ended(self) -> None:
-        """Remove all tasks that have ended, and keep their errors."""
+        """Remove all tasks that have ended and keep their errors."""
         for hosted in [*self._running]:
             self.collect(hosted)
         if not self._running:

@@ -72,7 +72,7 @@ def disown(records: list[BufferedRecord]) -> None:
 
 
 def watch(producer: Watched) -> None:
-    """Notify this producer of forks, and check it at exit."""
+    """Notify this producer of forks and check it at exit."""
     _alive.add(producer)
 
 

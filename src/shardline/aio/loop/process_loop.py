@@ -87,7 +87,7 @@ def _runner() -> "asyncio.Runner":
 
 
 async def bounded(awaitable: Awaitable[T], seconds: float | None) -> T:
-    """Await the awaitable, and cancel it after this many seconds. ``None`` means no limit.
+    """Await the awaitable and cancel it after this many seconds. ``None`` means no limit.
 
     Raises:
         TimeLimitError: the awaitable was cancelled.

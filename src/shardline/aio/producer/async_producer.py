@@ -468,5 +468,5 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         self._check_open()
 
     def stats(self) -> ProducerStats:
-        """Return the counts, and the state of every shard."""
+        """Return the counts and the state of every shard."""
         return self._machine.stats(_clock())

@@ -1,4 +1,4 @@
-"""Validates the records of one ``put_many`` call, and collects the deliveries for its caller.
+"""Validates the records of one ``put_many`` call and collects the deliveries for its caller.
 
 Invariants:
 

@@ -120,7 +120,7 @@ class Delivery(SettledRecord):
     """A record that was put. ``await`` it to get the receipt, or drop it if you do not need the receipt."""
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        """Wait for the delivery, and return the receipt.
+        """Wait for the delivery and return the receipt.
 
         Raises:
             DeliveryFailed: the record was not delivered. The exception carries the record and every attempt.

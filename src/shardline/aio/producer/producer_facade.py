@@ -224,7 +224,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the producer has reached its stream, and is open."""
+        """Whether the producer has reached its stream and is open."""
         return self._is_started and self._intake.refusal is None and self._machine.readiness.is_ready
 
     @property

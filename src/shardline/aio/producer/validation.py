@@ -1,4 +1,4 @@
-"""Validates records, and the arguments of a producer.
+"""Validates records and the arguments of a producer.
 
 Invariants:
 

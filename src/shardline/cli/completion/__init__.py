@@ -1,1 +1,1 @@
-"""``shardline completion``, and the completion of stream names."""
+"""``shardline completion`` and the completion of stream names."""

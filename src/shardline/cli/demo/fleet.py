@@ -1,4 +1,4 @@
-"""Starts and ends the demo's workers, and reads their leases and journals.
+"""Starts and ends the demo's workers and reads their leases and journals.
 
 Invariants:
 
@@ -41,7 +41,7 @@ class DemoFailedError(click.ClickException):
 
 @final
 class Worker:
-    """A worker process, and the journal that it writes."""
+    """A worker process and the journal that it writes."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.name = settings.name
@@ -121,7 +121,7 @@ class Worker:
 @final
 @dataclass
 class Fleet:
-    """The workers, and the leases that they share."""
+    """The workers and the leases that they share."""
 
     kinesis: LocalKinesis
     stream: str

@@ -55,7 +55,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     put: Iterable[str], given_up: int, stored: Sequence[Stored], handled: Mapping[str, Sequence[Handled]]
 ) -> Verdict:
-    """Compare the lists, and return the verdict.
+    """Compare the lists and return the verdict.
 
     Args:
         put: the names of the orders that have a receipt.

@@ -89,7 +89,7 @@ class Ending:
 
 
 async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
-    """Run the whole demo, and remove everything that it created.
+    """Run the whole demo and remove everything that it created.
 
     Raises:
         DemoFailedError: the demo ended without a verdict.
@@ -157,7 +157,7 @@ async def _read_back(kinesis: LocalKinesis) -> list[Stored]:
 
 @final
 class _Story:
-    """Runs the acts in order, and keeps the scene up to date."""
+    """Runs the acts in order and keeps the scene up to date."""
 
     def __init__(
         self,

@@ -51,10 +51,10 @@ _LIMITS: Final = (
 @final
 @dataclass
 class AccountDiagnosis(CheckRun):
-    """Checks the connection to Kinesis and the account once, and collects the findings."""
+    """Checks the connection to Kinesis and the account once and collects the findings."""
 
     async def run(self) -> list[Finding]:
-        """Run all checks, and return the findings."""
+        """Run all checks and return the findings."""
         settings = await anyio.to_thread.run_sync(connectivity_checks.check_settings, self.invocation, None)
         self.findings += settings.findings
         session, url = settings.session, settings.endpoint_url

@@ -47,7 +47,7 @@ _FAN_OUT: Final = ("may ListStreamConsumers", "may SubscribeToShard")
 @final
 @dataclass
 class Diagnosis(CheckRun):
-    """Checks one stream once, and collects the findings."""
+    """Checks one stream once and collects the findings."""
 
     ref: StreamRef
     role: Role
@@ -57,7 +57,7 @@ class Diagnosis(CheckRun):
     _url: str = ""
 
     async def run(self) -> list[Finding]:
-        """Run all checks, and return the findings."""
+        """Run all checks and return the findings."""
         settings = await anyio.to_thread.run_sync(connectivity_checks.check_settings, self.invocation, self.ref)
         self.findings += settings.findings
         if settings.region is None or settings.endpoint_url is None:
@@ -200,7 +200,7 @@ def _missing(*answers: object) -> Failure | None:
 
 
 async def check_store(place: StorePlace) -> Finding:
-    """Check whether the lease store is reachable, and which groups it contains."""
+    """Check whether the lease store is reachable and which groups it contains."""
     found = await ask_groups(place)
     if isinstance(found, Failure) and found.code == NO_SUCH_STORE:
         return warning("store", found.message, "do nothing if no consumer has run yet: the first consumer creates it")

@@ -1,4 +1,4 @@
-"""The findings of ``shardline doctor``, and the advice for each problem.
+"""The findings of ``shardline doctor`` and the advice for each problem.
 
 Invariants:
 
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @final
 class Finding(NamedTuple):
-    """The result of one check, and what to do about it."""
+    """The result of one check and what to do about it."""
 
     check: str
     """The name of the check."""

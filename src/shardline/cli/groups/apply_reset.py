@@ -35,7 +35,7 @@ class _StoppedError(Exception):
 @final
 @dataclass
 class Outcome:
-    """Which steps were taken, and why the others were not."""
+    """Which steps were taken and why the others were not."""
 
     done: list[str] = field(default_factory=list[str])
     """The shards whose steps are complete."""

@@ -1,4 +1,4 @@
-"""Works out which records a change of position delivers again, and which it skips.
+"""Works out which records a change of position delivers again and which it skips.
 
 Invariants:
 

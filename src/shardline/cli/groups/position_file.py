@@ -1,4 +1,4 @@
-"""Writes the positions of a group as JSON, and reads them back.
+"""Writes the positions of a group as JSON and reads them back.
 
 ``groups export`` writes this format and ``groups import`` reads it. docs/reference/cli/group-positions.md describes
 it::

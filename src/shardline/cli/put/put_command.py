@@ -231,7 +231,7 @@ def _failed_records(path: Path | None, source: Path | None) -> Generator[FailedR
 
 @final
 class _Job(NamedTuple):
-    """The input of one ``put`` command, and the settings for sending it."""
+    """The input of one ``put`` command and the settings for sending it."""
 
     stream: str
     source: _Source
@@ -274,7 +274,7 @@ async def _record_max_bytes(client: Client, stream: str) -> int | None:
 
 
 def _conclude(invocation: Invocation, run: PutRun, failed: FailedRecords, settings: dict[str, Any]) -> int:
-    """Report the result, and return the exit code."""
+    """Report the result and return the exit code."""
     receipt, stats = run.receipt, run.stats()
     if invocation.is_json:
         place = {} if receipt is None else {"shard_id": receipt.shard_id, "sequence_number": receipt.sequence_number}

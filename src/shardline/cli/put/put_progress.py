@@ -65,7 +65,7 @@ class Rate:
         self._samples: list[tuple[float, int]] = [(now, 0)]
 
     def per_second(self, delivered: int, now: float) -> float:
-        """Add a sample, and return the rate since the oldest sample of the window."""
+        """Add a sample and return the rate since the oldest sample of the window."""
         self._samples.append((now, delivered))
         while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_WINDOW:  # noqa: PLR2004 - two samples
             self._samples.pop(0)

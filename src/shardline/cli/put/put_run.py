@@ -54,7 +54,7 @@ class LineParser:
 
 @final
 class PutRun:
-    """Puts one input into a stream, and keeps the counts."""
+    """Puts one input into a stream and keeps the counts."""
 
     def __init__(self, producer: Producer, failed: FailedRecords, parser: LineParser, signals: Interrupts) -> None:
         self._producer = producer
@@ -78,7 +78,7 @@ class PutRun:
         """The receipt of a record that was put alone."""
 
     async def put_one(self, data: bytes) -> None:
-        """Put one record, and wait for its receipt.
+        """Put one record and wait for its receipt.
 
         Raises:
             UsageError: the data cannot become a record.
@@ -170,7 +170,7 @@ class PutRun:
         return await self._producer.put(data, key=key, explicit_hash_key=explicit_hash_key, headers=headers)
 
     def _records(self, lines: list[bytes | None]) -> tuple[Sequence[_Record], Sequence[int]]:
-        """Return the records of the lines, and their line numbers. Lines that cannot become records fail."""
+        """Return the records of the lines and their line numbers. Lines that cannot become records fail."""
         first = self.line_count + 1
         self.line_count += len(lines)
         parser = self._parser

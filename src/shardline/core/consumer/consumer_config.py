@@ -1,4 +1,4 @@
-"""The settings of a consumer, and their checks.
+"""The settings of a consumer and their checks.
 
 Invariants:
 

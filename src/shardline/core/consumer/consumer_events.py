@@ -357,7 +357,7 @@ class PageRead(NamedTuple):
 
 @final
 class RecordsFiltered(NamedTuple):
-    """Records of a page did not pass your filter. They are not handed out, and count as done."""
+    """Records of a page did not pass your filter. They are not handed out and count as done."""
 
     shard_id: str
     records: int

@@ -62,7 +62,7 @@ def check_processes(
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Check the handler and the policy, and return the policy. If there is a target for dead letters, the policy uses
+    """Check the handler and the policy and return the policy. If there is a target for dead letters, the policy uses
     it.
     """
     if not callable(handler):
@@ -73,7 +73,7 @@ def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> 
 
 
 def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Check the policy, and return it. If there is a target for dead letters, the returned policy uses it."""
+    """Check the policy and return it. If there is a target for dead letters, the returned policy uses it."""
     if policy is None:
         policy = FailurePolicy()
     if not isinstance(policy, FailurePolicy):

@@ -1,4 +1,4 @@
-"""Keeps the leases that this worker holds, and finds those that need attention.
+"""Keeps the leases that this worker holds and finds those that need attention.
 
 ``HeldLeases`` contains the held leases of a worker (``Holding``), by shard. It receives the acknowledgements of user
 code, and emits the events about each lease. Thousands of leases cost nothing while none of them is due
@@ -366,7 +366,7 @@ class HeldLeases:
         self._settle(self.holdings.get(holding.shard_id, holding), now)
 
     def _settle(self, holding: Holding, now: Instant) -> None:
-        """Emit the events of a holding, and schedule its next deadlines."""
+        """Emit the events of a holding and schedule its next deadlines."""
         shard_id = holding.shard_id
         if holding.is_over:
             self._remove(holding)

@@ -1,4 +1,4 @@
-"""Tracks what this worker knows about every lease, and how old that knowledge is.
+"""Tracks what this worker knows about every lease and how old that knowledge is.
 
 The view holds the rows as they were last seen, and the time on our own clock at which each row last changed. It never
 compares the clock of a store or of another worker with ours: an owner is dead if *we* saw that its counter did not

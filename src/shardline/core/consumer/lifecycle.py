@@ -68,7 +68,7 @@ class CallbackKind(Enum):
 
 @final
 class CallBack(NamedTuple):
-    """Call this callback, and report its end with ``HandOut.handle_called_back``."""
+    """Call this callback and report its end with ``HandOut.handle_called_back``."""
 
     kind: CallbackKind
     shard: HeldShard

@@ -126,7 +126,7 @@ class PageReader:
     # ---- commands
 
     def stop(self) -> None:
-        """Stop reading, and drop the pages that were not taken."""
+        """Stop reading and drop the pages that were not taken."""
         if not self.is_over:
             self._enter(ReaderState.STOPPED)
         self._unopened, self._is_last = [], False

@@ -158,5 +158,5 @@ class Reader(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop reading, and drop the pages that were not taken."""
+        """Stop reading and drop the pages that were not taken."""
         ...

@@ -1,4 +1,4 @@
-"""Decides when a consumer is ready, and when a bounded run is over.
+"""Decides when a consumer is ready and when a bounded run is over.
 
 Invariants:
 
@@ -57,7 +57,7 @@ class GroupFacts(NamedTuple):
 
 @final
 class RunBounds:
-    """Tracks whether a consumer is ready, and whether its run is over."""
+    """Tracks whether a consumer is ready and whether its run is over."""
 
     def __init__(self, *, until_latest: bool, idle_timeout: float | None, max_leases: int | None) -> None:
         self._until_latest: bool = until_latest

@@ -1,4 +1,4 @@
-"""Knows how the shards are related, and which of them may be read.
+"""Knows how the shards are related and which of them may be read.
 
 The graph holds the topology of a stream. It is built from complete listings (``handle_listing``) and from the children
 that ended shards name (``handle_children``). Queries compare the graph with the rows of a group.
@@ -37,7 +37,7 @@ confirms it."""
 
 @final
 class ShardGraph:
-    """The known shards of a stream, and how they descend from each other."""
+    """The known shards of a stream and how they descend from each other."""
 
     def __init__(self) -> None:
         self._shards: dict[str, Shard] = {}  # from the last complete listing

@@ -105,7 +105,7 @@ class Taker(ABC):
         return self.cursor.place > 0 and self.cursor.end > 0
 
     def enter(self, mine: Waiting, has_ended: Callable[[object], bool]) -> bool:
-        """Become the current caller, and count the question. Return False if another live caller waits already."""
+        """Become the current caller and count the question. Return False if another live caller waits already."""
         waiting = self.waiting
         # Append first and then check for other callers, so that two callers that enter at the same time see each other,
         # whatever the order of their steps.

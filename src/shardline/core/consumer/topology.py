@@ -1,4 +1,4 @@
-"""Tracks the shards of the stream, and whether it is still the same stream.
+"""Tracks the shards of the stream and whether it is still the same stream.
 
 The topology passes the listings of ``Discovery`` to the graph, and compares these listings with the rows.
 

@@ -1,4 +1,4 @@
-"""Decides when a request is sent, and which aggregates it contains.
+"""Decides when a request is sent and which aggregates it contains.
 
 Sealed aggregates wait in their lanes. A request is made when enough aggregates wait to fill it, or when any aggregate
 is due. In the second case, all sealed aggregates are sent.

@@ -273,7 +273,7 @@ class Intake:
         return taken
 
     def end(self, reason: str) -> list[BufferedRecord]:
-        """Refuse further puts, and take all remaining records. The host takes no records after this call.
+        """Refuse further puts and take all remaining records. The host takes no records after this call.
 
         The records are popped one by one, because a putter may take its own record back at the same time.
         """

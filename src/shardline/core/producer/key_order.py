@@ -27,7 +27,7 @@ _STALE_MIN: Final = 64  # fewer stale entries in the heap are not worth a clean-
 
 @final
 class KeyOrder:
-    """The heads of one lane's keys, and the records that wait behind them."""
+    """The heads of one lane's keys and the records that wait behind them."""
 
     __slots__ = ("_admitted", "_behind", "_by_expiry", "_heads", "waiting")
 
@@ -137,7 +137,7 @@ class KeyOrder:
         return sorted(heads + waiting + others, key=lambda record: record.expires_at)
 
     def forget(self, records: Iterable[BufferedRecord]) -> None:
-        """Drop all waiting records, and all heads among ``records``. The caller admits all of them again."""
+        """Drop all waiting records and all heads among ``records``. The caller admits all of them again."""
         self._behind, self._by_expiry, self.waiting = {}, [], 0
         for record in records:
             key = record.key

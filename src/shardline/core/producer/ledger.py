@@ -1,4 +1,4 @@
-"""Stores whether each record was delivered or failed, and counts the records.
+"""Stores whether each record was delivered or failed and counts the records.
 
 A record *ends* when it is delivered or has failed.
 
@@ -62,7 +62,7 @@ def settle_delivered(records: list[BufferedRecord], landing: Landing, finished: 
 
 @final
 class Ledger:
-    """Sets the ``ending`` of each record, and counts the records."""
+    """Sets the ``ending`` of each record and counts the records."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake

@@ -88,7 +88,7 @@ class Retries:
             self._route([record for record in alive if record.key is None], now)
 
     def send_again(self, records: list[BufferedRecord], now: Instant, code: str, message: str) -> None:
-        """Route each record according to the newest map, and send it again."""
+        """Route each record according to the newest map and send it again."""
         alive = self._give_up_some(records, now, code, message)
         self._ledger.note_retried(len(alive), code)
         self._route(alive, now)

@@ -63,7 +63,7 @@ def make_lane_table(endings: tuple[bytes, ...], /) -> LaneTable | None:  # noqa:
 
 @final
 class Router:
-    """Holds the lanes, and chooses the lane of each record."""
+    """Holds the lanes and chooses the lane of each record."""
 
     def __init__(self, config: ProducerConfig, rng: Chance, now: Instant) -> None:
         self._config = config

@@ -97,7 +97,7 @@ class FailEntries(FaultRule, tag="fail_entries"):
 
 @final
 class Error(_Refusal, tag="error"):
-    """Answer the request with an error, and do not carry it out. The default ``status`` depends on the code."""
+    """Answer the request with an error and do not carry it out. The default ``status`` depends on the code."""
 
     code: Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9.]*$", max_length=128)]
     message: str = ""

@@ -80,7 +80,7 @@ class Plan:
 
 @final
 class ReplyPlan:
-    """The reply to one request, and how it is sent. The hook ``on_reply`` changes it."""
+    """The reply to one request and how it is sent. The hook ``on_reply`` changes it."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes, *, has_pushes: bool, delay: float) -> None:
         self.status = status

@@ -276,7 +276,7 @@ class _Store:
         self._encryption = msgspec.UNSET if stream.key_id is None else stream.encryption_type
 
     def add(self, shard: ServerShard, entry: PutRecordsRequestEntry, size: int) -> str:
-        """Add a record, and return its sequence number."""
+        """Add a record and return its sequence number."""
         batch = self._batches.get(shard.index)
         if batch is None:
             number = shard.numbering.make(shard.log.next, int(self._now))

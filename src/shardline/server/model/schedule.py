@@ -1,4 +1,4 @@
-"""Schedules keys, and returns those that are due.
+"""Schedules keys and returns those that are due.
 
 Invariants:
 

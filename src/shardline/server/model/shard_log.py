@@ -1,4 +1,4 @@
-"""Stores the records of a shard, and returns them page by page.
+"""Stores the records of a shard and returns them page by page.
 
 The records that one request put into the shard are stored as one piece of JSON, in the form that GetRecords sends. A
 page joins such pieces, which costs a fraction of encoding the page record by record. The pieces are stored one after
@@ -85,7 +85,7 @@ class _Segments:
         self._total = 0
 
     def add(self, content: memoryview) -> int:
-        """Store a copy of the content, and return its place."""
+        """Store a copy of the content and return its place."""
         size = len(content)
         segment = self._segments.get(self._last)
         if segment is None or self._free + size > len(segment):

@@ -72,7 +72,7 @@ class ServerConsumer(_Resource, kw_only=True):
 
 @final
 class ChannelSettings(Struct, frozen=True):
-    """The records that a channel delivers, and their destination. Exactly one of the two destinations is set."""
+    """The records that a channel delivers and their destination. Exactly one of the two destinations is set."""
 
     role_arn: str
     record: RecordConfiguration

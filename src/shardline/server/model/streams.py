@@ -109,7 +109,7 @@ class ServerStream:
         return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
 
     def begin(self, status: str, change: Change) -> None:
-        """Accept a change, and set the stream's status until the change is carried out."""
+        """Accept a change and set the stream's status until the change is carried out."""
         self.status = status
         self.pending = change
 
@@ -192,7 +192,7 @@ class ServerStream:
         return shard
 
     def restore_shard(self, shard: ServerShard) -> None:
-        """Add a shard from the data file. Call this in the order of the ids, and call ``reindex`` at the end."""
+        """Add a shard from the data file. Call this in the order of the ids and call ``reindex`` at the end."""
         self.shards[shard.shard_id] = shard
         for parent_id in shard.parent_ids:
             if parent_id in self.shards:
