@@ -573,9 +573,9 @@ SUMMARY = """# Differences from AWS
 
 {note}
 
-The embedded server imitates AWS. It was compared with AWS's own answers, as the tests of others recorded them, and with
-[kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an emulator of Kinesis that others wrote. No call was made to AWS
-for these pages; anyone with an account can do that with [one command](conformance-on-aws.md).
+The embedded server imitates AWS. It was compared with answers of AWS that the tests of other projects recorded, and with
+[kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an independent emulator of Kinesis. No call was made to AWS
+for these pages. If you have an account, you can compare the server with AWS by [one command](conformance-on-aws.md).
 
 | table | rows | |
 | --- | --- | --- |
