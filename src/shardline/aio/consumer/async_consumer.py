@@ -97,15 +97,17 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             and keeps no checkpoints.
         store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://``,
             ``postgresql://`` or ``dynamodb://table``.
-        start: where a new group starts: ``"TRIM_HORIZON"``, ``"LATEST"``, a ``Position`` or an aware datetime. config:
-        the settings. client: a started ``Client`` to share. By default, the consumer creates one from the connection
-        arguments. deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``. filter: called
-        with each record before it is deserialized. If it returns a false value, the record is not handed out and counts
-        as done. It must be fast, and must not block. An exception ends the consumer. worker_id: this worker's name in
-        the store. By default, a new unique name. until: with ``"latest"``, the iteration ends when all records up to
-        the newest one are done. idle_timeout: the iteration ends after this many seconds without a record. max_leases:
-        the maximum number of shards that this worker reads. fan_out: read by enhanced fan-out with this registered
-        consumer, instead of polling: its name (registered if it
+        start: where a new group starts: ``"TRIM_HORIZON"``, ``"LATEST"``, a ``Position`` or an aware datetime.
+        config: the settings.
+        client: a started ``Client`` to share. By default, the consumer creates one from the connection arguments.
+        deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
+        filter: called with each record before it is deserialized. If it returns a false value, the record is not handed
+            out and counts as done. It must be fast, and must not block. An exception ends the consumer.
+        worker_id: this worker's name in the store. By default, a new unique name.
+        until: with ``"latest"``, the iteration ends when all records up to the newest one are done.
+        idle_timeout: the iteration ends after this many seconds without a record.
+        max_leases: the maximum number of shards that this worker reads.
+        fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
             is missing), its ARN, or a ``FanOut``.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
         on_assigned: called with an ``AssignedShard`` before the first record of a shard is handed out. Like the other
