@@ -546,7 +546,7 @@ class _Run:
     # ---- reports
 
     def _find_tracings(self) -> "Tracings | None":
-        """Return the tracings for the calls of the handler, or ``None`` if no sink traces."""
+        """Return the tracings that wrap calls of the handler, or ``None`` if no sink has a tracing."""
         events = sys.modules.get("shardline.events")  # a process that has not imported it is not instrumented
         instrumented: Iterable[Any] = () if events is None else events.instrumented_sinks()
         sinks: list[Any] = [*self._settings.sinks, *instrumented]

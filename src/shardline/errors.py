@@ -192,9 +192,9 @@ class RequestError(ShardlineError):
         kind: the kind of failure, such as ``"throttled"`` or ``"not-found"``.
         code: the service's error code, or a short name for a connection failure.
         message: the service's message, or ours.
-        status: the HTTP status. ``None`` if there was no answer.
+        status: the HTTP status, or ``None`` if there was no answer.
         request_id: AWS's request id, for support cases.
-        retry_after: the delay in seconds that the service requested. ``None`` if it requested no delay.
+        retry_after: the delay in seconds that the service requested, or ``None`` if it requested no delay.
         maybe_received: whether the service may have acted on the request.
         retryable: whether the same request may succeed later.
     """

@@ -108,7 +108,7 @@ class EventSource(NamedTuple):
     worker_id: str | None = None
     """The worker id of a consumer."""
     server_address: str | None = None
-    """The host name of the endpoint. ``None`` if no ``endpoint_url`` was passed."""
+    """The host name of the endpoint, or ``None`` if no ``endpoint_url`` was passed."""
 
 
 class Sink(Protocol):

@@ -168,7 +168,7 @@ class HealthServer:
 
     @property
     def port(self) -> int | None:
-        """The port that the server listens on. ``None`` if it does not listen."""
+        """The port that the server listens on, or ``None`` if it does not listen."""
         return None if self._listener is None else self._listener.port
 
     # ---- answers

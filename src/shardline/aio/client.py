@@ -198,12 +198,12 @@ class Client(ControlPlane):
 
     @property
     def server_address(self) -> str | None:
-        """The host name in ``endpoint_url``. ``None`` if AWS's endpoint rules decide."""
+        """The host name in ``endpoint_url``, or ``None`` if AWS's endpoint rules decide."""
         url = self._settings.endpoint_url
         return None if url is None else urlsplit(url.strip()).hostname
 
     def access_settings(self) -> dict[str, Any]:
-        """Return the settings for region and identity, which a lease store in DynamoDB shares."""
+        """Return the settings for region and identity. A lease store in DynamoDB uses them too."""
         names = ("region", "profile", "session", "credentials", "use_fips", "use_dualstack")
         return {name: getattr(self._settings, name) for name in names}
 

@@ -21,7 +21,6 @@ _VERBOSE: Final = frozenset({"-v", "--verbose"})
 
 
 def main() -> None:
-    """Run ``shardline``."""
     standard_streams.guard()
     try:
         signal.signal(signal.SIGTERM, _terminate)

@@ -53,7 +53,7 @@ class _PutByName(msgspec.Struct):
 
 
 class _PutByArn(msgspec.Struct):
-    """The same request, for a stream that is addressed by its ARN."""
+    """Like ``_PutByName``, for a stream that is addressed by its ARN."""
 
     entries: Sequence[Entry] = msgspec.field(name="Records")
     stream: str = msgspec.field(name="StreamARN")
@@ -80,7 +80,6 @@ class _TextPage(msgspec.Struct):
 
 
 def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytes | bytearray:
-    """Return the body of a PutRecords request."""
     sample = entries[:: 1 + len(entries) // _SAMPLE]
     if sum([len(entry.data) for entry in sample]) > _SMALL_DATA * len(sample):
         return _encode_large(stream, entries)

@@ -39,7 +39,7 @@ class ByteChunks:
         self._large.append(bytes(piece))
 
     def take_some(self) -> bytes:
-        """Remove and return as many of the first bytes as possible without a copy. Empty if the queue is empty."""
+        """Remove and return as many of the first bytes as possible without a copy, or nothing if the queue is empty."""
         if self._large:
             some = self._large.popleft()
         else:

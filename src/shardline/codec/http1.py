@@ -43,7 +43,7 @@ def encode_request(
         target: the path and query, or the authority for CONNECT.
         host: the value of the Host header.
         headers: the other headers.
-        length: the length of the body. ``None`` if there is no body.
+        length: the length of the body, or ``None`` if there is no body.
         method: the method.
 
     Raises:

@@ -150,7 +150,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel_count(self) -> int:
-        """The number of channels, which read the stream's records by schema. 0 if the service does not report it."""
+        """The number of channels, which read the stream's records by schema, or 0 if the service does not report it."""
         return max(self.channels_shape or 0, 0)
 
     @property

@@ -155,7 +155,7 @@ class Failure(NamedTuple):
     """The service's error code, or a short name for a connection failure (``ConnectTimeout``, ``TlsError``, ...)."""
     message: str
     status: int | None = None
-    """The HTTP status. ``None`` if there was no answer."""
+    """The HTTP status, or ``None`` if there was no answer."""
     request_id: str | None = None
     retry_after: float | None = None
     """The delay in seconds that the service requested, if it requested one."""

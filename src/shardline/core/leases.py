@@ -44,7 +44,7 @@ class Refused(NamedTuple):
     """The condition of an operation did not hold, and nothing was written."""
 
     current: Lease | None
-    """The current row. ``None`` if there is no row."""
+    """The current row, or ``None`` if there is no row."""
 
 
 @final
@@ -328,7 +328,7 @@ def apply(row: Lease | None, operation: LeaseOperation) -> Lease | Refused | Non
     """Apply an operation to a row. Return the new row, ``None`` after a deletion, or a refusal.
 
     Args:
-        row: the row for ``operation.shard_id``. ``None`` if there is no such row.
+        row: the row for ``operation.shard_id``, or ``None`` if there is no such row.
         operation: the operation.
     """
     assert row is None or row.shard_id == operation.shard_id, f"{operation} met the row {row}"

@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Let an entry be unpacked like the tuple that may be passed instead of it."""
+        """Unpack an entry like the tuple that callers may pass instead."""
         return iter((self.data, self.key, self.explicit_hash_key))
 
 
@@ -124,7 +124,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
 
     data: bytes
     key: str | None
-    """The partition key. ``None`` if the service stores none (AUTO record distribution)."""
+    """The partition key, or ``None`` if the service stores none (AUTO record distribution)."""
     explicit_hash_key: str | None = None
     sequence_number: str | None = None
     """The service's sequence number. Records of one aggregate share it."""
@@ -139,17 +139,17 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     origin: Origin = UNKNOWN_ORIGIN
     """How the record was read."""
     headers: Mapping[str, str] = NO_HEADERS
-    """The headers that were put with the record, as a read-only mapping. Empty if no headers were put."""
+    """The headers that were put with the record, as a read-only mapping, which may be empty."""
 
     @property
     def lag(self) -> float | None:
-        """Seconds between the record's arrival and its hand-out to you. ``None`` outside of a consumer."""
+        """Seconds between the record's arrival and its hand-out to you, or ``None`` outside of a consumer."""
         handed_out_at = self.origin.handed_out_at(self)
         return None if handed_out_at is None or self.arrived_at is None else max(0.0, handed_out_at - self.arrived_at)
 
     @property
     def lease(self) -> LeaseInForce | None:
-        """The lease under which the record was read. ``None`` outside of a consumer."""
+        """The lease under which the record was read, or ``None`` outside of a consumer."""
         return self.origin.lease
 
     @property

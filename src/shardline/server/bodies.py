@@ -57,7 +57,7 @@ def content_type(headers: Mapping[str, str]) -> str:
 
 
 def form_of(method: str, headers: Mapping[str, str], *, has_body: bool) -> str:
-    """Return the form of a request, named by the content type of its answer. Only JSON and CBOR have operations."""
+    """Return the form of a request: the content type of its answer. Only the JSON and CBOR forms have operations."""
     if method != "POST":
         return XML
     named = content_type(headers)
@@ -69,7 +69,7 @@ def form_of(method: str, headers: Mapping[str, str], *, has_body: bool) -> str:
 
 
 def refusal_of_form(form: str, body: bytes) -> Refused | None:
-    """Return the refusal of a form that has no operations, or ``None`` if the form has operations."""
+    """Return the refusal of a request in this form, or ``None`` if the form has operations."""
     if form in _SPOKEN:
         return None
     if form == XML:

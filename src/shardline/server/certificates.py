@@ -20,7 +20,7 @@ _ADDRESSES: Final[tuple[str, ...]] = ("127.0.0.1", "::1")
 
 @final
 class Certificate(NamedTuple):
-    """A self-signed certificate."""
+    """A self-signed certificate, and the file that clients need to verify it."""
 
     context: ssl.SSLContext
     ca_path: str

@@ -57,8 +57,6 @@ class _ControlRequest(NamedTuple):
 
 @final
 class Control:
-    """The control API of one server."""
-
     def __init__(self, service: Service, clock: ServerClock, *, faults: Faults, requests: RequestLog) -> None:
         self._service = service
         self._clock = clock

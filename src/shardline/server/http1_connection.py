@@ -58,7 +58,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer an error, usually bytes that are not HTTP, in AWS's form instead of aiohttp's own."""
+        """Answer a client's error, usually bytes that are not HTTP, in AWS's form instead of aiohttp's own."""
         super().handle_error(request, status, exc, message)  # logs the error, unless the client caused it
         refusal = internal_failure()
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:

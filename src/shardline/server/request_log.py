@@ -46,7 +46,6 @@ class LoggedRequest:
     access_key: str | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the request as a JSON object."""
         return {**asdict(self), "shards": sorted(self.shards)}
 
 
@@ -111,7 +110,6 @@ class RequestLog:
 
     @property
     def last(self) -> LoggedRequest | None:
-        """The newest request."""
         return self._requests[-1] if self._requests else None
 
 

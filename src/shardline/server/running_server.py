@@ -63,8 +63,6 @@ class Traffic(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The settings of a server."""
-
     service: ServiceSettings = field(default_factory=ServiceSettings)
     host: str = "127.0.0.1"
     port: int = 0

@@ -88,7 +88,7 @@ class SignedHttp:
             arn: the ARN among these members, if there is one. The endpoint is cached under this ARN.
             expected: error codes that the caller handles. A response with one of these codes is returned, and is not a
             failure.
-            content_encoding: how the body is compressed. ``None`` if it is not compressed.
+            content_encoding: how the body is compressed, or ``None`` if it is not compressed.
         """
         may_resend = True
         while True:

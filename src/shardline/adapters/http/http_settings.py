@@ -32,8 +32,6 @@ _NO_PROXY: Final = "a proxy must look like http://host:port or http://user:passw
 @final
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The settings of an HTTP adapter."""
-
     connect_timeout: float = 5.0
     read_timeout: float = 30.0
     max_connections: int = 50

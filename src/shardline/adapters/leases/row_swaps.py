@@ -34,7 +34,7 @@ class Swap(NamedTuple):
 
     shard_id: str
     expected: bytes
-    """The row that the decision was made on. Empty if there was no row."""
+    """The row that the decision was made on, or empty if there was no row."""
     row: bytes | None
     """The new row. Empty to remove the row, ``None`` to read the row and write nothing."""
     floor: int
@@ -45,7 +45,7 @@ class SwapReply(NamedTuple):
     """The server's answer to a swap."""
 
     row: bytes
-    """The row that is stored now. Empty if there is no row."""
+    """The row that is stored now, or empty if there is no row."""
     is_swapped: bool
 
 

@@ -44,7 +44,7 @@ class ShardStatus:
     checkpoint: Position | None
     """The committed position. All records at or before it are done."""
     reading_lag: float | None
-    """How many seconds the last page was behind the end of the shard. ``None`` if this worker has read no page yet."""
+    """How many seconds the last page was behind the end of the shard, or ``None`` if no page has been read yet."""
     parents: tuple[str, ...]
     children: tuple[str, ...]
     prefetched: int = 0
@@ -54,18 +54,18 @@ class ShardStatus:
     out_of_range: int = 0
     """How many records of aggregates were outside the shard's hash range."""
     handling_lag: float | None = None
-    """The age of the oldest record that is not done, in seconds. 0 if all are done, ``None`` if unknown."""
+    """The age of the oldest record that is not done, in seconds: 0 if all are done, or ``None`` if unknown."""
     in_hand: int = 0
     """How many records are handed out but not done."""
     handler_started_at: float | None = None
-    """When your code got the records that it has, in seconds since 1970. ``None`` if it has no records."""
+    """When your code got the records that it has, in seconds since 1970, or ``None`` if it has no records."""
     unacknowledged: int = 0
     """With manual acknowledgements: how many records are handed out and not acknowledged, or are acknowledged and wait
     for an older record. At ``max_unacknowledged``, no more records of the shard are handed out or read."""
     stream: str = ""
     """The name of the stream."""
     read_by: Literal["polling", "fan-out"] | None = None
-    """How this worker reads the shard. ``None`` if this worker does not read it."""
+    """How this worker reads the shard, or ``None`` if this worker does not read it."""
     is_paused: bool = False
     """Whether your code has paused the shard (``pause``)."""
     filtered: int = 0

@@ -150,7 +150,7 @@ class _Registration:
         return summary if isinstance(summary, Failure) else summary.arn
 
     def _fall_back(self, failure: Failure) -> None:
-        """Warn that the worker polls, or raise the error."""
+        """Warn that the worker falls back to polling, or raise the error."""
         if self._fan_out.fallback is None:
             raise to_error(failure, f"registering the consumer {self._fan_out.name!r}")
         _log.warning(

@@ -172,7 +172,7 @@ class Supervisor:
         self._is_interruptible = threading.current_thread() is threading.main_thread()
 
     def run(self, work: Coroutine[Any, Any, None], name: str, on_end: Callable[[], None] | None = None) -> _HostedTask:
-        """Run ``work`` in a task. ``on_end`` is called when it has ended, in whatever way."""
+        """Run ``work`` in a task. ``on_end`` is called when it has ended, for whatever reason."""
         hosted = _HostedTask(work, name, self._collect, on_end)
         self._hosted.add(hosted)  # added first: if the rest is interrupted, a check starts the task
         self.ensure_check()

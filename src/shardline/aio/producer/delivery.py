@@ -62,7 +62,7 @@ class SettledRecord(BufferedRecord):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of the record, as readers get them. Empty if the record has no headers."""
+        """The headers of the record, as readers get them. The mapping is empty if the record has no headers."""
         return decode_tags(self.tags) if self.tags else NO_HEADERS
 
     def receipt(self) -> Receipt:

@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 @final
 class Driver:
-    """Drives one producer's machine: sends its requests, and wakes the callers of its records."""
+    """Drives one producer's machine: sends its requests, and wakes the callers that wait for records."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Driver:
         self._has_ended = False
         self._readiness_changed = Notifier()  # notified after each response about the stream, and at the end
         self.loop_affinity: LoopAffinity | None = None
-        """The event loop that the host runs in. ``None`` until the host is started."""
+        """The event loop that the host runs in, or ``None`` until the host is started."""
         self.orphaned = False
         """Whether the producer was garbage-collected. The host then ends when all records have resolved."""
 

@@ -214,7 +214,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why this producer cannot send headers, because of its settings or its stream. ``None`` if it can."""
+        """Why this producer cannot send headers, because of its settings or its stream, or ``None`` if it can."""
         return self._intake.headers_refusal
 
     @property

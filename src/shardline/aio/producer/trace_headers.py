@@ -49,7 +49,7 @@ class TraceHeaders:
         """While ``variable.get(None)`` is this value, a put is not in a trace. The putting threads write it."""
 
     def tags(self) -> OptionalTags:
-        """Return the headers for a put of the running code, in the encoded form. Empty if there are no headers."""
+        """Return the encoded headers for a put by the running code. The result is empty if there are no headers."""
         headers = self._headers()
         if headers is None:
             return NO_TAGS

@@ -85,7 +85,7 @@ def check_record(
 def check_tagged_record(
     data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None, *, tags: bytes
 ) -> tuple[bytes, str | None, str | None, bytes]:
-    """Like ``check_record``. Also return the tags, or no tags if they come from a trace and may not fit."""
+    """Like ``check_record``, but also return the tags. Tags of a trace are left out if they may not fit."""
     if tags and type(tags) is OptionalTags:
         checked = check_record(data, key, explicit_hash_key, max_bytes, packing)
         size = len(checked[0]) + (KEYLESS_KEY_LENGTH if checked[1] is None else len(checked[1].encode()))

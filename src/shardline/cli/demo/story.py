@@ -63,8 +63,6 @@ _RECORD_TTL: Final = 120.0  # long, so that no order expires on a busy machine
 @final
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """The settings of the demo."""
-
     seconds: float = 16.0
     rate: int = 400
     shards: int = 3
@@ -201,7 +199,6 @@ class _Story:
             self._scene.flowing_for = time.monotonic() - self._flow_began_at
 
     async def run(self) -> None:
-        """Run all acts."""
         await self._start_workers()
         async with anyio.create_task_group() as tasks:
             self._begin("orders flow")

@@ -33,7 +33,7 @@ class Finding(NamedTuple):
     seen: str
     """The text of the finding: what was observed, or why the check was not made."""
     advice: str | None = None
-    """The advice to the user. ``None`` if the check is ok or was not made."""
+    """The advice to the user, or ``None`` if the check is ok or was not made."""
 
 
 def ok(check: str, seen: str) -> Finding:

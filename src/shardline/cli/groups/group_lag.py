@@ -31,8 +31,6 @@ _CONCURRENCY: Final = 8
 
 @final
 class Lag(NamedTuple):
-    """The lag of one shard."""
-
     millis: int | None = None
     """How long the next record has been waiting; 0 if no record is waiting; ``None`` if it is unknown."""
     arrived_at: float | None = None

@@ -191,7 +191,7 @@ class SubscriptionEnded(NamedTuple):
 
     shard_id: str
     failure: Failure | None
-    """Why the subscription ended. ``None`` if the service ended it normally."""
+    """Why the subscription ended, or ``None`` if the service ended it normally."""
     retry_at: Instant
 
 
@@ -202,7 +202,7 @@ class StoreFailed(NamedTuple):
     failure: Failure
     failures: int
     gives_up_at: Instant = NEVER
-    """When the consumer fails if the store does not recover. NEVER if the consumer keeps retrying."""
+    """When the consumer fails if the store does not recover, or NEVER if the consumer keeps retrying."""
 
 
 @final
@@ -349,7 +349,7 @@ class PageRead(NamedTuple):
     duration: float
     """How long the request took, in seconds. With fan-out, how long the reader waited for the page."""
     reading_lag: float | None
-    """How far this page is behind the end of the shard, in seconds. ``None`` if the service did not report it."""
+    """How far this page is behind the end of the shard, in seconds, or ``None`` if the service did not report it."""
     read_by: Literal["polling", "fan-out"]
     started_at: float = 0.0
     """When the request was sent, in seconds since 1970. With fan-out, when the reader began to wait for the page."""

@@ -185,7 +185,7 @@ class WorkCounts:
         return is_due
 
     def handle_events(self, events: Iterable[Event]) -> None:
-        """Count the events that leave the machines of the consumer."""
+        """Count the events that the consumer's machines emit."""
         for event in events:
             match event:
                 case Committed():

@@ -46,7 +46,7 @@ class Request:
 
 
 class _Wait(NamedTuple):
-    """A request waits until the store contains the tracker's checkpoint up to ``number``, or the sought position."""
+    """A request that waits until the store contains the tracker's checkpoint up to ``number``, or the new position."""
 
     holding: Holding
     tracker: CheckpointTracker
@@ -89,8 +89,8 @@ class PendingWrites:
         self._waits: dict[Request, list[_Wait]] = {}
 
     def add(self, request: Request, holdings: Collection[Holding], *, is_seek: bool = False) -> None:
-        """Wait until all records of these leases that are done by now are committed. For a seek, wait until the
-        position that was just sought is written.
+        """Wait until all records of these leases that are done by now are committed. For a seek, wait until the new
+        position is written.
         """
         self._waits[request] = [
             _Wait(holding, holding.tracker, holding.tracker.watermark, is_seek) for holding in holdings

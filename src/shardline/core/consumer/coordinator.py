@@ -169,7 +169,6 @@ class Coordinator:
 
     @property
     def me(self) -> str:
-        """The worker's name."""
         return self._duplicates.me.owner
 
     @property
@@ -268,7 +267,6 @@ class Coordinator:
     # ---- inputs from the store
 
     def handle_rows(self, rows: Iterable[Lease], now: Instant) -> None:
-        """Handle the rows that the scan returned."""
         assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._handle_store_answer(LIST)
         self.view.handle_rows(rows, self._scan_sent_at, now)
@@ -298,7 +296,6 @@ class Coordinator:
         self._scan_at = self._handle_store_failure(LIST, failure, now)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None, now: Instant) -> None:
-        """Handle the store's response to an operation."""
         flight = self._end_flight(operation)
         self._handle_store_answer(WRITE)
         row = result.current if isinstance(result, Refused) else result
@@ -336,7 +333,6 @@ class Coordinator:
     # ---- inputs from Kinesis
 
     def handle_shards(self, response: ListShardsResponse, now: Instant) -> None:
-        """Handle a page of a listing."""
         self.topology.handle_page(response, now)
         if self.topology.take_news():
             self.held.handle_listing()
@@ -348,7 +344,7 @@ class Coordinator:
                     self._plan.setdefault(operation.shard_id, operation)
 
     def handle_service_time(self, service_time: float, now: Instant) -> None:
-        """Take the time from a response of the service into account. ``service_time`` is in seconds since 1970."""
+        """Correct the estimate of the service's time after a response. ``service_time`` is in seconds since 1970."""
         self._tokens.handle_service_time(service_time, now)
 
     def handle_summary(self, summary: StreamSummary, now: Instant) -> None:

@@ -74,7 +74,7 @@ class Cursor:
     ) -> None:
         self.records: Sequence[Record[Any]] = records
         self.places: Sequence[int] | None = places
-        """The places of the records in their shard, if they were taken from its lanes (``key_lanes``). ``None`` if the
+        """The places of the records in their shard if they were taken from its lanes (``key_lanes``), ``None`` if the
         records follow one another."""
         self.lease: _Lease | None = lease
         self.is_last: bool = is_last
@@ -86,7 +86,7 @@ class Cursor:
         self.place: int = 0
         """How many records were taken."""
         self.taken_at: Instant | None = None
-        """When user code took the last record, or up to ``SLICE`` earlier. ``None`` if user code has no record."""
+        """When user code took the last record, to within ``SLICE`` seconds, or ``None`` if user code has no record."""
         self.slice_end: Instant = -NEVER
         """The fast path is open until this time. Any thread may set an earlier time to make user code ask the host."""
         self.finished: int = 0

@@ -157,7 +157,6 @@ class Discovery:
         self._finish_step(now)
 
     def handle_page(self, response: ListShardsResponse, now: Instant) -> None:
-        """Handle one page of a listing."""
         self._found += [shape.to_shard() for shape in response.shards or ()]
         token = self._tokens.follow(response.next_token)
         if isinstance(token, Failure):

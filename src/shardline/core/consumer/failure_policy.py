@@ -199,7 +199,6 @@ class BatchWork:
             self._phase, self._next_at = _Phase.DEAD_LETTER_DUE, now
 
     def handle_dead_letter_written(self, now: Instant) -> None:
-        """Called when the dead letter was written."""
         assert self._phase is _Phase.WRITING
         self._events.append(RecordsDeadLettered(*_about(self._parts[-1]), self._attempts, *self._summary))
         self._finish_part(now)

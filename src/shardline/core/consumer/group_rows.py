@@ -53,7 +53,7 @@ class GroupStart:
         """The time to which LATEST is pinned (L6): the time at which the group began, or the service's time less 1 s
         when this worker started."""
         self.matching: frozenset[str] = matching
-        """The shards that were open at the start time, or when a group at LATEST began. Empty if they are not known."""
+        """The shards that were open at the start time or when a group at LATEST began, or empty if they are unknown."""
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
         """Return whether a shard without a row gets a row at the start position.

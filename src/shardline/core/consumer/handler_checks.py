@@ -18,7 +18,7 @@ PROCESSES_MAX: Final = 1_000
 
 @final
 class SideBySide(NamedTuple):
-    """How the handlers of a run work side by side."""
+    """The settings for handlers that run side by side."""
 
     concurrency: int | None = None
     """How many handlers may work at once. ``None`` means one for each shard."""
@@ -27,7 +27,7 @@ class SideBySide(NamedTuple):
 
 
 def check_side_by_side(concurrency: object, order: object, *, ack: Ack) -> SideBySide:
-    """Return how the handlers of a run work side by side."""
+    """Check the settings for handlers that run side by side, and return them."""
     check_number("concurrency", concurrency, 1, CONCURRENCY_MAX, whole=True, optional=True)
     check_choice("order", order, "shard", "key", "none")
     if concurrency is None and order != "shard":

@@ -95,7 +95,6 @@ class DeadlineHeap:
         return shard_id
 
     def next_at(self) -> Instant:
-        """Return the earliest deadline."""
         heap = self._heap
         while heap and self._at.get(heap[0][1]) != heap[0][0]:  # moved or cancelled
             heappop(heap)
@@ -274,7 +273,6 @@ class HeldLeases:
                 self._settle(holding, now)
 
     def handle_applied(self, holding: Holding, result: Lease | Refused | None, now: Instant) -> None:
-        """Handle the store's response to an operation."""
         before = holding.row.checkpoint
         holding.handle_applied(result)
         if (written := holding.take_committed()) is not None:
@@ -320,7 +318,7 @@ class HeldLeases:
         return list_at
 
     def _look_for_children_at(self, shard_id: str, listings: int) -> Instant:
-        """Return when to list the shards again to look for children of this shard. NEVER if it has no children (C3)."""
+        """Return when to list the shards again to find children of this shard, or NEVER if it has no children (C3)."""
         graph = self._graph
         # ``handle_listing`` passes a negative number for a trimmed shard: no further listing can show its children.
         if listings < 0:

@@ -66,8 +66,8 @@ class LambdaInvocation:
         records: the records of the event, in order.
         policy: what to do when the handler fails.
         rng: for the jitter of the waits.
-        batch: the number of records that the handler takes at a time. ``None`` if it takes single records.
-        state: the state of the tumbling window. ``None`` if there is no window.
+        batch: the number of records that the handler takes at a time, or ``None`` if it takes single records.
+        state: the state of the tumbling window, or ``None`` if there is no window.
         give_up_at: the time at which to stop calling the handler.
     """
 
@@ -95,13 +95,13 @@ class LambdaInvocation:
         self.done: int = 0
         """How many records are done. Written by the shell in a ``HandleEach`` step."""
         self.ending: Ending | None = None
-        """Why the invocation is over. ``None`` if it is not over."""
+        """Why the invocation is over, or ``None`` if it is not over."""
 
     # ---- queries
 
     @property
     def retry_from(self) -> int | None:
-        """The index of the first record that Lambda delivers again. ``None`` if all records are done."""
+        """The index of the first record that Lambda delivers again, or ``None`` if all records are done."""
         if self.done == len(self.records):
             return None
         if self.state is not None:
@@ -123,8 +123,8 @@ class LambdaInvocation:
 
     @property
     def error(self) -> object:
-        """The last error raised for ``part``, by the handler or while writing the dead letter. ``None`` if no error was
-        raised.
+        """The last error raised for ``part``, by the handler or while writing the dead letter, or ``None`` if no error
+        was raised.
         """
         return None if self._work is None else self._work.error
 

@@ -45,7 +45,7 @@ _RENEWALS: Final = 3  # the number of renewals per lease duration, so that two r
 
 @final
 class Phase(Enum):
-    """The phases of a held lease."""
+    """The phases of a held lease, from taking it to giving it up."""
 
     __hash__ = object.__hash__  # members are unique, and the hash of an Enum is a slow Python function
 
@@ -80,7 +80,7 @@ class WrittenCheckpoint(NamedTuple):
 
 @final
 class Holding:
-    """One held lease."""
+    """A lease that this worker holds, and the decision about its next operation."""
 
     def __init__(
         self,

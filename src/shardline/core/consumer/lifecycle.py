@@ -59,7 +59,7 @@ class RevokedShard(NamedTuple):
 
 @final
 class CallbackKind(Enum):
-    """The callbacks of a lease."""
+    """The callbacks that a user can pass: one for each step in the life of a lease."""
 
     ASSIGNED = "on_assigned"
     SHARD_END = "on_shard_end"

@@ -97,7 +97,7 @@ class PageReader:
         return self.state in OVER
 
     def unread_age(self, now: Instant) -> float | None:
-        """Return the age of the oldest unread record. 0 if all records were read, ``None`` if the age is unknown.
+        """Return the age of the oldest unread record: 0 if all records were read, or ``None`` if the age is unknown.
 
         A shard that was read up to its newest record may have new records by now. While calls to the shard fail, the
         result is the longest time that such a record can have waited.

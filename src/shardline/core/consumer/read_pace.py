@@ -49,7 +49,6 @@ class ReadPace:
         """When the next call may be sent."""
 
     def handle_sent(self, now: Instant) -> None:
-        """Called when a call was sent."""
         self._sent_at = now
         self.next_at = now + self._distance
 

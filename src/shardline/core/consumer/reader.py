@@ -68,7 +68,7 @@ class Page(NamedTuple):
 
 @final
 class ReaderState(Enum):
-    """The states of a reader."""
+    """The states of a reader, from the first iterator to the end of the shard."""
 
     __hash__ = object.__hash__  # members are unique, and the hash of an Enum is a slow Python function
 
@@ -121,7 +121,7 @@ class Reader(Protocol):
 
     @property
     def lag(self) -> float | None:
-        """How far behind the end of the shard the last page was, in seconds. ``None`` if this is not known."""
+        """How far behind the end of the shard the last page was, in seconds, or ``None`` if this is not known."""
         ...
 
     @property
@@ -144,7 +144,7 @@ class Reader(Protocol):
         ...
 
     def unread_age(self, now: Instant) -> float | None:
-        """Return the age of the oldest unread record. 0 if all records were read, ``None`` if the age is unknown."""
+        """Return the age of the oldest unread record: 0 if all records were read, or ``None`` if the age is unknown."""
         ...
 
     def take_pages(self) -> list[Page]:

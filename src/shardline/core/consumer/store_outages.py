@@ -56,7 +56,6 @@ class StoreHealth:
         self.is_given_up: bool = False
 
     def handle_answer(self, operation: str) -> None:
-        """Called when the operation succeeded."""
         if self._since:
             self._since = {key: at for key, at in self._since.items() if key[0] != operation}
 

@@ -32,7 +32,7 @@ class Work(NamedTuple):
     sub_sequence: int
     records: int
     since: Instant | None
-    """When user code got the records. ``None`` if the time is unknown, as with manual acknowledgements. In this case,
+    """When user code got the records, or ``None`` if this is unknown, as with manual acknowledgements. In this case,
     the time counts from the moment when the watch first saw this record as the oldest."""
 
 

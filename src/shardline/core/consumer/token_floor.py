@@ -34,11 +34,11 @@ class TokenFloor:
         self._highest: dict[str, int] = {}  # the highest counter seen, by shard; kept when the row is gone
 
     def handle_service_time(self, service_time: float, now: Instant) -> None:
-        """Take the time from a response of the service into account."""
+        """Correct the estimate of the service's time after a response."""
         self._offset = service_time - now
 
     def handle_row(self, row: Lease) -> None:
-        """Take a row that was read or written into account."""
+        """Note the counter of a row that was read or written."""
         self._highest[row.shard_id] = max(row.counter, self._highest.get(row.shard_id, 0))
 
     def floor(self, shard_id: str, now: Instant) -> int:

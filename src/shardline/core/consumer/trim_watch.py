@@ -60,7 +60,7 @@ class TrimWatch:
         self._has_no_summary: bool = False
         self._not_before: Instant = -NEVER
         self.summary_by: Instant = NEVER
-        """When a summary should be requested to judge the gaps. NEVER if there are no new gaps."""
+        """When a summary should be requested to judge the gaps, or NEVER if there are no new gaps."""
 
     # ---- inputs
 

@@ -55,7 +55,7 @@ class KeylessAddress:
 
     def __init__(self, key: str | None, explicit_hash_key: str | None) -> None:
         self.key: str | None = key
-        """The partition key. ``None`` if the entry has no key, which only streams under AUTO record distribution allow.
+        """The partition key, or ``None`` if there is no key, which only streams under AUTO record distribution allow.
         """
         self.explicit_hash_key: str | None = explicit_hash_key
 
@@ -287,7 +287,7 @@ class Aggregate:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether this is an aggregate of several records, without explicit hash keys and headers."""
+        """Whether this is an aggregate of several records that have neither explicit hash keys nor headers."""
         if self.separate or self.packing is not None or self.has_hash_keys or self.has_tags:
             return False
         return len(self.records) > 1
@@ -350,7 +350,7 @@ class Aggregate:
         return self.address.key is None and any(record.key is None for record in self.records)
 
     def hash_digest(self, record: BufferedRecord) -> bytes:
-        """Return the hash key of a record of this aggregate as it was sent, as 16 bytes."""
+        """Return the 16 bytes of the hash key that a record of this aggregate was sent with."""
         key, hash_key = record.key, record.explicit_hash_key
         if key is None:
             key, hash_key = self.address.key or "", self.address.explicit_hash_key

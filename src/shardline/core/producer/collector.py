@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
     shipments: list[Shipment]
     part: Part | None = None
-    """The part of a refused request that this group sends. ``None`` for a normal request."""
+    """The part of a refused request that this group sends, or ``None`` for a normal request."""
 
 
 @final
@@ -70,7 +70,6 @@ class Collector:
     # ---- inputs
 
     def note_sealed(self, lane: Lane) -> None:
-        """Called when a lane has sealed aggregates."""
         # A lane that is aside may not send, so it would only be put aside again.
         if lane not in self._aside:
             self._count(lane)

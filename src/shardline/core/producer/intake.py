@@ -72,8 +72,6 @@ def keep_order(records: list[BufferedRecord], newest: Instant, /) -> Instant:
 
 @final
 class Put(IntEnum):
-    """The result of a ``put``."""
-
     REFUSED = 0  # not accepted, for the reason in ``refusal``
     FULL = 1  # not accepted: there is no room, or other callers already wait for room
     QUIET = 2  # accepted; the shell has nothing to do
@@ -203,7 +201,6 @@ class Intake:
         self.gate_records = self.quiet_records if is_open else 0
 
     def refuse(self, reason: str) -> None:
-        """Refuse all further puts."""
         self.refusal = reason
         self.quiet_records = -1  # a putter that has just passed the gate sees after its append that it passed the mark
         self.gate_records = 0

@@ -49,7 +49,7 @@ _SIZE_WORDS: Final = ("less than or equal to", "exceed", "too large", "size")
 
 
 def named_entries(message: str, entries: int) -> list[int]:
-    """Return the indexes, from 0, of the entries that AWS's message names. The list may be empty. An example:
+    """Return the indexes, from 0, of the entries that AWS's message names. The list may be empty. For example:
 
     "2 validation errors detected: Value '' at 'records.3.member.partitionKey' failed to satisfy constraint: ...; Value
     '' at 'records.7.member.partitionKey' failed to satisfy constraint: ..."

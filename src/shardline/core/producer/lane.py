@@ -501,7 +501,7 @@ class Lane:
         return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
-        """Return when to call ``poll_aggregate`` again. NEVER if only an answer can change its result."""
+        """Return when to call ``poll_aggregate`` again, or NEVER if only an answer can change its result."""
         if not self._queue or self._is_busy():
             return NEVER
         first = self._queue[0][2]

@@ -193,7 +193,6 @@ class ProducerMachine:
             self._arm(now)
 
     def handle_list_shards(self, answer: ListShardsResponse | Failure, now: Instant) -> None:
-        """Apply the answer to a ListShards."""
         if self._map.handle_page(answer, now):
             self._install(now)
         elif self._map.failure is not None:
@@ -205,7 +204,6 @@ class ProducerMachine:
         self.readiness.handle_listing(self._map.failure, has_map=self._map.snapshot is not None)
 
     def handle_summary(self, answer: StreamSummary | Failure, now: Instant) -> None:
-        """Apply the answer to a DescribeStreamSummary."""
         was_current = self._facts.is_current
         changed = self._facts.handle_summary(answer, now)
         self.readiness.handle_summary(answer if isinstance(answer, Failure) else None)

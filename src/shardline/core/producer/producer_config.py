@@ -207,7 +207,7 @@ class ProducerConfig:
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why these settings do not allow headers. ``None`` if headers are allowed."""
+        """Why these settings do not allow headers, or ``None`` if headers are allowed."""
         if self.packing is not None:
             return f"headers are sent in the KPL's aggregates, and packing={self.packing!r} replaces those"
         return None if self.aggregation else "headers are sent in aggregates, and aggregation=False allows none"

@@ -26,7 +26,7 @@ class Readiness:
         self._has_summary = False
         self._summary: Failure | None = None
         self.failure: Failure | None = None
-        """Why the last ListShards failed. ``None`` if the request succeeded."""
+        """Why the last ListShards failed, or ``None`` if the request succeeded."""
 
     def handle_listing(self, failure: Failure | None, *, has_map: bool) -> None:
         """Handle the answer to a ListShards. ``failure`` is ``None`` if the request succeeded."""

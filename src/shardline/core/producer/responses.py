@@ -57,7 +57,7 @@ PARKING_TIMEOUT: Final = 1.0  # how long an aggregate may wait for a map that ex
 
 @final
 class Flight(NamedTuple):
-    """A request in flight."""
+    """A request in flight, and the shipments that it carries."""
 
     group: Group
     started_at: Instant

@@ -52,7 +52,7 @@ class Retries:
         self.ending: tuple[str, str] | None = None
         """Set when the producer ends: the code and message for records that would have to be sent again."""
         self.headers_refusal: str | None = None
-        """Why no record with headers may be sent. ``None`` if headers are allowed. Set by ``heed_stream``."""
+        """Why no record with headers may be sent, or ``None`` if headers are allowed. Set by ``heed_stream``."""
         self.has_repacked = False
         """Whether a lane's records were packed again, which may change deadlines. Reset by ``ResponseHandler``."""
 
@@ -272,7 +272,7 @@ class Retries:
         """Stop or allow aggregation, and fail waiting records with headers if these can no longer be sent.
 
         Args:
-            headers_refusal: why the stream must not get headers. ``None`` if headers are allowed.
+            headers_refusal: why the stream must not get headers, or ``None`` if headers are allowed.
             now: the current time.
             may_aggregate: whether the lanes of the map may aggregate.
         """
@@ -397,7 +397,7 @@ class Retries:
         return list(by_lane)
 
     def release_held(self, now: Instant) -> None:
-        """Release lanes that waited for vanished lanes with overlapping ranges, once these lanes are settled (P9)."""
+        """Release the lanes that waited until vanished lanes with overlapping ranges were settled (P9)."""
         if not self._router.vanished:
             return
         for lane in [*self._router.lanes, self._router.catch_all]:

@@ -91,7 +91,7 @@ class ShardMap:
         self.updated_at: Instant = -NEVER
         """When the snapshot was requested. The snapshot may lack later changes."""
         self.failure: Failure | None = None
-        """Why the last refresh failed. ``None`` if the refresh succeeded."""
+        """Why the last refresh failed, or ``None`` if the refresh succeeded."""
         self.answered = False
         """Whether any refresh has succeeded or failed since the start or the last ``reset``."""
 

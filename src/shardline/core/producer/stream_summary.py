@@ -81,7 +81,7 @@ class StreamFacts:
         self.may_predict = True
         """Whether hash keys decide the shards, as far as we know."""
         self.channels = 0
-        """The number of channels of the stream. 0 if the settings ignore channels."""
+        """The number of channels of the stream, or 0 if the settings ignore channels."""
         self._heeds_channels = config.heeds_channels
         self.record_max_bytes = self._fixed_max_bytes or RECORD_HIGHEST_MAX_BYTES
         """The size of the largest record, data and key. Before the first summary, the highest limit of any stream."""
@@ -89,7 +89,7 @@ class StreamFacts:
 
     @property
     def headers_refusal(self) -> str | None:
-        """Why the stream must not get headers, which only aggregates can hold. ``None`` if headers are allowed."""
+        """Why the stream must not get headers, which only aggregates can hold, or ``None`` if headers are allowed."""
         if self.auto:
             return "headers are sent in aggregates, which readers may drop under AUTO record distribution"
         if not self.may_predict:

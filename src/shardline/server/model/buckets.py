@@ -40,7 +40,7 @@ class Bucket:
         return now + max(0.0, -self.balance(now)) / self.rate
 
     def take(self, cost: float, now: float, *, is_dry: bool = False) -> bool:
-        """Take ``cost`` if it may pass, and return whether it may. A dry run takes nothing."""
+        """Take ``cost`` if the limit allows it, and return whether it does. A dry run takes nothing."""
         if not self.allows(cost, now):
             return False
         self._balance -= 0.0 if is_dry else cost

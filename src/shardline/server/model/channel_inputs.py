@@ -119,8 +119,6 @@ class CreateChannel(Struct, rename="pascal"):
 
 
 class ChannelInput(Struct, rename="pascal"):
-    """A request for one channel."""
-
     channel_arn: ChannelArn = field(name="ChannelARN")
 
 

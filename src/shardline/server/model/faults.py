@@ -79,7 +79,7 @@ class Fault:
         self._end(self)
 
     def matches(self, operation: str, stream: str | None) -> bool:
-        """Return whether the rule selects this operation and stream. The caller checks the shards, at a higher cost."""
+        """Return whether the rule selects this operation and stream. The caller checks the shards, which costs more."""
         named = self._operations
         return (named is None or operation in named) and (self.rule.stream is None or self.rule.stream == stream)
 

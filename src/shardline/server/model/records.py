@@ -398,7 +398,7 @@ def _place_of_number(shard: ServerShard, kind: str, number: str, where: str) -> 
 
 
 def _is_after_record(shard: ServerShard, place: int, number: str) -> bool:
-    """Return whether a sequence number, such as a subscription's continuation, is beyond the record at its place."""
+    """Return whether a sequence number lies after the record at its place. A subscription's continuation does."""
     log = shard.log
     return log.first <= place < log.next and int(number) > int(log.between(place, place + 1)[0].sequence_number)
 

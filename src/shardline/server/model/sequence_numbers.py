@@ -58,8 +58,6 @@ class Numbering(NamedTuple):
 
 @final
 class Parts(NamedTuple):
-    """The parts of a sequence number."""
-
     version: int
     shard_index: int
     began: int

@@ -95,8 +95,6 @@ class Delays:
 @final
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """The settings of the emulated service."""
-
     region: str = "us-east-1"
     account_id: str = "000000000000"
     limits: Limits = field(default_factory=Limits)

@@ -65,8 +65,6 @@ class _Resource(Struct, kw_only=True):
 
 @final
 class ServerConsumer(_Resource, kw_only=True):
-    """A registered consumer."""
-
     policy: str | None = None
 
 
@@ -88,8 +86,6 @@ class ChannelSettings(Struct, frozen=True):
 
 @final
 class ServerChannel(_Resource, kw_only=True):
-    """A channel of a stream."""
-
     settings: ChannelSettings
 
 
