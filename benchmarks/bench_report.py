@@ -76,9 +76,9 @@ machine, which met all of them.
 
 The cost of a record hardly depends on the number of records. It grows with the number of shards for two reasons:
 
-- With more shards, fewer records of the same shard arrive within `linger` and share an entry: at this rate about
-  350 over one shard and 16 over 1,024 shards. An entry costs as much as several records. The second series of the
-  producer has 16 records per entry everywhere, so it shows the number of shards alone.
+- With more shards, fewer records of the same shard arrive within `linger` and share an entry. At this rate, an entry
+  has about 350 records with one shard, and 16 with 1,024 shards. An entry costs as much as several records. The
+  second series of the producer has 16 records per entry everywhere, so it shows the effect of the shards alone.
 - With many shards, records wait for up to 100 ms and have left the processor's caches when they are sent. This
   depends on the machine: on shared machines, the first series ended at 1.35 to 1.97 times its minimum.
 
@@ -116,10 +116,10 @@ intended, run `make bench-report`.
 RESULTS_HEAD = """\
 # {title}
 
-`make bench-report` wrote these tables on {date}; [Benchmarks](benchmarks.md) explains how they are measured. Run
-the command above a table in the environment that `make setup` creates (`. .venv/bin/activate`). With `--quick` or
-fewer rounds, the figures are rougher. Ratios are of CPU time: "boto3 / shardline: 2.9" means that boto3 needs 2.9
-times as much.
+`make bench-report` wrote these tables on {date}; [Benchmarks](benchmarks.md) explains how they are measured.
+To measure a table again, run the command above it in the environment that `make setup` creates (`. .venv/bin/activate`).
+With `--quick` or fewer rounds, the figures are rougher. Ratios are of CPU time: "boto3 / shardline: 2.9" means that
+boto3 needs 2.9 times as much.
 """
 
 

@@ -407,7 +407,7 @@ class LeaseHandedOver(NamedTuple):
 
 @final
 class ShardLag(NamedTuple):
-    """How far the work on one shard is behind."""
+    """How far behind the work on one shard is."""
 
     shard_id: str
     reading_lag: float | None

@@ -5,14 +5,14 @@ deleted by conditional writes, so it does not matter which worker writes, or how
 
 Invariants (docs/guarantees.md defines L3 and L6):
 
-- A new group gets rows for the shards that match its start. At TRIM_HORIZON, these are the oldest shards, at LATEST the
-  open shards, and at a timestamp the shards that were open at that time according to the service. Older shards count as
-  finished (L3).
+- A new group gets rows for the shards that match its start. At TRIM_HORIZON, these are the oldest shards; at LATEST,
+  the open shards; at a timestamp, the shards that were open at that time according to the service. Older shards count
+  as finished (L3).
 - A shard that is found later and descends from a shard with a row starts at TRIM_HORIZON, whatever the start position
   is. It gets its row when its parents are finished.
 - Such a shard may have a parent that descends from no row (the other side of a merge). That side gets a row at the
-  start position, because otherwise the child would wait for it forever. At LATEST, the parent itself gets the row, at a
-  timestamp the shard that was open at that time, and otherwise the oldest shard of the line.
+  start position, because otherwise the child would wait for it forever. At LATEST, the row is for the parent itself; at
+  a timestamp, for the shard that was open at that time; otherwise, for the oldest shard of that side.
 - A row is deleted when its shard is finished, its parents have no rows, and each child has a row that has left its
   first position (the KCL's rule). If the row were deleted earlier, the shard or its children would look new.
 - Rows of a stream that was deleted and re-created are recognised by a checkpoint before the beginning or after the end

@@ -6,10 +6,10 @@ Invariants:
 
 - Records are handled in order, one record or batch at a time. So the records that are done are always the first ones.
 - Lambda retries from a *Kinesis* record, which may be an aggregate. Every record that is not done is delivered again.
-  So are the done records of an aggregate in which some record is not done.
-- With a tumbling window, the returned state covers exactly the records before the reported record. If a batch that
-  succeeded ends inside an aggregate, and a later record of that aggregate is not done, the reported record is the one
-  after the last place where the end of a call and the end of a Kinesis record coincide.
+  So are the done records of an aggregate that contains a record that is not done.
+- With a tumbling window, the returned state covers exactly the records before the reported record. So the reported
+  record must follow a place where both a call and a Kinesis record have ended. If a successful batch ends inside an
+  aggregate, and a later record of that aggregate is not done, the function goes back to the last such place.
 - Once the time is up, no call begins, and no retry is waited for. A dead letter that is due is still written. Otherwise
   a record that takes all the time to fail would block its shard.
 """

@@ -57,12 +57,12 @@ class ReleaseOnExit:
                 self._consider(row.shard_id, row)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None) -> None:
-        """Handle the store's response to an operation of the exit, or to an operation that was sent before the exit."""
+        """Handle the store's response to an operation, even one that was sent before the exit."""
         row = result.current if isinstance(result, Refused) else result
         self._consider(operation.shard_id, row)
 
     def handle_failure(self, operation: LeaseOperation, retry_at: Instant) -> None:
-        """Retry a failed operation of the exit. Undo any other failed operation, because it may have been applied."""
+        """Retry a failed operation that gives a lease back. Undo any other, because it may have been applied."""
         self._retry_at = max(self._retry_at, retry_at)
         match operation:
             case CancelHandOver() | FinishHandOver() | ReleaseLease():

@@ -8,13 +8,13 @@ moment ago. So a gap is judged by a stream summary that was requested after the 
 Invariants:
 
 - Every loss is reported. A gap is kept until it is judged. If no summary is available, or when the worker closes, the
-  gap is judged by the last known retention. Records that were removed under an earlier retention, according to the last
-  summary that showed it, stay removed, even if the retention was raised later. (How many records were removed between
-  that summary and the raise cannot be known.)
+  gap is judged by the last known retention. Raising the retention brings no records back: records that the earlier
+  retention had removed by the time of its last summary count as lost. (Records that were removed between that summary
+  and the raise cannot be detected.)
 - Nothing else is reported. If a page begins with a record older than the retention, retention has not reached the
-  reader's position. The same holds if the position itself is younger than the retention. Two uncertainties remain: a
-  gap into which retention reached may have contained no records, and a worker that may no longer read summaries does
-  not learn that the retention was raised. Neither can be known, so the gap is reported.
+  reader's position. The same holds if the position itself is younger than the retention. In two cases, the watch cannot
+  know, and reports the gap: retention reached into a gap that may have contained no records, or the retention may have
+  been raised after the worker lost the permission to read summaries.
 - While a worker is less far behind than the minimum retention of a stream, the watch costs nothing. For a worker that
   is further behind, it costs at most one summary per 5 seconds.
 """

@@ -16,8 +16,8 @@ Invariants:
 - At most a quarter of the ``max_in_flight`` requests are used for isolation, but one request is always allowed.
 - One invalid entry among n takes at most 2 log2(n) + 2 calls.
 - If all of n records are invalid, isolating them takes at most 1.1 n calls.
-- Within any second, at most ``isolation_calls_per_second`` calls are made that deliver nothing. When a part is stored,
-  neither its own call nor one of the refused calls counts any longer.
+- In any second, at most ``isolation_calls_per_second`` calls may deliver nothing. When a part is stored, its own call
+  and one of the refused calls are no longer counted.
 - If the service's message names entries, these entries are sent alone and the other entries together. The message is
   believed until an entry that it named proves to be valid.
 """

@@ -48,7 +48,7 @@ class Rule(NamedTuple):
 
 @final
 class Rules:
-    """The retry table. ``ALL`` lists the rules in the order of the documentation."""
+    """The retry table. ``ALL`` lists the rules in the order that the documentation uses."""
 
     STORED = Rule("stored in the predicted shard, or without a prediction", Action.DELIVER)
     STORED_ALONE = Rule("stored in another shard, as a single record", Action.DELIVER, stale_map=True)
