@@ -42,6 +42,7 @@ class Backoff:
         ceiling = min(self._longest, self._first * 2.0 ** min(self.failures, 64))
         self.failures += 1
         drawn = ceiling * (0.5 + 0.5 * self._rng.random())
+        # A longer delay that the service requests replaces the drawn one. A shorter one would undo the jitter.
         return drawn if asked is None else max(drawn, min(asked, self._longest))
 
     def reset(self) -> None:

@@ -78,6 +78,7 @@ class RenewLease:
         return row.counter == self.counter and row.holder == self.by
 
     def written(self, row: Lease) -> Lease:
+        # The moving counter is the only sign of life that other workers see.
         throughput = row.throughput if self.throughput is None else round(self.throughput, THROUGHPUT_DECIMALS)
         return replace(row, counter=row.counter + 1, throughput=throughput)
 
@@ -117,6 +118,7 @@ class TakeLease:
             owner=self.by,
             checkpoint_owner=None,
             counter=self.token,
+            # Taking a lease back under the same name is no change of holder for the KCL.
             owner_switches=row.owner_switches + (row.holder != self.by),
             incarnation=self.incarnation or row.incarnation,
         )
@@ -162,6 +164,7 @@ class CancelHandOver:
         return row.owner == self.by and row.checkpoint_owner == self.owner
 
     def written(self, row: Lease) -> Lease:
+        # The counter stays the same, because the holder stays the same.
         return replace(row, owner=self.owner, checkpoint_owner=None)
 
     def landed(self, row: Lease) -> bool:

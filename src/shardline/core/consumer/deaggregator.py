@@ -127,6 +127,7 @@ class Deaggregator:
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
         """Count the records outside the shard's hash range. With ``drop``, leave these records out."""
         kept = keys_in_range(columns.keys, *self._digests, self._inside)
+        # An explicit hash key replaces the hash of the partition key, so it decides.
         if any(columns.explicit_hash_keys):
             for place, text in enumerate(columns.explicit_hash_keys):
                 kept[place] = kept[place] if text is None else self._holds_explicit(text, by_key=kept[place])

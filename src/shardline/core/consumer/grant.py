@@ -58,6 +58,7 @@ class Grant:
 
     def extend(self, held_until: Instant) -> None:
         """Extend the grant after a confirmed renewal. Responses may arrive out of order: an earlier end is ignored."""
+        # A renewal that was sent earlier may be answered later. It proves nothing about the later one.
         self.held_until = max(self.held_until, held_until)
 
     def revoke(self) -> None:

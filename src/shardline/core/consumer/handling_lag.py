@@ -37,6 +37,7 @@ def service_now(service_time: float, wall_time: float) -> float:
             may be up to a second early.
         wall_time: the time of our own clock, which is more precise. This time is used if it agrees with the estimate.
     """
+    # The estimate is rounded down to a second. If our clock lies within that second, both clocks agree.
     return wall_time if 0.0 <= wall_time - service_time < _DATE_RESOLUTION else service_time
 
 

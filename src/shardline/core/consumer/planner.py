@@ -81,6 +81,8 @@ class Planner:
             now: the current time.
         """
         rows = self.view.rows
+        # If the graph is older than the rows, a shard without a row may only look new. Then create rows after the next
+        # listing.
         known = missing_rows(self.graph, rows, start) if self.graph.covers(rows) else []
         new = {lease.shard_id: lease for lease in known}
         for shard_id in ending:
@@ -133,14 +135,18 @@ class Planner:
             shard_id = row.shard_id
             if row.owner != self._me or shard_id in held:
                 continue
+            # The holder is dead: the old owner in a hand-over to us, or an earlier process under our name.
             if self.view.is_available(row, now):
                 found.append(shard_id)
             elif row.checkpoint_owner is not None:
+                # The hand-over is in progress. If the old owner is still not done long after its time, take the lease
+                # from it.
                 since[shard_id] = self._handed_over_since.get(shard_id, now)
                 if now - since[shard_id] > self._hand_over_timeout + self.view.duration_of(row):
                     found.append(shard_id)
             elif self._duplicates.is_ours(row):
                 found.append(shard_id)
+        # This also forgets the hand-overs that have ended.
         self._handed_over_since = since
         return found
 
@@ -155,5 +161,6 @@ class Planner:
             self._uneven_since = now
         if now - self._uneven_since <= _PATIENCE_SCANS * self._scan_pace.interval(len(self.view.rows)):
             return False
+        # Claim the surplus once. The other workers then get the same time again before the next claim.
         self._uneven_since = now
         return True

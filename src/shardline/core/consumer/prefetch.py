@@ -70,6 +70,7 @@ class PrefetchBudget:
             self._held[key] = held - size_bytes
         else:
             self._held.pop(key, None)
+        # If no shard holds records, the total is 0, even if a late release was cut short above.
         self.total_bytes = self.total_bytes - size_bytes if self._held else 0
 
     def forget(self, key: ShardKey) -> None:

@@ -25,6 +25,7 @@ def leave_out(page: Page, passed: Sequence[object]) -> Page:
     if count == 0:
         return page
     kept_bytes = sum([len(record.data) + RECORD_BYTES for record in kept])
+    # This is an estimate. It must not exceed the bytes that were counted for the whole page.
     held_bytes = min(page.held_bytes, kept_bytes)
     through = None if passed[-1] else page.records[-1]
     freed_bytes = page.held_bytes - held_bytes

@@ -125,8 +125,10 @@ class RunBounds:
     # ---- internal
 
     def _has_reached_latest(self, groups: Sequence[GroupFacts], shards: Sequence[ShardFacts]) -> bool:
+        # The children of an ended shard come next, so the run is not over yet.
         if not all(shard.has_caught_up and not shard.has_ended for shard in shards):
             return False
+        # This worker can take no more leases, so it does not wait for the shards of other leases.
         if self._max_leases is not None and len(shards) >= self._max_leases:
             return True
         if not all(group.is_listed for group in groups):

@@ -26,4 +26,5 @@ class ScanPace:
 
     def interval(self, rows: int) -> float:
         """Return the time between two scans of a group with this many rows."""
+        # The interval grows in proportion to the rows, so the CPU time spent on scans stays the same.
         return min(max(self._shortest, self._shortest * rows / ROWS_PER_INTERVAL), self._longest)

@@ -66,6 +66,7 @@ class ShardGraph:
             for child in self._announced.values()
             if child.shard_id not in known and not known.keys().isdisjoint(child.parent_ids)
         }
+        # A complete listing replaces the last one: shards that it lacks may be gone.
         self._shards = known
         # Keep the time of the first listing that lacked a shard, so that a later listing can confirm the absence.
         since = self._missed_since

@@ -74,6 +74,7 @@ class Taker(ABC):
         """Whether the taker belongs to a run with ``concurrency``: all shards take turns, and the taker is bound to a
         shard while it has records of that shard.
         """
+        # The host writes the following five fields. User code reads them after it was woken.
         self.shard: HeldShard | None = None
         """The only shard from which the taker takes records, or, if it is pooled, the shard of its records. ``None`` if
         all shards take turns."""
@@ -85,6 +86,7 @@ class Taker(ABC):
         """Whether the taker's handler is running."""
         self.answered: int = 0
         """The number of the last answered question."""
+        # User code writes the following three fields. The host only reads them.
         self.asked: int = 0
         """The number of the last question."""
         self.caller: object = None
@@ -121,11 +123,13 @@ class Taker(ABC):
 
     def leave(self, mine: Waiting) -> None:
         """Remove the wait, however it ended. It is safe to call this twice."""
+        # Another caller may have removed this wait in ``enter``, because it took the caller for dead.
         with suppress(ValueError):
             self.waiting.remove(mine)
 
     def is_awaited(self, caller: object, has_ended: Callable[[object], bool]) -> bool:
         """Return whether a live caller other than ``caller`` waits for an answer."""
+        # Copy the queue first: another thread may change it during the iteration.
         return any(wait.caller is not caller and not has_ended(wait.caller) for wait in [*self.waiting])
 
     # ---- the host
@@ -144,6 +148,7 @@ class Taker(ABC):
 
     def wake(self) -> None:
         """Wake the callers, because the answer is ready."""
+        # Copy the queue first: a caller that is woken may leave it at once, in its own thread.
         for wait in [*self.waiting]:
             wait.wake()
 

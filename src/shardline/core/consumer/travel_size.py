@@ -28,5 +28,6 @@ class TravelSize:
     def handle_returned(self, records: int, duration: float) -> None:
         """Note that a process has handled this many records in ``duration`` seconds."""
         if records > 0:
+            # A coarse clock may show no time at all for a few quick records.
             fitting = TRAVEL_MAX_RECORDS if duration <= 0.0 else int(records * TRAVEL_TIME / duration)
             self.limit = max(1, min(fitting, 2 * self.limit, TRAVEL_MAX_RECORDS))

@@ -40,6 +40,7 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
+        # Without permission to list the shards, the producer sends without a map, so the summary is enough.
         return self._has_map or (self._can_never_list and self._has_summary)
 
     @property
@@ -47,6 +48,7 @@ class Readiness:
         """Whether waiting cannot help. ``failure`` gives the reason."""
         if self._has_map or self.failure is None:
             return False
+        # A missing stream needs no second opinion: the summary would not find it either.
         if self.failure.kind is FailureKind.NOT_FOUND:
             return True
         return self._can_never_list and self._summary is not None and not self._summary.retryable
