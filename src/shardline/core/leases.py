@@ -78,8 +78,8 @@ class RenewLease:
         return row.counter == self.counter and row.holder == self.by
 
     def written(self, row: Lease) -> Lease:
-        # The moving counter is the only sign of life that other workers see.
         throughput = row.throughput if self.throughput is None else round(self.throughput, THROUGHPUT_DECIMALS)
+        # The moving counter is the only sign of life that other workers see.
         return replace(row, counter=row.counter + 1, throughput=throughput)
 
     def landed(self, row: Lease) -> bool:

@@ -130,7 +130,7 @@ class Planner:
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
         """Return the leases that we may take at once, because their rows name us as the owner."""
         found: list[str] = []
-        since: dict[str, Instant] = {}
+        since: dict[str, Instant] = {}  # rebuilt each time, so hand-overs that have ended are forgotten
         for row in readable:
             shard_id = row.shard_id
             if row.owner != self._me or shard_id in held:
@@ -146,7 +146,6 @@ class Planner:
                     found.append(shard_id)
             elif self._duplicates.is_ours(row):
                 found.append(shard_id)
-        # This also forgets the hand-overs that have ended.
         self._handed_over_since = since
         return found
 
