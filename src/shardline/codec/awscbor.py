@@ -1,7 +1,7 @@
 """Encodes requests and decodes responses in AWS's CBOR 1.1 (``application/x-amz-cbor-1.1``).
 
 The Java SDK uses this protocol for Kinesis. It needs a quarter fewer bytes than JSON, because blobs are sent unchanged.
-The functions are those of ``awsjson``, with the same arguments and results.
+The module has the same functions as ``awsjson``, with the same arguments and results.
 
 Invariants:
 

@@ -4,7 +4,7 @@ Invariants:
 
 - An event of another kind raises a ``UsageError`` that describes the event and says which events are allowed.
 - Every record has a sequence number: without one, its failure could not be reported.
-- The records are those of ``deaggregate``: aggregates are unpacked, and any other data is a plain record.
+- Records are read as by ``deaggregate``: aggregates are unpacked, and any other data is a plain record.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The lease of a shard: the worker that reads the shard, and how far it has been processed.
 
 This module holds the values only. ``core/consumer`` decides how leases are taken, renewed and lost, and
-``adapters/leases`` stores them. The fields are those of the Kinesis Client Library, under our names.
+``adapters/leases`` stores them. The Kinesis Client Library has the same fields, under other names.
 
 Invariants:
 
@@ -117,7 +117,7 @@ class Lease:
 
     @property
     def holder(self) -> str | None:
-        """The worker that may write the lease: the owner, or during a hand-over the old owner."""
+        """The worker that may write to the lease: the owner or, during a hand-over, the old owner."""
         return self.owner if self.checkpoint_owner is None else self.checkpoint_owner
 
     def incarnation_of(self, owner: str | None) -> Incarnation | None:

@@ -165,7 +165,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
 
     @property
     def order(self) -> SequenceNumber:
-        """The position in the shard, which can be compared with that of every other record of the same shard."""
+        """The position in the shard, by which the records of a shard can be sorted."""
         return SequenceNumber.parse(self.sequence_number or "0", self.sub_sequence)
 
 

@@ -47,7 +47,7 @@ class Endpoint(NamedTuple):
 
 
 def shown_url(url: object) -> str:
-    """Return an invalid URL as an error message may show it: as stars if it may contain a password."""
+    """Return an invalid URL for an error message. If it may contain a password, it is masked."""
     return "'***'" if _LOGIN.search(str(url)) else repr(url)
 
 

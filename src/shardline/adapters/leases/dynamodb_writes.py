@@ -1,6 +1,6 @@
 """Translates lease operations into conditional writes of DynamoDB.
 
-The conditions are those of ``core.leases``, written as DynamoDB expressions. They include the KCL's conditions and, in
+The conditions of ``core.leases`` are written as DynamoDB expressions. They include the KCL's conditions and, in
 addition, check the holder's name.
 
 Invariants:

@@ -166,7 +166,7 @@ class Watch:
     """The length of the watch. ``watch_groups`` sets it."""
 
     def update(self, rows: Mapping[str, Lease]) -> None:
-        """Compare the rows with those of the previous call, and remember which rows changed."""
+        """Compare the rows with the previous rows, and remember which of them changed."""
         for shard_id in self.rows.keys() | rows.keys():
             before, now = self.rows.get(shard_id), rows.get(shard_id)
             if before is None or now is None or before.fence != now.fence:

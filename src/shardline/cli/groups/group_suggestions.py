@@ -1,7 +1,7 @@
 """Suggests groups to the shell, and the streams, shards and positions of groups.
 
-The groups are those of the lease store on the line, which is not created if it is missing. The invariants are those of
-``completion.suggestions``.
+The groups come from the lease store on the line. A missing store is not created. The invariants of
+``completion.suggestions`` hold here too.
 """
 
 import click

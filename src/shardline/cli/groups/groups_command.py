@@ -7,7 +7,7 @@ Invariants:
 
 - A command that changes a group is refused while the group is alive, unless ``--force`` is given. The store also
   refuses a write to a row that a worker has changed in the meantime.
-- The exit codes are those of ``main``.
+- ``main`` documents the exit codes.
 """
 
 import sys

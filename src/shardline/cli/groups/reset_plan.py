@@ -11,7 +11,7 @@ Invariants:
 - A row changes in one conditional write, so an interrupted reset leaves each row either old or new. A worker that holds
   a lease loses it, and cannot write to it any more.
 - If the stream was re-created, a row that belongs to the old stream is deleted and re-created.
-- Times are those of the Kinesis service, so that LATEST and "15 minutes ago" mean the same on every machine.
+- Times are read from the Kinesis service, so that LATEST and "15 minutes ago" mean the same on every machine.
 - A sequence number counts as processed, with its whole aggregate: a reset to the output of `describe` leads back to
   that position.
 - A sequence number is accepted only if its shard contains that record. No consumer could resume from a sequence number

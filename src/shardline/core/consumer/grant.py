@@ -1,4 +1,4 @@
-"""Knows whether this worker may act as the owner of a lease right now.
+"""Decides whether this worker may act as the owner of a lease right now.
 
 A grant represents one uninterrupted period of holding a lease. A record refers to the grant that was in force when it
 was read, so that user code can check the grant (``record.lease.held``) and fence its own writes

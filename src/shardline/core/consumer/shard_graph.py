@@ -1,4 +1,4 @@
-"""Knows how the shards are related and which of them may be read.
+"""Tracks how the shards are related, and decides which of them may be read.
 
 The graph holds the topology of a stream. It is built from complete listings (``handle_listing``) and from the children
 that ended shards name (``handle_children``). Queries compare the graph with the rows of a group.

@@ -109,7 +109,7 @@ class ProducerMachine:
         self._measure_at = now + MEASURE_INTERVAL
 
     def flush(self) -> None:
-        """Make all records that were put due now (P10)."""
+        """Send everything that was put without lingering: all records are due now (P10)."""
         self._due_at = -NEVER
 
     def abandon(self, code: str, message: str) -> None:

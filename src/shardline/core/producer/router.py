@@ -242,7 +242,7 @@ class Router:
         return found
 
     def limit_aggregates(self, record_max_bytes: int) -> None:
-        """Limit the size of aggregates to that of the largest record that the stream accepts, minus space for a key."""
+        """Limit aggregates to the size of the largest record that the stream accepts, minus space for a key."""
         self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)
         for lane in self.all_lanes():
             lane.max_bytes = self._aggregate_max_bytes

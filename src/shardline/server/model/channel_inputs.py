@@ -1,6 +1,6 @@
 """The requests about channels: their members and the constraints on them.
 
-A channel delivers a stream's records to a bucket or to tables. The constraints are those of the service model [MODEL].
+A channel delivers a stream's records to a bucket or to tables. The constraints come from the service model [MODEL].
 The same structs are part of a channel's description, so they omit members that the request did not contain.
 """
 

@@ -1,6 +1,6 @@
 """The types of request members, with their constraints.
 
-The constraints are those of the service model [MODEL]. ``inputs`` and ``channel_inputs`` use these types.
+The constraints come from the service model [MODEL]. ``inputs`` and ``channel_inputs`` use these types.
 """
 
 from typing import Annotated, Final, Literal, TypeAlias
