@@ -50,7 +50,7 @@ def target_of(request: object, state: "ServiceState") -> Target:
 
 
 def shards_of_records(request: object, stream: ServerStream | None) -> set[str]:
-    """Return the shards that a request's records go to, or no shards under AUTO distribution, which chooses at random."""
+    """Return the shards that a request's records go to, or no shards under AUTO distribution, which draws them."""
     if stream is None or stream.record_distribution == "AUTO" or not stream.open_shards:
         return set()
     entries: list[inputs.PutRecord] | list[inputs.PutRecordsRequestEntry] = []
