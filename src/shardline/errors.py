@@ -85,7 +85,7 @@ class DeliveryFailed(ShardlineError):  # noqa: N818 - names what happened
         attempts: the attempts. If there were very many, only the first and the last ones are kept. The last attempt of
             an expired record has the code ``Expired``.
         attempt_count: how often the record was sent.
-        maybe_stored: whether the stream may contain a copy nevertheless.
+        maybe_stored: whether the stream may still contain a copy.
     """
 
     def __init__(self, delivery: Any, reason: Any) -> None:

@@ -61,7 +61,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             for record in consumer:  # committed when you request the next record
                 handle(record.key, record.data)
 
-    The arguments are those of the async ``Consumer``, except ``client``: a blocking consumer has its own connections.
+    It takes the same arguments as the async ``Consumer``, except ``client``: a blocking consumer has its own
+    connections.
     """
 
     @overload

@@ -85,7 +85,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             delivery = producer.put(b"...", key="user-1")
             receipt = delivery.result(timeout=5)
 
-    The arguments are those of the async ``Producer``, except ``client``: the network thread creates its own client.
+    It takes the same arguments as the async ``Producer``, except ``client``: the network thread creates its own client.
     """
 
     _with_statement = "with"
@@ -223,7 +223,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     ) -> Delivery:
         """Put one record. Blocks only while the buffer is full.
 
-        The arguments and exceptions are those of the async ``put``. ``on_delivery`` is called in the network thread.
+        It takes the same arguments and raises the same exceptions as the async ``put``. ``on_delivery`` is called in
+        the network thread.
         """
         payload: Any = data if self._serializer is None else serialized(self._serializer, data)
         intake, trace = self._intake, self._trace

@@ -444,9 +444,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
     async def flush(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Send the records that were put before the call, without lingering, and wait until they have resolved.
 
-        The rate limits apply. Return the records that are not delivered after ``timeout`` seconds (``None`` means that
-        there is no limit), because they are outstanding or failed during the call. Records that failed earlier are not
-        returned: see ``on_failure``.
+        The rate limits apply. Return the records that are not delivered: those that are still outstanding after
+        ``timeout`` seconds (``None`` means no limit), and those that failed during the call. Records that failed
+        earlier are not returned: see ``on_failure``.
         """
         self._check_open()
         snapshot: list[Any] = self._intake.unfinished()

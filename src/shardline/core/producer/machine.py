@@ -109,7 +109,7 @@ class ProducerMachine:
         self._measure_at = now + MEASURE_INTERVAL
 
     def flush(self) -> None:
-        """Send everything that was put without lingering: all records are due now (P10)."""
+        """Make every record due now, so that nothing lingers any longer (P10)."""
         self._due_at = -NEVER
 
     def abandon(self, code: str, message: str) -> None:

@@ -44,7 +44,10 @@ def _control_rates() -> dict[str, float]:
 @final
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits that the service enforces. ``None`` (for control rates: no entry) means no limit."""
+    """The limits that the service enforces.
+
+    ``None`` means no limit, and so does a missing entry in the control rates.
+    """
 
     write_records_per_second: float | None = limits.SHARD_WRITE_RECORDS_PER_SECOND
     write_bytes_per_second: float | None = limits.SHARD_WRITE_BYTES_PER_SECOND
