@@ -71,7 +71,7 @@ class HealthAnswer:
 @final
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The answer of a producer or consumer to a question about its state."""
+    """The state of a producer or consumer, as it answered a probe."""
 
     health: str
     is_ready: bool

@@ -250,7 +250,7 @@ class Client(ControlPlane):
     async def get_records(
         self, iterator: str, *, limit: int | None = None, stream: str | None = None
     ) -> GetRecordsResponse:
-        """Return the next page of a shard. Only cross-account access needs ``stream``, an ARN."""
+        """Return the next page of a shard. ``stream``, an ARN, is needed only for cross-account access."""
         if not isinstance(iterator, str) or not 0 < len(iterator) <= _ITERATOR_MAX_LENGTH:
             raise UsageError("iterator must be a value from get_shard_iterator, or from the previous page")
         is_whole = limit is None or (isinstance(limit, int) and not isinstance(limit, bool))

@@ -250,7 +250,10 @@ class ControlPlane:
         shape: type[T],
         follow: Callable[[T], tuple[str, str | None]],
     ) -> AsyncIterator[T]:
-        """Iterate over the pages of a listing. ``follow`` returns the next page's request member and value."""
+        """Iterate over the pages of a listing.
+
+        ``follow`` returns the member that requests the next page, and its value.
+        """
         tokens, page_params = PageTokens(*_LISTING), params
         while True:
             page = await self._typed_call(operation, page_params, shape)

@@ -47,7 +47,7 @@ class Failed(click.ClickException):
 
 
 class WrongUsage(click.ClickException):
-    """The error for a command that was called wrongly. It is shown as one sentence, without click's usage lines."""
+    """The error for wrong arguments of a command. It is shown as one sentence, without click's usage lines."""
 
     exit_code = 2
 

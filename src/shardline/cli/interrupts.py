@@ -21,7 +21,7 @@ _SIGNAL_EXIT_BASE: Final = 128  # shells report "ended by signal N" as exit code
 
 @final
 class Interrupts:
-    """The signals that were received and the stage that the next signal cancels."""
+    """The signals that were received, and the stage that the next signal cancels."""
 
     def __init__(self) -> None:
         self.first: int | None = None

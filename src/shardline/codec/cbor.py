@@ -92,7 +92,7 @@ def encode(value: object) -> bytes:
 
 
 def head(major: int, length: int) -> bytes:
-    """Return the shortest head of an item.
+    """Return the head of a CBOR item, in its shortest form.
 
     Args:
         major: the major type (``BYTES``, ``MAP``, ...).

@@ -111,7 +111,7 @@ def _text(fields: Mapping[str, object] | None, name: str) -> str:
 
 @final
 class _SecretMask:
-    """Replaces secrets in a text by stars, including secrets that are escaped as in URLs, HTML or program code."""
+    """Replaces secrets in a text with stars, even if they are escaped as in URLs, HTML or program code."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted((secret for secret in secrets if len(secret) >= _SECRET_MIN), key=len, reverse=True)

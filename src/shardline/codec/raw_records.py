@@ -238,7 +238,7 @@ def _from_lambda(event: Mapping[str, object], record: Mapping[str, object]) -> R
 
 
 def _from_firehose(record: Mapping[str, object], stream: str | None) -> Record:
-    """Convert a record of Firehose. A record without ``kinesisRecordMetadata`` was put into Firehose directly."""
+    """Convert a Firehose record. A record without ``kinesisRecordMetadata`` was put into Firehose directly."""
     metadata = _mapping(record, "kinesisRecordMetadata")
     sub_sequence = _count(metadata, "subsequenceNumber")
     return Record(
@@ -287,7 +287,7 @@ def _count(record: Mapping[str, object], name: str) -> int:
 
 
 def _arrival(record: Mapping[str, object], name: str, *, per_second: int = 1) -> float | None:
-    """Return a time in seconds since 1970. A number counts units of 1/``per_second`` seconds."""
+    """Return a time in seconds since 1970. ``per_second`` is the number of the value's units in a second."""
     value = record.get(name)
     if isinstance(value, datetime):
         if value.tzinfo is None:

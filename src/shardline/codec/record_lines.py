@@ -107,7 +107,10 @@ def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> Plai
 
 
 def format_problem(line: bytes) -> str | None:
-    """Return why the format of a line cannot be read, or ``None`` if it can be read, or if the line is not a record."""
+    """Return why the format of a line cannot be read.
+
+    The result is ``None`` if it can be read, or if the line is not a record.
+    """
     if b'"buried_at"' not in line and b'"version"' not in line:
         return None  # without these members, there is no format to check, and no need to decode the line twice
     try:

@@ -160,7 +160,7 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_record_bytes(self) -> int:
-        """The size of the largest record (data and key) that the stream accepts; the default if it is unknown."""
+        """The size of the largest record (data and key) that the stream accepts, or the default if it is unknown."""
         return max(self.max_record_kib or 0, 0) * KIB or RECORD_DEFAULT_MAX_BYTES
 
 

@@ -53,7 +53,7 @@ class ShardFilter:
 @final
 @dataclass(frozen=True, slots=True)
 class ListShards:
-    """A request for one page of shards. The service demands that later pages be requested by the token alone."""
+    """A request for one page of shards. The service requires that later pages are requested by the token alone."""
 
     stream: StreamRef
     shard_filter: ShardFilter | None = None

@@ -36,7 +36,7 @@ _DIGITS: Final = frozenset("0123456789")
 
 
 def check_partition_key(key: object) -> str:
-    """Return ``key`` as a plain ``str`` if it is a valid partition key. Methods of a subclass of ``str`` are not used.
+    """Return ``key`` as a plain ``str`` if it is a valid partition key. A subclass of ``str`` is converted.
 
     Raises:
         UsageError: the key is not a string, is empty or longer than 256 characters, or cannot be encoded as UTF-8.

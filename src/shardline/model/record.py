@@ -171,7 +171,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
 
 @twin
 def make_structs(cls: type[_Struct], count: int, columns: tuple[list[Any] | tuple[Any], ...]) -> list[_Struct]:
-    """Return ``count`` structs, field by field: faster than a loop that makes one struct after the other.
+    """Make ``count`` structs from columns of values. This is faster than making the structs one by one.
 
     Args:
         cls: a struct with ``gc=False`` and without ``__post_init__``.
@@ -183,7 +183,7 @@ def make_structs(cls: type[_Struct], count: int, columns: tuple[list[Any] | tupl
 
 
 def hand_out(records: Sequence[Record[Any]], at: float) -> None:
-    """Store the time at which these records, which are in order, are handed out."""
+    """Store when these records are handed out. They must be in order."""
     place = 0
     while place < len(records):
         origin = records[place].origin

@@ -67,7 +67,7 @@ ANY_NUMBER: Final = NumberRange("", ":")  # in ASCII, ":" follows the digits
 
 
 def numbers_of_shard(starting_number: str) -> NumberRange:
-    """Return the sequence numbers of the shard that starts with this one, or ``ANY_NUMBER`` if its layout is not AWS's.
+    """Return the range of numbers of the shard that starts with this one, or ``ANY_NUMBER`` if the layout is not AWS's.
 
     All numbers of AWS's layout have the same length, so their order as text is their order as numbers.
     """

@@ -44,7 +44,7 @@ _OWN_SITE: Final = frozenset({"same-origin", "none"})  # none: the user typed th
 
 @final
 class Access:
-    """Judges the headers of requests.
+    """Decides by the headers of a request whether it may be served.
 
     ``allowed`` lists the names that ``Host`` may have besides addresses and ``localhost``. ``*.NAME`` allows every name
     under NAME.

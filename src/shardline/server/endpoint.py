@@ -125,7 +125,7 @@ class Pushes:
 
 @final
 class Endpoint:
-    """Makes the service answer HTTP requests.
+    """Answers HTTP requests with the responses of the service.
 
     ``on_handled`` is called after every request, before the reply is encoded. The storage persists the changes in this
     call.

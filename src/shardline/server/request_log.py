@@ -22,7 +22,7 @@ LIMIT: Final = 10_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A request that the server has received and the outcome."""
+    """A request that the server has received, and its outcome."""
 
     operation: str
     """The name of the operation, empty if Kinesis has no such operation."""

@@ -270,7 +270,7 @@ class RunningServer:
         await self._bind()
 
     async def _bind(self) -> None:
-        """Listen, at the previous address if there was one."""
+        """Listen, and keep the previous address if there was one."""
         assert self.http is not None, "put together"
         if self.http.is_serving:  # an outage that was cancelled before it began
             return

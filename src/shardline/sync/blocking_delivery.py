@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 @final
 class NetworkThread(threading.Thread):
-    """The thread that runs a producer's or a consumer's event loop, and the callbacks."""
+    """The thread that runs the event loop and the callbacks of a producer or consumer."""
 
 
 def refuse_to_wait_in_callback(action: str) -> None:

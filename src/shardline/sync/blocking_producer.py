@@ -62,7 +62,7 @@ _LOCK_TIMEOUT: Final = 0.1  # seconds; a put holds the lock for microseconds
 
 @final
 class _LockForCallbacks:
-    """The putters' lock, for a callback in the network thread: acquiring it times out soon."""
+    """The putters' lock for callbacks in the network thread, which wait only briefly for it."""
 
     __slots__ = ("_lock",)
 

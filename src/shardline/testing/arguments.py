@@ -52,7 +52,7 @@ def check_access(allow_host: object, host: str, token: object) -> Access:
 
 
 def _as_list(given: object) -> list[object]:
-    """Return a list of the given value or values. ``None`` gives an empty list."""
+    """Return one or several values as a list, and ``None`` as an empty list."""
     if given is None:
         return []
     has_several = isinstance(given, Iterable) and not isinstance(given, str)
@@ -82,7 +82,7 @@ def check_stream(stream: object) -> str:
 
 
 def check_streams(streams: object) -> list[str]:
-    """Return the names of the given streams: none, one or several."""
+    """Return the names of the given streams, as a list that may be empty."""
     return [check_stream(name) for name in _as_list(streams)]
 
 

@@ -82,7 +82,7 @@ def _check(actual: object, expected: object, about: object) -> None:
 
 
 def _row(answer: LeaseAnswer, about: object) -> Lease:
-    """Return the row of an answer to an operation that must be accepted."""
+    """Check that an operation was accepted, and return the row in the answer."""
     if isinstance(answer, Lease):
         return answer
     raise AssertionError(f"{about}: the store says {answer!r}, and must accept the operation")
@@ -380,7 +380,7 @@ class LeaseStoreContract:
         anyio_backend_name: str,
         anyio_backend_options: dict[str, Any],
     ) -> None:
-        """An application may run a blocking consumer beside an async one."""
+        """An application may run a blocking and an async consumer at the same time."""
         first = make_store(lease_group, "orders")
         _check(await first.open(), None, "opening")
         await _create(first, Lease(_SHARD))

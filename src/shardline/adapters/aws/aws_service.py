@@ -92,7 +92,7 @@ class AwsService:
 
 
 def find_service(name: str, settings: AwsSettings) -> AwsService:
-    """Look up the settings that the caller left out in the AWS configuration. Blocks.
+    """Take the settings that the caller left out from the AWS configuration. Blocks.
 
     Raises:
         UsageError: the settings are incomplete or invalid.

@@ -162,7 +162,7 @@ def decode_row(row: bytes) -> Lease:
 
 
 def decode_rows(rows: Iterable[bytes], known: Mapping[bytes, Lease]) -> dict[bytes, Lease]:
-    """Return the leases of rows, by row.
+    """Return a mapping from each row to its lease.
 
     Rows that are ``known`` from the last listing are not decoded again, because most rows do not change in between.
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Swap(NamedTuple):
-    """Replace a row if it is as expected, or only read it."""
+    """A request to replace a row if it is still as expected, or only to read it."""
 
     shard_id: str
     expected: bytes

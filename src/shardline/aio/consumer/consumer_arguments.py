@@ -112,7 +112,7 @@ def check_filter(record_filter: Callable[[Record[bytes]], object] | None) -> Cal
 
 
 def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | None]:
-    """Return the bounds of a run: whether it ends at the latest record, and after how many seconds without records."""
+    """Return the bounds of a run: whether it ends at the newest record, and how many idle seconds end it."""
     if until not in (None, "latest"):
         raise UsageError(f"until must be 'latest' or None, not {until!r}")
     return until is not None, check_timeout("idle_timeout", idle_timeout)

@@ -75,7 +75,7 @@ Message: TypeAlias = Callable[[Instant], object]
 
 @final
 class ConsumerDriver:
-    """Drives one coordinator and the hand-out and runs the readers."""
+    """Drives one coordinator and the hand-out, and runs the readers."""
 
     def __init__(
         self,
@@ -536,7 +536,7 @@ class ConsumerDriver:
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer with the re-created stream. Return its new ARN, or ``None`` to do without it.
+        """Register the consumer with the re-created stream. Return its new ARN, or ``None`` if there is none to use.
 
         The readers of all shards ask for this. Only the first reader registers the consumer.
         """

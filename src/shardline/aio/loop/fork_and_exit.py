@@ -51,9 +51,7 @@ _consumers: Final[WeakSet[Forkable]] = WeakSet()
 
 
 def weakly(producer: Watched) -> Callable[[str], None]:
-    """Return a function that calls ``producer.refuse_after_end`` but does not keep the producer alive, for the end of
-    the host.
-    """
+    """Return a function that calls ``producer.refuse_after_end``, but does not keep the producer alive."""
     reference = ref(producer)
 
     def refuse(reason: str) -> None:

@@ -218,9 +218,9 @@ def has_ended(task: object) -> bool:
 
 
 def has_ended_well(task: object) -> bool:
-    """Return whether the task counts as successful: it has returned.
+    """Return whether the task has ended successfully.
 
-    On trio, so does a failed task, because its exception ends the block around it.
+    On trio, a failed task also counts as successful, because its exception ends the block around it.
     """
     if isinstance(task, asyncio.Task):
         ended = cast("asyncio.Task[object]", task)

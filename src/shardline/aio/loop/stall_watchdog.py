@@ -40,7 +40,7 @@ class StallWatchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to stop. Do not wait until it has."""
+        """Ask the thread to stop, without waiting for it."""
         self._stopped.set()
 
     def expect(self, at: float) -> None:

@@ -63,7 +63,10 @@ class ProducerArguments(ConnectionArguments, total=False):
 
 
 class ProducerFacade(ABC, Generic[_Q]):
-    """The base class. Takes the arguments of ``Producer``, and ``room``, which creates the queue of waiters."""
+    """The base class of both producers.
+
+    Takes the arguments of ``Producer``, and ``room``, which creates the queue of waiters.
+    """
 
     _is_started: bool = False  # a class attribute, because __del__ also runs if __init__ raised
     _closed: bool = False

@@ -175,7 +175,7 @@ def quick_client(invocation: Invocation) -> "Client":
 
 
 def typed(context: click.Context, name: str) -> str | None:
-    """Return the value of an argument or option that is on the line already, or of its environment variable.
+    """Return the value of an argument or option, from the line typed so far or from its environment variable.
 
     While the last option lacks its value, click has parsed the options before that one, but has left the arguments in
     ``context.args``.

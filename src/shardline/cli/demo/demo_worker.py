@@ -50,7 +50,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class Handled(NamedTuple):
-    """An order that a worker has handled and its place in the stream."""
+    """An order that a worker has handled, with its place in the stream."""
 
     name: str
     customer: str

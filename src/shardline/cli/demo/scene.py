@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @final
 class Flow:
-    """A count that only grows and the rate at which it grows."""
+    """A count that only grows, with the rate of its growth."""
 
     def __init__(self) -> None:
         self.total = 0

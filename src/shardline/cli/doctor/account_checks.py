@@ -51,7 +51,7 @@ _LIMITS: Final = (
 @final
 @dataclass
 class AccountDiagnosis(CheckRun):
-    """Checks the connection to Kinesis and the account once and collects the findings."""
+    """Checks the connection to Kinesis and the account once, and collects the findings."""
 
     async def run(self) -> list[Finding]:
         """Run all checks and return the findings."""
@@ -70,7 +70,7 @@ class AccountDiagnosis(CheckRun):
         return self.findings
 
     async def _check_network(self, url: str, session: BotocoreSession) -> bool:
-        """Check DNS, TCP and TLS; return whether none of them failed."""
+        """Check DNS, TCP and TLS, and return whether all of them passed."""
         try:
             context = await anyio.to_thread.run_sync(_tls_settings, url, session)
         except UsageError as error:

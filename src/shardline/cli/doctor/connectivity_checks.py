@@ -43,7 +43,7 @@ _SOURCES: Final = {
 
 @final
 class ConnectionSettings(NamedTuple):
-    """The region and the endpoint of the settings; ``None`` if the settings do not give them."""
+    """The configured region and endpoint, each ``None`` if it is not configured."""
 
     region: str | None
     endpoint_url: str | None

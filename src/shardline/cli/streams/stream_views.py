@@ -85,7 +85,7 @@ def _shard_json(shard: Shard, children: list[str]) -> dict[str, Any]:
 
 
 def print_stream(view: StreamView, *, only_open: bool) -> None:
-    """Print the facts about a stream and its shards as a tree. With ``only_open``, list only the open shards."""
+    """Print the facts about a stream, and its shards as a tree. With ``only_open``, list only the open shards."""
     summary = view.summary
     opened = [shard for shard in view.shards if shard.is_open]
     closed_count = len(view.shards) - len(opened)

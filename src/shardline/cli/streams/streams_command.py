@@ -376,7 +376,7 @@ def shown_path(current: int, steps: list[int]) -> str:
 
 
 async def _change_shards(invocation: Invocation, stream: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Split a shard or merge two and return the change as a JSON object."""
+    """Split a shard or merge two, and return the change as a JSON object."""
     verb = "split" if settings["split"] else "merge"
     async with invocation.client() as client:
         shards = await with_retries(lambda: client.list_shards(stream))

@@ -95,7 +95,7 @@ class StreamReplaced(NamedTuple):
 
 @final
 class ConsumerFailed(NamedTuple):
-    """The consumer cannot go on, and retrying will not help: access was denied, or there is no such stream."""
+    """The consumer cannot continue, and retrying will not help: access was denied, or there is no such stream."""
 
     operation: str
     failure: Failure

@@ -125,7 +125,7 @@ class WorkCounts:
         self._rates: tuple[Rate, Rate, Rate] | None = None  # records read, bytes read, records handled
 
     def observe(self, now: Instant) -> None:
-        """Also emit the events that only sinks need: about each page, and about the lag (``take_measure_due``)."""
+        """From now on, emit the events that only sinks need: about pages and about the lag (``take_measure_due``)."""
         self._reads.is_observed = True
         self.measure_at = now + MEASURE_INTERVAL
 
@@ -169,7 +169,7 @@ class WorkCounts:
             cursor.counted, cursor.counted_at = done, now
 
     def count_progress(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
-        """Count the handled part of a page that takes long."""
+        """Count the part of a page that is handled, while the rest takes long."""
         if now >= cursor.counted_at + _COUNT_INTERVAL:
             self.count_handled(shard_id, cursor, cursor.done, now)
 

@@ -98,7 +98,7 @@ class PendingWrites:
         self.check()
 
     def check(self, *, is_ending: bool = False) -> None:
-        """End the requests whose writes are confirmed, or cannot be written any more.
+        """End the requests whose writes are confirmed or have become impossible.
 
         ``is_ending`` means that the host is ending, so that no more answers will come from the store.
         """

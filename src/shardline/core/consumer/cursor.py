@@ -145,8 +145,10 @@ class Cursor:
         self.end = min(self.end, self.place)
 
     def handling_state(self, *, is_manual: bool) -> HandlingState:
-        """Return which records user code has and how many records wait. With manual acknowledgements, the coordinator's
-        tracker counts the reported records, so the oldest record in the result is the first unreported one.
+        """Return which records user code has, and how many records wait.
+
+        With manual acknowledgements, the coordinator's tracker counts the reported records, so the oldest record in the
+        result is the first unreported one.
         """
         place, done = self.place, self.done
         # A thread may have taken one record after the host lowered ``end``. That record also counts as in hand.

@@ -189,7 +189,7 @@ class Discovery:
             self._events.append(ConsumerFailed(operation, failure))
 
     def handle_missing(self, now: Instant) -> None:
-        """Wait for a missing stream: begin a complete new round later."""
+        """Wait for a missing stream: list the shards and read the summary again later."""
         self._in_flight = False
         self._token = None
         self._steps = []

@@ -153,8 +153,9 @@ def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
 
 
 def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
-    """Return the children that need a row. If a descendant of a child has a row, the child was finished, and the
-    child's row was deleted.
+    """Return the children that need a row.
+
+    A child with a descendant that has a row needs none: the child is finished, and its row was deleted.
     """
     return {child for child in graph.children(shard_id) if _is_new(graph, child, rows)}
 

@@ -62,7 +62,7 @@ def check_processes(
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Check the handler and the policy and return the policy. If there is a target for dead letters, the policy uses
+    """Check the handler and the policy, and return the policy. If there is a target for dead letters, the policy uses
     it.
     """
     if not callable(handler):

@@ -60,8 +60,10 @@ HeldEvent: TypeAlias = (
 
 @final
 class HeldOperation(NamedTuple):
-    """An operation and its holding. The shard id alone is not enough, because the lease may be lost and gained again
-    before the response arrives.
+    """An operation and its holding.
+
+    The shard id alone would not identify the holding: the lease may be lost and gained again before the response
+    arrives.
     """
 
     operation: HoldingOperation
@@ -79,7 +81,7 @@ class DeadlineHeap:
         self._heap: list[tuple[Instant, str]] = []
 
     def schedule(self, shard_id: str, at: Instant) -> None:
-        """Set or move the shard's deadline. NEVER cancels the deadline."""
+        """Set or move the shard's deadline. The time NEVER cancels it."""
         if at == NEVER:
             self._at.pop(shard_id, None)
         elif self._at.get(shard_id) != at:
@@ -147,7 +149,7 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def is_full(self, shard_id: str) -> bool:
-        """Return whether no more records of the shard are handed out, because too many are unacknowledged.
+        """Return whether the shard has too many unacknowledged records for more to be handed out.
 
         Records that the user gave back are handed out again in any case, because otherwise the user could not
         acknowledge them.
@@ -358,8 +360,8 @@ class HeldLeases:
         return written if listed in {None, written} else None
 
     def _settle_current(self, holding: Holding, now: Instant) -> None:
-        """Update the shard after its operation was answered. The lease may have been lost and gained again
-        meanwhile.
+        """Update the shard after its operation was answered. In the meantime, the lease may have been lost and gained
+        again.
         """
         self._settle(self.holdings.get(holding.shard_id, holding), now)
 
@@ -400,7 +402,7 @@ class HeldLeases:
             self._events.append(LeaseReleased(shard_id, holding.phase is Phase.FINISHED))
 
     def _touch(self, holding: Holding) -> bool:
-        """Schedule the commit of an acknowledgement, unless a commit is scheduled already, as it nearly always is."""
+        """Schedule the commit of an acknowledgement. Nearly always, a commit is scheduled already."""
         # This is the hot path: one call per record. Once a commit is scheduled, an acknowledgement does not change its
         # time, unless the shard has ended and this was the last record.
         if not holding.is_arranged or holding.tracker.has_ended:

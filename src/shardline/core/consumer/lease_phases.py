@@ -45,7 +45,7 @@ _RENEWALS: Final = 3  # the number of renewals per lease duration, so that two r
 
 @final
 class Phase(Enum):
-    """The phases of a held lease, from taking it to giving it up."""
+    """The phases of a held lease, from holding it to giving it up."""
 
     __hash__ = object.__hash__  # members are unique, and the hash of an Enum is a slow Python function
 
@@ -80,7 +80,7 @@ class WrittenCheckpoint(NamedTuple):
 
 @final
 class Holding:
-    """A lease that this worker holds, and the decision about its next operation."""
+    """A lease that this worker holds. Decides which operation comes next for it."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Holding:
         self.tracker.seek(checkpoint)
 
     def reopen(self, grant: Grant, tracker: CheckpointTracker) -> None:
-        """Continue at the position that the user sought, under a new grant for the same lease."""
+        """Continue at the position that the user passed to ``seek``, under a new grant for the same lease."""
         self.grant, self.tracker = grant, tracker
 
     def allow_end(self, children: frozenset[str]) -> None:

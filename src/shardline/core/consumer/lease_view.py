@@ -97,11 +97,11 @@ class LeaseView:
         return not row.checkpoint.is_finished and (row.holder is None or self.is_expired(row.shard_id, now))
 
     def available_for(self, shard_id: str, now: Instant) -> float:
-        """Return for how long the lease has been available, as far as the scans show."""
+        """Return how long the lease has been available, as far as the scans show."""
         return now - self._available_since.get(shard_id, now)
 
     def age(self, shard_id: str, now: Instant) -> float:
-        """Return for how long the row's counter has not changed."""
+        """Return how long the row's counter has not changed."""
         return now - self._changed_at[shard_id]
 
     # ---- internal

@@ -150,8 +150,9 @@ class Lifecycle:
             self._stages[shard] = _Stage.ASSIGNED
 
     def move(self, older: HeldShard, newer: HeldShard) -> None:
-        """Let ``newer`` take the place of ``older`` after a seek. The lease is the same, so no callback is made for it,
-        and a call in progress counts for the newer one.
+        """Let ``newer`` take the place of ``older`` after a seek.
+
+        The lease is the same, so no callback is called, and a call in progress counts for ``newer``.
         """
         stage = self._stages.pop(older, None)
         if stage is not None:
@@ -169,7 +170,7 @@ class Lifecycle:
         return False
 
     def release(self, shard: HeldShard, reason: Reason) -> bool:
-        """Called to release the lease, when user code has no records. Return whether it may be released now.
+        """Called when user code has no records, to release the lease. Return whether it may be released now.
 
         If not, the lease may be released after the last callback has ended (``handle_called``).
         """

@@ -62,7 +62,10 @@ class PrefetchBudget:
             self.total_bytes += size_bytes
 
     def release(self, key: ShardKey, size_bytes: int) -> None:
-        """Release the bytes of records that are done. This has no effect if the shard was forgotten meanwhile."""
+        """Release the bytes of records that are done.
+
+        This has no effect if the shard has been forgotten in the meantime.
+        """
         held = self.held_bytes(key)
         # A page may be released after ``forget``, if the user finishes records of a lease that was lost.
         size_bytes = min(size_bytes, held)

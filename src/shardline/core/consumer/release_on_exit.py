@@ -34,7 +34,7 @@ ExitOperation: TypeAlias = CancelHandOver | FinishHandOver | ReleaseLease
 
 @final
 class ReleaseOnExit:
-    """Gives back, on exit, the leases that a worker asked for and does not hold."""
+    """When a worker exits, gives back the leases that it asked for but does not hold."""
 
     def __init__(self, me: Incarnation) -> None:
         self._incarnation: Incarnation = me

@@ -18,7 +18,7 @@ ROWS_PER_INTERVAL: Final = 250
 
 @final
 class ScanPace:
-    """The time between two scans. ``longest`` is the maximum time, or 0 if the time must not grow."""
+    """The time between two scans. It grows up to ``longest``, or not at all if ``longest`` is 0."""
 
     def __init__(self, shortest: float, *, longest: float) -> None:
         self._shortest: float = shortest

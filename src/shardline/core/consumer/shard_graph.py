@@ -161,7 +161,7 @@ class ShardGraph:
         return shard_id in self._missed_since or self.is_placed(shard_id)
 
     def is_trimmed(self, shard_id: str) -> bool:
-        """Return whether a shard that has a row was removed from the stream, because its retention period is over."""
+        """Return whether a shard that has a row was removed from the stream after its retention period."""
         return shard_id in self._trimmed
 
     @property

@@ -35,7 +35,7 @@ class Waiting(Protocol):
 
 
 class Taker(ABC):
-    """An iteration, a handler's task, or a run, which takes shards for its handlers.
+    """The mailbox of an iteration, of a handler's task, or of a run, which takes shards for its handlers.
 
     User code asks like this::
 

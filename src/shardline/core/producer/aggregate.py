@@ -259,7 +259,7 @@ class Aggregate:
         self.entry_count = 1
 
     def expires_at(self) -> Instant:
-        """Return when the first of the records expires, taking the records' own TTLs into account."""
+        """Return when the first record expires. The records' own TTLs count."""
         if self._expires_at is not None:
             return self._expires_at
         first = min([record.expires_at + record.extra_ttl for record in self.records])
@@ -293,7 +293,7 @@ class Aggregate:
         return len(self.records) > 1
 
     def _outer_keys(self) -> tuple[str | None, str | None]:
-        """Return the key and the explicit hash key of the entry: those of the first record."""
+        """Return the key and the explicit hash key of the entry. The first record provides both."""
         first = self.records[0]
         if first.key is None:
             return self.address.key, self.address.explicit_hash_key

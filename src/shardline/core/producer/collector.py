@@ -166,7 +166,7 @@ class Collector:
         )
 
     def _wake(self, now: Instant) -> None:
-        """Make the lanes ready that were set aside until ``now``. Start draining if one of their aggregates is due."""
+        """Make ready the lanes that were set aside until ``now``. Start draining if one of their aggregates is due."""
         for lane in [lane for lane, at in self._aside.items() if at <= now]:
             self.note_returned(lane, now)
 

@@ -150,7 +150,7 @@ class Intake:
         return self.pass_mark([record])
 
     def put_many(self, records: list[BufferedRecord], size: int) -> Put:
-        """Accept all records or no record. After FULL, put the records one by one.
+        """Accept all records or none. After FULL, put the records one by one.
 
         Args:
             records: the records.

@@ -224,7 +224,7 @@ class Isolation:
         return taken
 
     def recall(self, lanes: set[Lane]) -> list[Shipment]:
-        """Take the waiting shipments of these lanes, in their order."""
+        """Take the waiting shipments of these lanes, in order."""
         found = [shipment for shipment in self.shipments() if shipment.lane in lanes]
         self.filter_waiting(lambda shipment, _family: None if shipment.lane in lanes else shipment)
         return sorted(found, key=lambda shipment: shipment.aggregate.order)

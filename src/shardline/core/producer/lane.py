@@ -198,7 +198,7 @@ class Lane:
         return taken
 
     def add_all(self, records: list[BufferedRecord]) -> int:
-        """Add records in their order. Return how many aggregates were sealed."""
+        """Add records in order. Return how many aggregates were sealed."""
         if self._packing is None:
             return self._fill(_ALL, records)
         by_key: dict[tuple[str | None, str | None], list[BufferedRecord]] = {}
@@ -246,7 +246,7 @@ class Lane:
         return 1
 
     def _fits_with_others(self, record: BufferedRecord) -> bool:
-        """Return whether a record is small enough that a new aggregate is opened for it.
+        """Return whether a record is small enough to open a new aggregate for it.
 
         A larger record is queued alone.
         """
@@ -453,13 +453,13 @@ class Lane:
         self.released &= bool(queue)
 
     def note_settled(self, count: int = 1) -> None:
-        """Subtract settled aggregates from those in flight. A negative count adds the parts of an aggregate that was
-        cut.
+        """Subtract settled aggregates from those in flight. If an aggregate was cut, the count is negative and adds its
+        parts.
         """
         self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
-        """Queue the records that waited for one of these records, if it was delivered or has failed (P9)."""
+        """Queue the records that waited for one of these, if that one was delivered or has failed (P9)."""
         if self._keys.has_heads:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
@@ -569,7 +569,7 @@ class Lane:
 
 @final
 class Shipment(NamedTuple):
-    """An aggregate that was taken out of its lane to be sent, and the lane."""
+    """An aggregate that was taken out of its lane to be sent, together with the lane."""
 
     aggregate: Aggregate
     lane: Lane

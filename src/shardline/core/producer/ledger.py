@@ -148,7 +148,7 @@ class Ledger:
         self.retries_by_code[code] = self.retries_by_code.get(code, 0) + records
 
     def fail(self, records: list[BufferedRecord], code: str, message: str, last: Attempt | None = None) -> None:
-        """Settle records as failed. ``last``, if it is given, is appended to their attempts."""
+        """Settle records as failed. If ``last`` is given, append it to their attempts."""
         if not records:
             return
         for record in records:

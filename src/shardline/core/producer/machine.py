@@ -55,7 +55,7 @@ SLICE_RECORDS: Final = 1_024  # the number of records that one poll sorts; this 
 
 @final
 class ProducerMachine:
-    """All decisions of a producer, without I/O."""
+    """Makes all decisions of a producer, without I/O."""
 
     def __init__(self, stream: StreamRef, config: ProducerConfig, rng: Chance, now: Instant) -> None:
         self._stream = stream
@@ -104,7 +104,9 @@ class ProducerMachine:
     # ---- commands
 
     def observe(self, now: Instant) -> None:
-        """Also emit the events that only sinks need: ``RecordsDelivered``, and ``ProducerMeasured`` every 5 seconds."""
+        """From now on, emit the events that only sinks need: ``RecordsDelivered``, and ``ProducerMeasured`` every 5
+        seconds.
+        """
         self.ledger.observe()
         self._measure_at = now + MEASURE_INTERVAL
 
@@ -397,7 +399,7 @@ class ProducerMachine:
             self._collector.note_returned(catch_all, now)
 
     def _release_due(self, now: Instant) -> None:
-        """Seal and send all records, if a record is due. Otherwise correct the deadline, which was too early."""
+        """If a record is due, seal and send all records. Otherwise correct the deadline, which was too early."""
         first_due_at = min((lane.due_at() for lane in self._router.all_lanes()), default=NEVER)
         is_due = self._due_at == -NEVER or first_due_at <= now
         self._due_at = NEVER if is_due else first_due_at

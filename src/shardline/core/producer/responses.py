@@ -408,7 +408,7 @@ class ResponseHandler:
 
 
 def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
-    """Return whether no record of a part has to be sent again, other than by taking the part apart further."""
+    """Return whether no record of a part has to be sent again, except to take the part apart further."""
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]

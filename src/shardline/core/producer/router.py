@@ -51,13 +51,13 @@ class LaneTable(Protocol):
     def sort(
         self, records: list[BufferedRecord], /
     ) -> tuple[list[tuple[int, list[BufferedRecord]]], list[BufferedRecord]]:
-        """Group records by the numbers of their lanes, and return those without a key apart."""
+        """Group records by the numbers of their lanes. Keyless records are returned separately."""
         ...
 
 
 @twin
 def make_lane_table(endings: tuple[bytes, ...], /) -> LaneTable | None:  # noqa: ARG001 - the compiled form needs it
-    """Return the compiled table of the lanes that end at these hash keys. ``None`` in the pure form."""
+    """Return the compiled table of the lanes that end at these hash keys, or ``None`` in the pure form."""
     return None
 
 

@@ -149,7 +149,7 @@ class ShardMap:
         self._foreign_numbers.append((shard_id, numbers))
 
     def reset(self, now: Instant) -> None:
-        """Drop the map, because the stream may have been re-created, so that the same shard ids have other ranges."""
+        """Drop the map. The stream may have been re-created, and the same shard ids may have other ranges."""
         self.answered = False
         self._next_token = None
         self._wanted_at = now

@@ -5,7 +5,7 @@ everything else: the action, the consequences for the lane, and the words in the
 
 Invariants:
 
-- P4: an aggregate that landed in another shard than predicted is delivered only if every record in it belongs to that
+- P4: an aggregate that did not land in the predicted shard is delivered only if every record in it belongs to that
   shard's range. A record that was sent alone is delivered wherever it landed.
 - P5: after a fatal failure (see ``core/failures.py``), the records fail at once. After any other failure, they are
   sent again later.
@@ -24,7 +24,7 @@ WRONG_SHARD: Final = "WrongShard"
 
 @final
 class Action(Enum):
-    """The action for the records of an entry."""
+    """What happens to the records of an entry."""
 
     DELIVER = "delivered"
     RESEND = "sent again unchanged, after a pause"
@@ -116,7 +116,7 @@ def judge_landing(predicted: str | None, shard_id: str, *, alone: bool) -> Rule 
 
 
 def judge_range(digests: list[bytes], landed_in: HashRange | None) -> Rule:
-    """Return the rule for an aggregate that landed in another shard than predicted (P4)."""
+    """Return the rule for an aggregate that did not land in the predicted shard (P4)."""
     if landed_in is None:
         return Rules.STORED_UNKNOWN
     start, end = landed_in.start.to_bytes(16, "big"), landed_in.end.to_bytes(16, "big")

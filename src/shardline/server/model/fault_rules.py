@@ -139,7 +139,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return shard_id_of(self.shard) if isinstance(self.shard, int) else self.shard
 
     def problem(self) -> str | None:
-        """Return why the keys, each of which is valid by itself, do not fit together, or ``None`` if they do."""
+        """Return why the keys contradict each other, or ``None`` if they do not. Each key is valid on its own."""
         return None
 
     @classmethod

@@ -277,7 +277,7 @@ class Faults:
         return self._make(kinds.FailEntries, filters, k=k, share=share, code=code, message=message)
 
     def error(self, code: str, message: str = "", *, status: int | None = None, **filters: Unpack[Filters]) -> Fault:
-        """Answer requests with an error of any type."""
+        """Answer requests with an error of any type, and do not carry them out."""
         return self._make(kinds.Error, filters, code=code, message=message, status=status)
 
     def expired_iterator(self, **filters: Unpack[Filters]) -> Fault:
@@ -305,7 +305,7 @@ class Faults:
         return self._make(kinds.Latency, filters, seconds=seconds, where=where)
 
     def reset(self, where: Literal["before", "after", "inside"] = "before", **filters: Unpack[Filters]) -> Fault:
-        """Reset connections before a request is carried out, after it (the answer is lost), or inside the answer."""
+        """Reset connections before or after a request is carried out, or in the middle of the answer."""
         return self._make(kinds.Reset, filters, where=where)
 
     def truncate(self, *, at: int | None = None, share: float | None = None, **filters: Unpack[Filters]) -> Fault:

@@ -177,7 +177,7 @@ def update_shard_count(state: ServiceState, request: inputs.UpdateShardCount) ->
 
 
 def _count_for_the_day(state: ServiceState, calls: list[float], limit: int | None, operation: str) -> None:
-    """Add a call to the calls of the last 24 hours. Refuse it if that exceeds the limit."""
+    """Count a call against the limit for 24 hours, and refuse it if it exceeds the limit."""
     calls[:] = [when for when in calls if when > state.now - _DAY]
     if limit is not None and len(calls) >= limit:
         raise limit_exceeded(f"{operation} was called {limit} times within 24 hours, which is the limit.")

@@ -207,7 +207,7 @@ class ServiceState:
             resource.status = "ACTIVE"
 
     def make_distinct(self, stream: ServerStream) -> None:
-        """Give a new stream a second of creation and starting numbers that no earlier stream of its name had."""
+        """Give a new stream a creation time and starting numbers that no earlier stream of the same name had."""
         deleted = self._deleted.pop(stream.name, None)
         if deleted is not None:
             stream.creation_second = max(stream.creation_second, deleted.creation_second + 1)
