@@ -38,7 +38,7 @@ LaneRecords = tuple[Lane, list[BufferedRecord]]
 
 @final
 class _Cache(IntEnum):
-    """What the cache does with a key that it does not contain."""
+    """How the cache treats a key that it does not contain."""
 
     LEFT_ALONE = 0  # nothing happens: the cache is full, or is kept empty because it saves no time
     FILLING = 1  # the key is added
