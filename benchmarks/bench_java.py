@@ -357,8 +357,8 @@ def costs_table(label: str, clients: dict[str, dict[str, float]]) -> Iterator[st
 def latency_table(figures: dict[str, object]) -> Iterator[str]:
     yield "## Latency\n"
     yield f"The clients put 1,000 records of 100 B per second for {figures['latency_seconds']} seconds, and the sink"
-    yield f"answers in {DELAY * 1e3:.0f} ms. Latencies are in milliseconds, from the time when a record was due until its"
-    yield "result arrived:\n"
+    yield f"answers in {DELAY * 1e3:.0f} ms. Latencies are in milliseconds, from the time when a record was due until"
+    yield "its result arrived:\n"
     yield f"| client | {' | '.join(SHARES)} |"
     yield f"|---|{'--:|' * len(SHARES)}"
     for name, found in figures["latency"].items():

@@ -536,7 +536,7 @@ class ConsumerDriver:
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer with the re-created stream. Return its new ARN, or ``None`` if fan-out cannot be used.
+        """Register the consumer again after the stream was re-created. Return its ARN, or ``None`` without one.
 
         The readers of all shards ask for this. Only the first reader registers the consumer.
         """
