@@ -57,24 +57,26 @@ def test_a_record_in_a_trace_is_delivered_without_it_and_one_with_headers_of_its
     assert stream.intake.buffered_bytes == 0
 
 
+@pytest.mark.parametrize("refusal", [("InternalFailure", 500), ("ValidationException", 400)])
 @pytest.mark.parametrize("is_distrusted", [True, False])
 @pytest.mark.parametrize("told", FORBIDDEN.values(), ids=FORBIDDEN)
-def test_a_record_in_a_trace_that_is_refused_in_flight_is_sent_again_without_it(told, is_distrusted):
+def test_a_record_in_a_trace_that_is_refused_in_flight_is_sent_again_without_it(told, is_distrusted, refusal):
     stream = TracedStream(linger=0.1, latency=0.3)
     stream.run(1.0)
     if is_distrusted:
         for lane in stream.machine._router.lanes:
             stream.machine._retries.distrust(lane, stream.now, stream.now)
-    stream.fail = whole_request("InternalFailure", 500, 1)
+    stream.fail = whole_request(*refusal, 1)
     for number in range(4):
         stream.put_with(OptionalTags, b"%d" % number, number)
+        stream.put_with(bytes, b"9", number)
     stream.flush()
     assert len(stream.requests) == 1
     first = len(stream.sent_headers())
     stream.latency = 0.0
     stream.forbid_headers(told)
     stream.run(3.0)
-    assert stream.delivered() == [True] * 4
+    assert stream.delivered() == [True, False] * 4
     assert first > 0
     assert len(stream.sent_headers()) == first
     assert stream.intake.buffered_bytes == 0

@@ -197,13 +197,17 @@ class Books:
     def see_step(self, taker):
         """Check that each failure is reported once. The report of a handler's failure may wait for its dead letter."""
         self.see_told(self.handled.pop(taker, ()))
-        failed_shard = self.failed_shards.pop(taker, None)
-        if taker.is_pooled and failed_shard is not None and failed_shard.is_stopping:
-            # The failed record was given back before its dead letter, and the task goes on with another shard.
+        if self._has_given_back(taker):
             self.untold[taker].clear()
+        self.failed_shards.pop(taker, None)
         untold, step = len(self.untold.setdefault(taker, [])), taker.step
         most = 1 if step is None or isinstance(step, WriteDeadLetter | Stop) else 0
         assert isinstance(step, WriteDeadLetter) <= untold <= most, f"{untold} failures are not reported: {step}"
+
+    def _has_given_back(self, taker):
+        """Whether the failed record was given back before its dead letter, so that the task goes on with another shard."""
+        failed_shard = self.failed_shards.get(taker)
+        return taker.is_pooled and failed_shard is not None and failed_shard.is_stopping
 
     def see_outcome(self, taker):
         """Note the end of a step whose outcome has not reached the host yet."""
@@ -249,9 +253,11 @@ class Books:
             self.reached.add("a stuck handler went on, or lost its shard")
         else:
             first = (event.sequence_number, event.sub_sequence)
-            failing = [untold for untold in self.untold.values() if first in untold]
+            failing = [taker for taker, untold in self.untold.items() if first in untold]
             assert failing, "a failure is reported twice"
-            failing[-1].remove(first)
+            # A task that waits since its failed record was given back has no step yet at which it would be forgotten.
+            failing.sort(key=self._has_given_back, reverse=True)
+            self.untold[failing[-1]].remove(first)
 
     def look(self):
         """Check the stuck handlers, after the host has polled."""

@@ -318,13 +318,14 @@ class Watch:
         if is_safe and any(behind > seconds for _, seconds in service.retentions):
             self.reached.add("retention raised under a reader that lags: nothing was lost")
 
-    def see_trimmed(self, shard_id):
+    def see_trimmed(self, shard_id, *, is_closing):
         """Check that a loss is reported only if retention has passed the place of a reader: before its next page came,
         or between that page and the summary that shows the loss.
         """
         service, is_possible = self.world.service, False
-        # A worker that may not read summaries any more goes by the last retention that it knows, even if it was raised.
-        is_denied = "denied" in self.world.fleet.summary_faults
+        # A worker that closes, or that may not read summaries any more, goes by the last retention that it knows, even if
+        # it was raised.
+        is_denied = is_closing or "denied" in self.world.fleet.summary_faults
         for unread_since, came_at in self.places.get(shard_id, ()):
             known = [seconds for until, seconds in service.retentions if until >= came_at or is_denied]
             shortest = min([service.retention, *known])

@@ -405,7 +405,7 @@ class Worker(Process, CoordinatorShell):
                 if was_emptied:
                     reached.add("the store came back empty: told")
             case told.RecordsTrimmed(shard_id):
-                self.world.watch.see_trimmed(shard_id)
+                self.world.watch.see_trimmed(shard_id, is_closing=self.is_closing)
             case told.ShardTrimmed(shard_id):
                 self.world.service.advance(self.world.time)
                 known = self.world.truth.shards.get(shard_id)

@@ -13,8 +13,8 @@ Invariants:
   and the raise cannot be detected.)
 - Nothing else is reported. If a page begins with a record older than the retention, retention has not reached the
   reader's position. The same holds if the position itself is younger than the retention. In two cases, the watch cannot
-  know, and reports the gap: retention reached into a gap that may have contained no records, or the retention may have
-  been raised after the worker lost the permission to read summaries.
+  know, and reports the gap: retention reached into a gap that may have contained no records; or the retention may have
+  been raised after the worker's last summary, and the worker closes or may no longer read summaries.
 - While a worker is less far behind than the minimum retention of a stream, the watch costs nothing. For a worker that
   is further behind, it costs at most one summary per 5 seconds.
 """

@@ -371,7 +371,9 @@ class ResponseHandler:
             note_attempt(aggregate.records, attempt)
         if rule.action is Action.BISECT and self._retries.ending is None:
             self._isolation.handle_refused(shipments, part, failure)
-            if not self._facts.may_aggregate:  # found out while the request was in flight
+            # While the request was in flight, the stream may have begun to forbid headers or aggregates.
+            self._retries.fail_isolated_headers(now)
+            if not self._facts.may_aggregate:
                 self._retries.recall_aggregates(now)
             return
         if part is not None and rule is Rules.REQUEST_INVALID_ALONE:

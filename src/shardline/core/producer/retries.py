@@ -260,6 +260,10 @@ class Retries:
                 if released:
                     lane.release()
                 self._collector.note_expired(lane, now)
+        self._fail_isolated(fail, now)
+
+    def _fail_isolated(self, fail: Callable[[list[BufferedRecord]], bool], now: Instant) -> None:
+        """Fail some of the records that wait in parts of refused requests, as ``_fail_waiting`` does."""
         self._isolation.filter_waiting(
             lambda shipment, _family: (
                 self._without_ended(shipment, now) if fail(shipment.aggregate.records) else shipment
@@ -287,6 +291,11 @@ class Retries:
             lane.may_aggregate = may_aggregate
             if lane.aggregates:
                 self._switch(lane, now, aggregates=False)
+
+    def fail_isolated_headers(self, now: Instant) -> None:
+        """Fail the records with headers in parts of refused requests, if the stream must not get headers."""
+        if self.headers_refusal is not None:
+            self._fail_isolated(self._fail_with_headers, now)
 
     def without_headers(self, records: list[BufferedRecord]) -> list[BufferedRecord]:
         """Fail the records with headers, if the stream must not get headers. Return the other records."""
