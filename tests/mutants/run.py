@@ -1,7 +1,9 @@
 """Runs the tests on every mutant, to see whether they find bugs: ``python tests/mutants/run.py``.
 
-The test that killed a mutant last time runs first, then the test that is expected to kill it, then the machines and the
-simulation, until one test fails. A mutant that is listed as equivalent has to survive them all; because this takes
+The test that killed a mutant last time runs first, then the machines, then the simulation, until one test fails. The
+machines that execute the changed lines run first, the fastest of them before the others; a machine that does not enter a
+changed function cannot tell the mutant from the original, and is left out. The run of the unchanged code shows which
+test executes what (``footprints.py``). A mutant that is listed as equivalent has to survive them all; because this takes
 minutes for each, these mutants are left out unless ``--whole`` or their names are given. ``--write`` puts the results
 into ``results.tsv`` (listed mutants) and ``generated.tsv`` (generated mutants), while they come, and the figures into
 ``docs/tested/mutants.md``. The exit code is 0 if every mutant was killed by the simulation or by the machines, or is
@@ -24,11 +26,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter, deque
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from footprints import Recorder, is_recorded, read_footprints, tests_that_can_kill
 from generated import load_generated
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -43,9 +47,16 @@ GENERATED_HEAD = "mutant\tfound by"
 EQUIVALENT = "equivalent"  # found by no test, in generated.tsv; equivalents.toml has the reason
 WRITE_INTERVAL = 30.0  # seconds between two writes of the results, so that an interrupted run is not lost
 CPU_SECONDS = 400  # seconds for all tests together; they take 100 on a fast machine ...
-CPU_SECONDS_FIRST = 60  # ... and the expected killers at most 20
+CPU_SECONDS_FIRST = 60  # ... and the expected killers at most 20 ...
+CPU_SECONDS_UNCHANGED = 1_600  # ... and with the recorder they take three times as long
 MEMORY_BYTES = 4 << 30
-OTHERS = {"producer": "consumer", "consumer": "producer"}
+UNFIT = (
+    "server",
+    "test_keep_assertions",
+    "test_simulate",
+    "test_ledger",
+)  # parts of the names of tests that find nothing
+UNFIT_FOR = {"producer": ["consumer"], "consumer": ["producer"]}  # those that find nothing in an area
 OPTIONS = ["-qq", "-s", "--no-summary", "--timeout=0", "-p", "no:cacheprovider"]
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # about modules that the runner has imported
 PASSED = "passed"
@@ -68,18 +79,25 @@ def say(*words):
     sys.stdout.flush()
 
 
-def tests_for(mutant, items, last, *, quick):
-    """Return the tests that run on a mutant, in rounds.
+def tests_for(trial, items, last, footprints, *, quick):
+    """Return the tests that run on a mutant, in rounds: the last killer, the expected killer, and then all others.
 
-    They are the last killer, then the expected killer, then the other machines and the simulation.
+    With footprints, the expected killer has no round: the footprints show better which tests run first.
     """
+    mutant = trial.mutant
     first = [item for item in items if last and item.nodeid.startswith(f"tests/{last}")]
     expected = [item for item in items if item not in first and item.nodeid.startswith(f"tests/{mutant.killer}")]
-    other = OTHERS.get(mutant.area, "nobody")
-    unfit = ("server", "test_keep_assertions", "test_simulate", other)
-    done = {*first, *expected}
-    rest = [item for item in items if item not in done and not any(word in item.nodeid for word in unfit)]
-    return [first, expected] if quick else [first, expected, rest]
+    if quick:
+        return [first, expected]
+    fit = [item for item in items if is_fit(item, mutant.area) and item not in first]
+    if footprints is None:
+        return [first, expected, [item for item in fit if item not in expected]]
+    return [first, [], tests_that_can_kill(mutant, trial.changes, fit, footprints)]
+
+
+def is_fit(item, area):
+    """Whether a test is one of those that must find the mutants of an area."""
+    return not any(word in item.nodeid for word in (*UNFIT, *UNFIT_FOR.get(area, ())))
 
 
 class Session:
@@ -91,6 +109,7 @@ class Session:
 
     def __init__(self, trials, jobs, *, quick):
         self._trials, self._jobs, self._quick = trials, jobs, quick
+        self._areas = {trial.mutant.area for trial in trials if trial.mutant is not None}
         self._last = last_killers()
         self._has_failed = False
         self._file = -1
@@ -104,7 +123,8 @@ class Session:
         gc.freeze()
         waiting, running = deque(self._trials), {}
         while waiting or running:
-            while waiting and len(running) < self._jobs:
+            # The trials of mutants need the footprints of the unchanged code.
+            while waiting and len(running) < self._jobs and not any(one.mutant is None for one in running.values()):
                 trial = waiting.popleft()
                 trial.began()
                 child = os.fork()
@@ -127,26 +147,40 @@ class Session:
             self._file = trial.open()
             if trial.changes is not None:
                 put_into_loaded_code(trial.mutant, trial.changes)
-            rounds = [session.items]
-            if trial.mutant is not None:
+            fit = [item for item in session.items if any(is_fit(item, area) for area in self._areas)]
+            if trial.mutant is None:
+                rounds = [[item for item in fit if not is_recorded(item)]]
+            else:
+                known = None if self._quick or trial.changes is None else read_footprints(fit)
                 last = self._last.get(trial.mutant.id)
-                rounds = tests_for(trial.mutant, session.items, last, quick=self._quick)
+                rounds = tests_for(trial, session.items, last, known, quick=self._quick)
+            recorder = Recorder(trial.directory) if trial.mutant is None else None
+            if recorder is not None:
+                recorder.start()
             for number, chosen in enumerate(rounds):
                 used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-                seconds = CPU_SECONDS_FIRST if number < 2 and trial.mutant is not None else CPU_SECONDS
+                seconds = CPU_SECONDS_FIRST if number < 2 else CPU_SECONDS
+                seconds = CPU_SECONDS_UNCHANGED if trial.mutant is None else seconds
                 resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, -1))
-                self._run_round(session, chosen)
+                self._run_round(session, chosen, recorder)
+            if recorder is not None and not self._has_failed:
+                recorder.write()
             os.write(self._file, b"" if self._has_failed else PASSED.encode())
         except BaseException:  # noqa: BLE001 - whatever it is, the parent reads it
             os.write(self._file, f"error: {traceback.format_exc()}".encode())
         finally:
             os._exit(0)
 
-    def _run_round(self, session, chosen):
+    def _run_round(self, session, chosen, recorder):
         session.items = chosen
         for item, following in zip_longest(chosen, chosen[1:]):
-            if not self._has_failed:
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._has_failed:
+                return
+            run = partial(item.config.hook.pytest_runtest_protocol, item=item, nextitem=following)
+            if recorder is None:
+                run()
+            else:
+                recorder.run(item, run)
 
 
 @settings(max_examples=1)
@@ -161,8 +195,8 @@ class Trial:
 
     def __init__(self, mutant, directory, name, tell):
         self.mutant, self._tell = mutant, tell
-        self._directory = Path(directory) / str(name)
-        self._directory.mkdir()
+        self.directory = Path(directory) / str(name)
+        self.directory.mkdir()
         self._began = 0.0
         self.changes = None if mutant is None else find_changes(mutant)
         """The changes to loaded code. ``None``: none, or the mutant's text is imported instead of its file."""
@@ -174,18 +208,18 @@ class Trial:
     def open(self):
         """Hide the output and the files of the tests, in the child."""
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(self._directory)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(self.directory)
         out = os.open(os.devnull, os.O_WRONLY)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        return os.open(self._directory / "tests", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        return os.open(self.directory / "tests", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def ended(self, status):
         self.outcome = self.read_outcome(hangs=os.waitstatus_to_exitcode(status) < 0)
         self._tell(self.outcome)
 
     def read_outcome(self, *, hangs=False):
-        path = self._directory / "tests"
+        path = self.directory / "tests"
         tests, is_error, error = (path.read_text() if path.exists() else "error: no test was run").partition("error: ")
         *_, last = ["", *tests.splitlines()]
         seconds = time.monotonic() - self._began
@@ -194,28 +228,28 @@ class Trial:
         return Outcome(self.mutant, "killed", last.removeprefix("tests/") + " (did not end)" * hangs, seconds)
 
 
-def collect_and_run(trials, jobs, *, quick):
+def collect_and_run(trials, jobs, suites, *, quick):
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    code = pytest.main([*OPTIONS, "tests/machines", "tests/sim"], plugins=[Session(trials, jobs, quick=quick)])
+    code = pytest.main([*OPTIONS, *suites], plugins=[Session(trials, jobs, quick=quick)])
     assert code in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}, f"pytest itself failed: {code!r}"
 
 
-def import_and_run(trial, *, quick):
+def import_and_run(trial, suites, *, quick):
     """Run a trial whose mutant cannot be applied to loaded code: everything is imported again."""
     trial.began()
     child = os.fork()
     if child == 0:
         try:
             sys.meta_path.insert(0, MutantFinder(trial.mutant))
-            collect_and_run([trial], 1, quick=quick)
+            collect_and_run([trial], 1, suites, quick=quick)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     trial.outcome = trial.read_outcome()
 
 
-def run_all(mutants, directory, *, quick=False, jobs=1, note=None):
+def run_all(mutants, directory, *, quick=False, with_sim=True, jobs=1, note=None):
     """Return the outcome of each mutant. ``note``, if given, is called with each as soon as it is known."""
     os.environ["SHARDLINE_PURE"] = "1"  # a compiled function would hide a mutant of its pure twin
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(Path(directory) / "hypothesis")
@@ -240,14 +274,15 @@ def run_all(mutants, directory, *, quick=False, jobs=1, note=None):
         except (DoesNotApply, SyntaxError) as error:
             outcomes.append(Outcome(mutant, "error", str(error)))
             tell(outcomes[-1])
+    suites = ["tests/machines", "tests/sim"] if with_sim or quick else ["tests/machines"]
     for trial in trials:
         if trial.changes is None:
-            import_and_run(trial, quick=quick)  # the process of the trial prints the outcome
+            import_and_run(trial, suites, quick=quick)  # the process of the trial prints the outcome
             if note is not None:
                 note(trial.outcome)
     unchanged = [] if quick else [Trial(None, directory, "unchanged", tell)]
     loaded = [trial for trial in trials if trial.changes is not None]
-    collect_and_run([*unchanged, *loaded], jobs, quick=quick)
+    collect_and_run([*unchanged, *loaded], jobs, suites, quick=quick)
     return [*outcomes, *(trial.outcome for trial in trials)]
 
 
@@ -361,11 +396,13 @@ def unfinished(mutants):
 class Notebook:
     """Writes the results every half minute."""
 
-    def __init__(self):
+    def __init__(self, *, with_survivors):
         self._outcomes, self._written_at = [], time.monotonic()
+        self._with_survivors = with_survivors
 
     def note(self, outcome):
-        self._outcomes.append(outcome)
+        if outcome.status == "killed" or self._with_survivors:
+            self._outcomes.append(outcome)
         if time.monotonic() > self._written_at + WRITE_INTERVAL:
             self.write()
 
@@ -384,6 +421,9 @@ def parse_options():
     parser.add_argument("--count", action="store_true", help="run nothing; write the figures of earlier runs again")
     parser.add_argument(
         "--quick", action="store_true", help="only the tests that are expected to kill each; proves nothing"
+    )
+    parser.add_argument(
+        "--machines", action="store_true", help="leave out the simulation; a mutant that is not found stays as it was"
     )
     options = parser.parse_args()
     mutants, unknown = chosen(options.ids, [*load_mutants(), *load_generated()])
@@ -406,10 +446,12 @@ def main():
     if options.count:
         write_results([])
         return 0
-    notebook = Notebook()
+    notebook = Notebook(with_survivors=not options.machines)
     note = notebook.note if options.write else None
     with tempfile.TemporaryDirectory() as directory:
-        outcomes = run_all(mutants, directory, quick=options.quick, jobs=options.jobs, note=note)
+        outcomes = run_all(
+            mutants, directory, quick=options.quick, with_sim=not options.machines, jobs=options.jobs, note=note
+        )
     say(Counter("fine" if outcome.is_fine else outcome.status for outcome in outcomes))
     if options.write:
         notebook.write()

@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import footprints
 import pytest
 import run
+from footprints import changed_lines, lines_of
 from generated import MODULES, load_generated, make, read_equivalents
 from run import (
     EQUIVALENT,
@@ -19,7 +22,7 @@ from run import (
     read_results,
 )
 
-from mutants import HERE, ROOT, DoesNotApply, Mutant, find_changes, load_mutants, mutated
+from mutants import HERE, ROOT, DoesNotApply, Mutant, find_changes, load_mutants, mutated, read
 
 MUTANTS = load_mutants()
 TOY = """class Toy:
@@ -116,23 +119,91 @@ def test_a_run_writes_what_it_found_and_keeps_the_rest(tmp_path, monkeypatch):
     assert run.unfinished([first, second]) == [second]
 
 
-def test_the_test_that_killed_a_mutant_last_time_runs_first():
-    class Item:
-        def __init__(self, nodeid):
-            self.nodeid = f"tests/{nodeid}"
+class Item:
+    """A test by its name."""
 
-    names = [
-        "machines/test_a.py::test_1",
-        "machines/test_b.py::test_2",
-        "machines/test_b.py::test_3",
-        "sim/test_c.py::x",
-    ]
-    names += ["machines/test_server_d.py::test_4", "machines/test_producer_e.py::test_5"]
-    items = [Item(name) for name in names]
+    def __init__(self, nodeid):
+        self.nodeid = f"tests/{nodeid}"
+
+
+def made_by(name):
+    """Return a generated mutant as a trial, as the runner needs it."""
+    [mutant] = [mutant for mutant in make("core/consumer/cursor.py") if mutant.id == name]
+    return SimpleNamespace(mutant=mutant, changes=find_changes(mutant))
+
+
+def test_the_test_that_killed_a_mutant_last_time_runs_first():
+    trial = made_by("cursor.Cursor.take: self.place = place + 1 -> pass")
+    [line] = changed_lines(trial.mutant)
+    [(_, function, _)] = trial.changes
+    other = max(lines_of(function) - {line})
+    items = {
+        Item(f"machines/test_{name}"): seconds_and_lines
+        for name, seconds_and_lines in {
+            "slow": (2.0, {"core/consumer/cursor.py": [line, other]}),
+            "fast": (1.0, {"core/consumer/cursor.py": [line]}),
+            "before": (0.5, {"core/consumer/cursor.py": [other]}),
+            "elsewhere": (0.1, {"core/consumer/cursor.py": [1], "core/consumer/handout.py": [line]}),
+            "unknown": (3.0, None),
+            "server": (0.1, None),
+            "producer": (0.1, None),
+            "last": (9.0, {}),
+        }.items()
+    }
+    known = {item.nodeid: found for item, found in items.items()}
+    rounds = run.tests_for(trial, [*items], "machines/test_last", known, quick=False)
+    names = [[item.nodeid.removeprefix("tests/machines/test_") for item in items] for items in rounds]
+    assert names == [["last"], [], ["fast", "slow", "unknown", "before"]]
+
+
+def test_the_simulation_runs_as_a_whole_or_not_at_all():
+    trial = made_by("cursor.Cursor.take: self.place = place + 1 -> pass")
+    lines = {"core/consumer/cursor.py": [*changed_lines(trial.mutant)]}
+    chunk, states = Item("sim/test_fleet.py::test_chunk"), Item("sim/test_fleet.py::test_states")
+    reached = {chunk.nodeid: (9.0, lines), states.nodeid: (0.1, {})}
+    assert run.tests_for(trial, [chunk, states], None, reached, quick=False) == [[], [], [chunk, states]]
+    not_reached = {chunk.nodeid: (9.0, {}), states.nodeid: (0.1, {})}
+    assert run.tests_for(trial, [chunk, states], None, not_reached, quick=False) == [[], [], []]
+
+
+def test_a_quick_run_has_only_the_tests_that_are_expected_to_find_a_mutant():
     mutant = Mutant("m", "core/consumer/x.py", "", "", "", "machines/test_b.py")
-    rounds = run.tests_for(mutant, items, "machines/test_b.py::test_3", quick=False)
-    assert rounds == [[items[2]], [items[1]], [items[0], items[3]]]
-    assert run.tests_for(mutant, items, None, quick=True) == [[], [items[1], items[2]]]
+    items = [Item(name) for name in ("machines/test_a.py::test_1", "machines/test_b.py::test_2", "sim/test_c.py::x")]
+    trial = SimpleNamespace(mutant=mutant, changes=None)
+    assert run.tests_for(trial, items, None, None, quick=True) == [[], [items[1]]]
+    last = "machines/test_a.py::test_1"
+    assert run.tests_for(trial, items, last, None, quick=True) == [[items[0]], [items[1]]]
+    assert run.tests_for(trial, items, last, None, quick=False) == [[items[0]], [items[1]], [items[2]]]
+
+
+def test_the_lines_that_a_mutant_changes_are_those_of_the_original():
+    text = read(Mutant("m", "core/backoff.py", "", "", "", ""))
+    number = 1 + text[: text.index("self.failures += 1")].count("\n")
+    for new in ("pass", "self.failures += 2\n        pass"):
+        assert changed_lines(Mutant("m", "core/backoff.py", "self.failures += 1", new, "", "")) == {number}
+
+
+def test_footprints_hold_until_a_test_or_what_it_uses_changes(tmp_path, monkeypatch):
+    (tmp_path / "tests" / "machines").mkdir(parents=True)
+    one, other = tmp_path / "tests" / "machines" / "test_one.py", tmp_path / "tests" / "machines" / "test_other.py"
+    one.write_text("from tests.machines.test_other import x\n")
+    other.write_text("x = 1\n")
+    monkeypatch.setattr(footprints, "ROOT", tmp_path)
+
+    def place(path):
+        footprints.state_of.cache_clear()
+        footprints.place_of.cache_clear()
+        return footprints.place_of(path.relative_to(tmp_path).as_posix())
+
+    before = place(one), place(other)
+    assert (place(one), place(other)) == before
+    one.write_text("from tests.machines.test_other import x, y\n")
+    assert place(other) == before[1]
+    changed = place(one)
+    assert changed != before[0]
+    other.write_text("x = 2\n")
+    assert place(one) not in {before[0], changed}
+    assert place(other) != before[1]
 
 
 def test_every_equivalent_mutant_has_a_reason():
