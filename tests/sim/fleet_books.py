@@ -52,6 +52,7 @@ class Books:
         self.reached = worker.world.reached
         self.calls = {}  # by shard: the calls of user code that have not returned
         self.last = {}  # by shard: the last call
+        self.returned = {}  # by shard: the calls that have returned, and when; the host may not know the last of them
         self.stuck = {}  # by shard: the stuck call that was reported
         self.untold = {}  # by handler task: the first records of the failures that no event has reported yet
         self.failed_shards = {}  # by handler task: the shard of its last failure
@@ -175,6 +176,7 @@ class Books:
         for call in [call for call in self.open_calls(shard_id) if call.records is records]:
             self.calls[shard_id].remove(call)
             call.is_over = True
+            self.returned.setdefault(shard_id, []).append((worker.now, call))
             if call.lease.held:  # otherwise the user has no more records of ours
                 self.active_at = worker.now
             held = worker.hand_out.shards.get((STREAM, shard_id))
@@ -238,7 +240,10 @@ class Books:
         shard_id = event.shard_id
         if isinstance(event, HandlerStuck):
             assert shard_id not in self.stuck, "it was reported before"
-            call = min(self.open_calls(shard_id), key=lambda call: call.since, default=self.last.get(shard_id))
+            known_at = worker.now - self.world.fleet.user.to_host
+            returned = [call for at, call in self.returned.get(shard_id, ()) if at >= known_at]
+            calls = [*self.open_calls(shard_id), *returned]
+            call = min(calls, key=lambda call: call.since, default=self.last.get(shard_id))
             if not worker.is_manual:
                 assert not call.is_told, "it was reported before"
                 assert worker.now >= call.since + worker.config.stuck_after - SLICE, "it is not stuck"

@@ -164,7 +164,7 @@ class HandOut:
         self._tasks: dict[ShardKey, dict[Taker, None]] = {}  # the takers of each shard, until they end
         self.keys: KeyLanes = KeyLanes()
         self._outliving: dict[ShardKey, dict[Taker, None]] = {}  # takers at work whose lease or run is over
-        self._claims: dict[Taker, tuple[ShardLanes, Sequence[Record]]] = {}  # keys that such takers still have
+        self._claims: dict[Taker, tuple[ShardLanes, Cursor]] = {}  # the records whose keys such takers still have
         self._questions: Questions = Questions()
         self._actions: list[Action] = []
         self._events: list[HandlingEvent | WatchEvent | ControlEvent] = []
@@ -486,13 +486,14 @@ class HandOut:
             self._want_pump(shard.report(done, now))
             return shard.close(done)
         lanes = shard.placed[cursor]
-        # If the lanes were closed, the records are not handed out again by this run. Their keys are free when the
-        # handler has returned.
-        if lanes.is_closed and taker.is_at_work:
-            self._claims[taker] = lanes, cursor.records
+        # The keys of a handler that outlives its lease or its run are free when it has returned (C6): until then, no
+        # shard of the worker may hand out records of these keys.
+        is_kept = taker.is_at_work and (taker.is_over or lanes.is_closed)
+        if is_kept:
+            self._claims[taker] = lanes, cursor
         elif lanes.is_closed:
             lanes.release(cursor.records)
-        through = shard.close_placed(cursor, done)
+        through = shard.close_placed(cursor, done, is_kept=is_kept)
         self._enqueue_freed()
         return through
 
@@ -589,8 +590,8 @@ class HandOut:
             taker.is_at_work = False
             taker.handle_rest()
             if taker in self._claims:
-                lanes, records = self._claims.pop(taker)
-                lanes.release(records)
+                lanes, cursor = self._claims.pop(taker)
+                lanes.release(cursor.records)
                 self._enqueue_freed()
             if taker.is_over:  # the handler was in a thread, and has outlived its task
                 self.bounds.handle_activity(now)

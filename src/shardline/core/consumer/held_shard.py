@@ -275,16 +275,18 @@ class HeldShard:
             self.coordinator.held.deliver(self.shard_id, records)
         return cursor
 
-    def close_placed(self, cursor: Cursor, done: int) -> list[Page]:
-        """Close a cursor with records from lanes, whose first ``done`` records are done. The others are put back.
+    def close_placed(self, cursor: Cursor, done: int, *, is_kept: bool = False) -> list[Page]:
+        """Close a cursor with records from lanes, whose first ``done`` records are done. The others are put back. With
+        ``is_kept``, a handler that outlives its run keeps them, and the next run gets them from its own lanes.
 
-        Returns the pages that are finished. If the lanes are closed, the caller releases the keys of the records.
+        Returns the pages that are finished. If the lanes are closed, or the records are kept, the caller releases the
+        keys of the records.
         """
         lanes, places = self.placed.pop(cursor), cursor.places
         assert places is not None, "the records come from lanes"
         if self.is_over:
             return []
-        if not lanes.is_closed:
+        if not lanes.is_closed and not is_kept:
             _return_to(lanes, cursor.records, places, done)
         self._done.update(places[:done])
         through = self._advance(0)
