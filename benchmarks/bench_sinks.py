@@ -51,6 +51,7 @@ TARGET = 1.02
 SIDES = ("producer", "consumer")
 PAGE_BYTES = 450_000  # a little less than a page takes in the buffer, so that the buffer holds one page
 REQUEST = 3_520  # records that the producer puts before it flushes
+WARM_UP = 20  # requests or pages before a measurement: Python specializes code that has run about this often
 LONG = 3_600.0  # seconds: longer than any measurement
 TRACED = "traced puts"
 PAGES_MAX = 1_000_000_000
@@ -148,7 +149,7 @@ async def produce(name: str, url: str, work: Work, measure: AbstractContextManag
                 for delivery in deliveries:
                     await delivery
 
-            for records in job.slices(2 * REQUEST, rng):
+            for records in job.slices(WARM_UP * REQUEST, rng):
                 await put(records)
             requests = list(job.slices(work.units * REQUEST, rng))
             await asyncio.sleep(work.pause)
@@ -202,12 +203,12 @@ async def consume(name: str, url: str, work: Work, measure: AbstractContextManag
     async with consumer:
         running = asyncio.create_task(consumer.run(handle, batch=PAGE))
         reads = consumer._opened._hand_out.work._reads  # noqa: SLF001 - status() costs more than the work of a sink
-        await handle_pages(4)
-        await read_pages(5)
+        await handle_pages(WARM_UP)
+        await read_pages(WARM_UP + 1)
         with uncollected(), measure:
             await handle_pages(work.units)
-            await read_pages(5 + work.units)
-        if (reads.pages, handled) != (5 + work.units, 4 + work.units):
+            await read_pages(WARM_UP + 1 + work.units)
+        if (reads.pages, handled) != (WARM_UP + 1 + work.units, WARM_UP + work.units):
             raise RuntimeError(f"{reads.pages} pages were read, and {handled} handled")
         for _ in range(100):  # more than there are handlers that wait
             allowed.release()

@@ -5,6 +5,7 @@ Each measurement is a separate process:
 - `latency`: the time from a put to the handler, at a steady rate of records;
 - `cpu`: the CPU seconds per million records when all records of a stream are read, by both readers in turn, and the CPU
   milliseconds of a consumer's start, which are not in the former;
+- `count`: the same work by instructions, counted by callgrind (instructions.py): both readers in turn;
 - `idle`: the CPU and the connections of a worker of an empty stream;
 - `stuck`: the memory of a worker whose handler does not return.
 
@@ -17,14 +18,17 @@ import gc
 import json
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import instructions
 from consumer_clients import REGION, Meter
 from consumer_server import BLANK, STEADY
 
 READERS = ("polling", "fan-out")
 TAKEOVER_WAIT = 5.5  # seconds between two subscriptions to a shard; the service refuses an earlier one
+LONG = 3_600.0  # seconds: longer than any measurement, also under callgrind
 RATE = 20  # records per second, for `latency`
 BUDGET = 8 * 1024 * 1024  # bytes of prefetch, for `stuck`
 
@@ -97,34 +101,74 @@ async def cpu(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
+async def count(options: argparse.Namespace) -> dict[str, object]:
+    """Do the work of ``cpu`` under callgrind. The first round warms up. The parent reads the counts."""
+    counter = instructions.Counter()
+    for number in range(options.rounds + 1):
+        for reader in READERS:
+            options.reader = reader
+            for work, name in ((start_and_close, "start"), (read_everything, "reading")):
+                await work(options, counter.counted(f"{number} {name} {reader}") if number else nullcontext())
+    return {}
+
+
 async def cpu_of_start(options: argparse.Namespace) -> float:
     """Return the CPU seconds of a consumer that starts, reads every shard once, and closes."""
+    meter = CpuMeter()
+    await start_and_close(options, meter)
+    return meter.seconds
+
+
+async def cpu_of_reading(options: argparse.Namespace) -> float:
+    """Return the CPU seconds of a consumer that reads the whole stream."""
+    meter = CpuMeter()
+    await read_everything(options, meter)
+    return meter.seconds
+
+
+class CpuMeter:
+    """Measures the CPU seconds of a block."""
+
+    def __enter__(self) -> None:
+        self._meter = Meter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = self._meter.read()["cpu"]
+
+
+async def start_and_close(options: argparse.Namespace, measure: AbstractContextManager[None]) -> None:
     await asyncio.sleep(TAKEOVER_WAIT)
     gc.collect()
-    meter = Meter()
+    with measure:
+        await start_reading_nothing(options)
+
+
+async def start_reading_nothing(options: argparse.Namespace) -> None:
     async with consumer_of(options, *BLANK) as consumer:
         reading = asyncio.create_task(anext(aiter(consumer)))
         await consumer.wait_ready(60)
         while not all(shard.lag == 0 for shard in consumer.status().shards):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.05)
         reading.cancel()
-    return meter.read()["cpu"]
 
 
-async def cpu_of_reading(options: argparse.Namespace) -> float:
-    """Return the CPU seconds of a consumer that reads the whole stream."""
-    from shardline import ConsumerConfig
-
+async def read_everything(options: argparse.Namespace, measure: AbstractContextManager[None]) -> None:
     await asyncio.sleep(TAKEOVER_WAIT)
     gc.collect()
-    meter, left = Meter(), options.records
-    config = ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12)
+    with measure:
+        await read_stream(options)
+
+
+async def read_stream(options: argparse.Namespace) -> None:
+    from shardline import ConsumerConfig
+
+    left = options.records
+    config = ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12, lease_duration=LONG)
     async with consumer_of(options, config=config, deserializer=json.loads) as consumer:
         async for batch in consumer.batches():
             left -= sum(record.value is not None for record in batch)
             if left <= 0:
                 break
-    return meter.read()["cpu"]
 
 
 async def idle(options: argparse.Namespace) -> dict[str, object]:
@@ -184,7 +228,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-QUESTIONS = {"latency": latency, "cpu": cpu, "idle": idle, "stuck": stuck}
+QUESTIONS = {"latency": latency, "cpu": cpu, "count": count, "idle": idle, "stuck": stuck}
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Writes shardline.json, a Grafana dashboard for Shardline's Prometheus metrics: ``python deploy/grafana/build.py``.
 
 Each entry of ``ROWS`` is a panel: its title, its unit, a sentence about it, and its queries with their legends. The
-tests check that the file is up to date, and that a real Prometheus has data for every query.
+first row answers what is wrong now, in numbers that turn red, for readers who know Kafka. The tests check that the file
+is up to date, that a real Prometheus has data for every query, and that each fault of a fleet turns its number red.
 """
 
 import json
@@ -13,6 +14,12 @@ P = '{stream=~"$stream"}'
 C = '{stream=~"$stream", group=~"$group"}'
 MIB = 1024 * 1024
 WIDTH, HEIGHT, COLUMNS = 8, 7, 24
+NUMBER_WIDTH, NUMBER_HEIGHT = 6, 5
+WORDS = (
+    "In Kafka's words: a **shard** is a partition. A **worker** is a member of the consumer group. A **lease** assigns"
+    " a shard to a worker. A **dead letter** is a record in the dead-letter queue. Green numbers are fine. The"
+    " description of each panel (its `i`) says what it shows and where to look next."
+)
 
 
 def rate(metric: str, labels: str, by: str) -> str:
@@ -28,6 +35,21 @@ def increase(metric: str, labels: str, by: str) -> str:
 def gauge(how: str, metric: str, labels: str, by: str) -> str:
     """Return the values of a gauge, combined by ``how``."""
     return f"{how} by ({by}) (shardline_{metric}{labels})"
+
+
+def difference(lag: str, smaller: str) -> str:
+    """Return by how much one lag of a consumer exceeds another, for each worker or shard."""
+    return " - ".join(f"shardline_consumer_{each}_lag_seconds{C}" for each in (lag, smaller))
+
+
+def count_below(metric: str, labels: str, limit: float) -> str:
+    """Return the number of shards whose gauge is below a limit. There is no such number if there is no such shard."""
+    return f"count by (stream) ({gauge('min', metric, labels, 'stream, shard_id')} < {limit})"
+
+
+def none_of(metric: str, labels: str) -> str:
+    """Return 0 for each stream that has this gauge."""
+    return f"0 * {gauge('max', metric, labels, 'stream')}"
 
 
 def ratio(dividend: str, divisor: str) -> str:
@@ -50,14 +72,74 @@ class Panel(NamedTuple):
     text: str
     queries: list[tuple[str, str]]
     limit: float | None = None
+    """From this value on, the panel is red."""
 
+
+class Number(NamedTuple):
+    """A large number on a green, orange or red ground."""
+
+    title: str
+    unit: str
+    text: str
+    queries: list[tuple[str, str]]
+    warning: float | None
+    """From this value on, the ground is orange."""
+    limit: float
+    """From this value on, the ground is red."""
+
+
+OVERVIEW = [
+    Number(
+        "Slow handlers: behind by",
+        "s",
+        "Consumer lag that your own code causes: by how much handlers are behind the records that were already fetched."
+        " Handlers are too slow, hang, or fail and are retried. Look at Handler duration and Handler retries.",
+        [
+            (
+                f"max by (stream, group) (clamp_min({difference('handling', 'reading')}, 0))",
+                "{{group}} {{stream}}",
+            )
+        ],
+        warning=10,
+        limit=60,
+    ),
+    Number(
+        "Hot shards (partitions)",
+        "short",
+        "Shards that throttle the producers now, because too many records have keys of the same shard. Spread the keys,"
+        " or split the shard. Rate left by throttling shows which shard it is, if the sink has by_shard=True.",
+        [(f"{count_below('producer_rate_ratio', P, 0.9)} or {none_of('producer_open_shards', P)}", "{{stream}}")],
+        warning=None,
+        limit=1,
+    ),
+    Number(
+        "Dead workers",
+        "short",
+        "Processes that Prometheus cannot reach: they died, or hang. The other members of the consumer group take over"
+        " the shards, as in a rebalance. Processes that answer shows which process it is. If your service discovery"
+        " forgets dead processes, watch Leases by worker: the line of a dead worker ends.",
+        [('count(up{job="shardline"} == 0) or vector(0)', "do not answer")],
+        warning=None,
+        limit=1,
+    ),
+    Number(
+        "Dead-lettered records, last hour",
+        "short",
+        "Records in the dead-letter queue: their handler failed on every attempt, and the consumer went on without"
+        " them. Dead letters shows when.",
+        [(f"sum by (stream, group) (increase(shardline_consumer_dead_lettered_records_total{C}[1h]))", "{{group}}")],
+        warning=None,
+        limit=0.5,
+    ),
+]
 
 ROWS = {
     "Consumer lag": [
         Panel(
             "Consumer lag by group",
             "s",
-            "Age of the oldest record that is not done. It grows if handlers are slow, even if reading keeps up.",
+            "Seconds behind the end of the stream: the age of the oldest record that is not done. It grows if handlers"
+            " are slow, even if reading keeps up.",
             [(gauge("max", "consumer_handling_lag_seconds", C, "stream, group"), "{{group}} {{stream}}")],
             limit=300,
         ),
@@ -131,7 +213,7 @@ ROWS = {
         Panel(
             "Rate left by throttling (hot shards)",
             "percentunit",
-            "The producer lowers the rate of a shard that is throttled. A low line is a hot shard.",
+            "The producer lowers the rate of a shard (partition) that is throttled. A low line is a hot shard.",
             [(gauge("min", "producer_rate_ratio", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
         ),
         Panel(
@@ -199,7 +281,7 @@ ROWS = {
         Panel(
             "Handler duration",
             "s",
-            "How long your code worked on a page, a slice of a page, or a batch.",
+            "How long your code worked on a page, a slice of a page, or a batch of records.",
             quantiles("consumer_handler_seconds", C, "stream, group"),
         ),
         Panel(
@@ -214,7 +296,7 @@ ROWS = {
         Panel(
             "Dead letters",
             "short",
-            "Records whose handler failed on every attempt.",
+            "Records in the dead-letter queue: their handler failed on every attempt.",
             [
                 (increase("consumer_dead_lettered_records_total", C, "stream, group"), "dead-lettered {{group}}"),
                 (increase("consumer_stopped_records_total", C, "stream, group"), "stopped the run {{group}}"),
@@ -246,7 +328,8 @@ ROWS = {
         Panel(
             "Leases by worker",
             "short",
-            "A line that ends is a worker that died or left. Others take over its shards.",
+            "Shards (partitions) that are assigned to each worker. A line that ends is a worker that died or left."
+            " Others take over its shards.",
             [(gauge("sum", "consumer_leases", C, "group, instance"), "{{group}} {{instance}}")],
         ),
         Panel(
@@ -300,32 +383,64 @@ ROWS = {
 }
 
 
-def _graph(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+def _panel(panel: Panel | Number, number: int, place: dict[str, int]) -> dict[str, Any]:
+    """Return what graphs and numbers have in common."""
     steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if isinstance(panel, Number) and panel.warning is not None:
+        steps.append({"color": "orange", "value": panel.warning})
     if panel.limit is not None:
         steps.append({"color": "red", "value": panel.limit})
+    defaults = {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}}
     return {
         "id": number,
-        "type": "timeseries",
         "title": panel.title,
         "description": panel.text,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
-        "gridPos": {"x": x, "y": y, "w": WIDTH, "h": HEIGHT},
-        "fieldConfig": {
-            "defaults": {
-                "unit": panel.unit,
-                "min": 0,
-                "custom": {"thresholdsStyle": {"mode": "off" if panel.limit is None else "line"}, "fillOpacity": 5},
-                "thresholds": {"mode": "absolute", "steps": steps},
-            },
-            "overrides": [],
-        },
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "gridPos": place,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "targets": [
             {"refId": chr(ord("A") + index), "expr": expression, "legendFormat": legend}
             for index, (expression, legend) in enumerate(panel.queries)
         ],
     }
+
+
+def _graph(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+    graph = _panel(panel, number, {"x": x, "y": y, "w": WIDTH, "h": HEIGHT})
+    style = {"thresholdsStyle": {"mode": "off" if panel.limit is None else "line"}, "fillOpacity": 5}
+    graph["fieldConfig"]["defaults"]["custom"] = style
+    options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
+    return {**graph, "type": "timeseries", "options": options}
+
+
+def _number(panel: Number, number: int, x: int, y: int) -> dict[str, Any]:
+    shown = _panel(panel, number, {"x": x, "y": y, "w": NUMBER_WIDTH, "h": NUMBER_HEIGHT})
+    shown["fieldConfig"]["defaults"]["decimals"] = 0
+    options = {
+        "colorMode": "background",
+        "graphMode": "area",
+        "textMode": "value_and_name",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    return {**shown, "type": "stat", "options": options}
+
+
+def _overview() -> list[dict[str, Any]]:
+    """Return the first row: its title, the numbers, and the words for readers who know Kafka."""
+    numbers = [_number(each, 2 + index, index * NUMBER_WIDTH, 1) for index, each in enumerate(OVERVIEW)]
+    words = {
+        "id": 2 + len(numbers),
+        "type": "text",
+        "title": "",
+        "gridPos": {"x": 0, "y": 1 + NUMBER_HEIGHT, "w": COLUMNS, "h": 2},
+        "options": {"mode": "markdown", "content": WORDS},
+    }
+    return [_row("Overview: what is wrong now", 1, 0), *numbers, words]
+
+
+def _row(title: str, number: int, y: int) -> dict[str, Any]:
+    place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place}
 
 
 def _variable(name: str, metric: str) -> dict[str, Any]:
@@ -345,11 +460,10 @@ def _variable(name: str, metric: str) -> dict[str, Any]:
 
 def dashboard() -> dict[str, Any]:
     """Return the dashboard."""
-    panels: list[dict[str, Any]] = []
-    y = 0
+    panels = _overview()
+    y = 1 + NUMBER_HEIGHT + 2
     for row, contents in ROWS.items():
-        place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
-        panels.append({"id": len(panels) + 1, "type": "row", "title": row, "collapsed": False, "gridPos": place})
+        panels.append(_row(row, len(panels) + 1, y))
         y += 1
         for index, content in enumerate(contents):
             line, column = divmod(index, COLUMNS // WIDTH)

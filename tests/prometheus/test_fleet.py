@@ -2,104 +2,23 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 from runpy import run_path
 
 import pytest
-import yaml
+from tests.prometheus.real_prometheus import free_ports, prometheus
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "shardline.json"
-ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 SECONDS = 40
 EXPRESSIONS = {
     f"{panel['title']}: {target['legendFormat']}": target["expr"]
     for panel in json.loads(DASHBOARD.read_text())["panels"]
     for target in panel.get("targets", [])
 }
-
-
-_candidates = iter(range(21_000, 30_000, 10))
-
-
-def free_ports(count):
-    """The first of up to ten free ports in a row, other ones each time."""
-    for first in _candidates:
-        try:
-            for port in range(first, first + count):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")
-
-
-class Prometheus:
-    def __init__(self, url):
-        self._url = url
-
-    def get(self, path, **parameters):
-        with urllib.request.urlopen(
-            f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=20
-        ) as answer:
-            return json.load(answer)["data"]
-
-    def points(self, expression, began_at):
-        """All points of a query from a time until now, as Grafana would draw them."""
-        for name, value in (("$__rate_interval", "8s"), ("$stream", ".*"), ("$group", ".*")):
-            expression = expression.replace(name, value)
-        data = self.get("query_range", query=expression, start=began_at, end=time.time(), step=1)
-        return [float(value) for series in data["result"] for _, value in series["values"] if value != "NaN"]
-
-    def series(self, expression, began_at):
-        """The one time series of a query, by time."""
-        [series] = self.get("query_range", query=expression, start=began_at, end=time.time(), step=1)["result"]
-        return {at: float(value) for at, value in series["values"]}
-
-    def is_ready(self):
-        try:
-            return bool(self.get("targets")["activeTargets"])
-        except OSError:
-            return False
-
-
-@contextmanager
-def prometheus(ports, directory):
-    port = free_ports(1)
-    rules = yaml.safe_load(ALERTS.read_text())
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            rule.pop("for", None)  # the test has no minutes to wait
-    (directory / "alerts.yml").write_text(yaml.safe_dump(rules))
-    config = yaml.safe_load((ALERTS.with_name("prometheus.yml")).read_text())
-    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{each}" for each in ports]}]
-    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    process = subprocess.Popen(
-        [
-            "prometheus", f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/data",
-            f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
-        ],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        found = Prometheus(f"http://127.0.0.1:{port}")
-        deadline = time.monotonic() + 60
-        while not found.is_ready():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        yield found
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def test_the_dashboard_is_what_its_program_writes():

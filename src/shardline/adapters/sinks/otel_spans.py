@@ -39,7 +39,6 @@ from opentelemetry.trace import (
 
 from shardline.adapters.sinks.otel_metrics import (
     CLIENT,
-    DESTINATION,
     ERROR,
     OPERATION,
     OPERATION_TYPE,
@@ -65,6 +64,7 @@ _STREAM: Final = "aws.kinesis.stream_name"
 _ENTRIES: Final = "shardline.entries"
 _REFUSED: Final = "shardline.refused_entries"
 _NANOSECONDS: Final = 1_000_000_000
+_NO_PARENT: Final = Context()
 _log: Final = logging.getLogger("shardline.otel")
 
 
@@ -154,9 +154,13 @@ class RecordTracing:
         self._tracer = tracer
         self._propagator = propagator
         self._ender = ender
-        self._attributes: dict[str, str] = {**describe(source), _STREAM: source.stream}
+        attributes = {**describe(source), _STREAM: source.stream}
         if source.worker_id is not None:
-            self._attributes[CLIENT] = source.worker_id
+            attributes[CLIENT] = source.worker_id
+        self._sending, self._receiving, self._processing = (
+            (f"{operation} {source.stream}", {**attributes, OPERATION: operation, OPERATION_TYPE: operation})
+            for operation in ("send", "receive", "process")
+        )  # the name and the attributes that all spans of an operation have
         self._suspended_until = -SUSPENSION
         self._last = _Encoded(None, get_current_span(Context()), None)
         self._encoded: dict[tuple[int, int], tuple[Mapping[str, object], Mapping[str, str]]] = {}
@@ -195,24 +199,15 @@ class RecordTracing:
 
     def trace_request(self, event: RequestAnswered) -> None:
         """Create the span of a PutRecords request, which has ended."""
-        attributes: dict[str, str | int] = {
-            **self._attributes,
-            OPERATION: "send",
-            OPERATION_TYPE: "send",
-            _BATCH_SIZE: event.records,
-            _ENTRIES: event.entries,
-            _REFUSED: event.refused_entries,
-        }
+        name, common = self._sending
+        attributes: dict[str, str | int] = {**common, _BATCH_SIZE: event.records, _ENTRIES: event.entries}
+        if event.refused_entries:
+            attributes[_REFUSED] = event.refused_entries
         if event.code is not None:
             attributes[ERROR] = event.code
         started_at = round(event.started_at * _NANOSECONDS)
-        span = self._tracer.start_span(
-            f"send {self._attributes[DESTINATION]}",
-            Context(),  # a request carries records of many contexts, so its span has no parent
-            SpanKind.CLIENT,
-            attributes,
-            start_time=started_at,
-        )
+        # A request carries records of many contexts, so its span has no parent.
+        span = self._tracer.start_span(name, _NO_PARENT, SpanKind.CLIENT, attributes, start_time=started_at)
         if event.code is not None:
             span.set_status(StatusCode.ERROR, event.code)
         span.end(started_at + round(event.duration * _NANOSECONDS))
@@ -225,21 +220,10 @@ class RecordTracing:
         A page of a subscription has no request of its own.
         """
         if event.records and event.read_by == "polling":
-            attributes: dict[str, str | int] = {
-                **self._attributes,
-                OPERATION: "receive",
-                OPERATION_TYPE: "receive",
-                PARTITION: event.shard_id,
-                _BATCH_SIZE: event.records,
-            }
+            name, common = self._receiving
+            attributes: dict[str, str | int] = {**common, PARTITION: event.shard_id, _BATCH_SIZE: event.records}
             started_at = round(event.started_at * _NANOSECONDS)
-            span = self._tracer.start_span(
-                f"receive {self._attributes[DESTINATION]}",
-                Context(),  # like the span of a PutRecords request
-                SpanKind.CLIENT,
-                attributes,
-                start_time=started_at,
-            )
+            span = self._tracer.start_span(name, _NO_PARENT, SpanKind.CLIENT, attributes, start_time=started_at)
             span.end(started_at + round(event.duration * _NANOSECONDS))
 
     def flush(self, timeout: float) -> None:
@@ -255,7 +239,7 @@ class RecordTracing:
         parent, links = self._find_contexts(records)
         started_at = time.monotonic()
         span = self._tracer.start_span(
-            f"process {self._attributes[DESTINATION]}", parent, SpanKind.CONSUMER, self._describe(records), links
+            self._processing[0], parent, SpanKind.CONSUMER, self._describe(records), links
         )
         now = time.monotonic()
         if now - started_at > SLOW_START:
@@ -277,7 +261,7 @@ class RecordTracing:
 
     def _describe(self, records: Sequence[Record[Any]]) -> dict[str, str | int]:
         first = records[0]
-        attributes: dict[str, str | int] = {**self._attributes, OPERATION: "process", OPERATION_TYPE: "process"}
+        attributes: dict[str, str | int] = {**self._processing[1]}
         if first.shard_id is not None:
             attributes[PARTITION] = first.shard_id
         if not isinstance(records, tuple):

@@ -72,7 +72,7 @@ def test_the_same_headers_are_encoded_once():
 def test_outside_of_a_trace_the_tracing_is_not_called_while_the_variable_stays_the_same():
     tracing = Tracing()
     put = Put(tracing)
-    assert put.headers.untraced is put.headers.variable.get(None)
+    assert put.headers.untraced is put.headers.get_context(None)
     assert put.tags(None) == b""
     assert tracing.calls == 0
     nothing = {}
@@ -86,7 +86,7 @@ def test_a_tracing_without_a_variable_is_called_for_each_put():
     put = Put(tracing)
     assert [put.tags(None), put.tags(None)] == [b"", b""]
     assert tracing.calls == 2
-    assert put.headers.variable.get(None) is not put.headers.untraced
+    assert put.headers.get_context(None) is not put.headers.untraced
     assert decode_tags(put.tags(HEADERS)) == HEADERS
 
 
