@@ -227,11 +227,13 @@ def uncollected() -> Iterator[None]:
 
 async def count(side: str, url: str, names: list[str], units: int, times: int) -> None:
     """Count the instructions of the work with each sink, under callgrind."""
+    from shardline.adapters.sinks import otel_spans
     from shardline.core.consumer import consumer_totals
     from shardline.core.producer import machine
 
     # Under callgrind, a measurement takes much longer. It must not contain more of the events that come every 5 s.
     consumer_totals.MEASURE_INTERVAL = machine.MEASURE_INTERVAL = LONG
+    otel_spans.SLOW_START = LONG  # callgrind is so slow that the sink would stop tracing handlers
     counter, work = instructions.Counter(), Work(is_counted=True, units=units)
     for number in range(times):
         for name in names:

@@ -74,12 +74,14 @@ _Place: TypeAlias = tuple[int, str, int]  # (number of digits, digits, sub-seque
 class Origin:
     """How a page of records was read and when its records were handed out. All records of the page share it."""
 
-    __slots__ = ("_handed_out", "deserializer", "lease")
+    __slots__ = ("_handed_out", "deserializer", "lease", "may_have_headers")
 
     def __init__(self, lease: LeaseInForce | None = None) -> None:
         self.lease: LeaseInForce | None = lease
         self.deserializer: Callable[[bytes], Any] | None = None
         """The user's deserializer, for ``Record.value``."""
+        self.may_have_headers = True
+        """Whether a record of the page may have headers. The deaggregator writes it."""
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 
     def hand_out(self, record: "Record[Any]", at: float) -> None:

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
@@ -273,8 +273,11 @@ class RecordTracing:
             attributes[_MESSAGE_ID] = f"{first.sequence_number}{within}"
         return attributes
 
-    def _find_contexts(self, records: Iterable[Record[Any]]) -> tuple[Context | None, list[Link]]:
+    def _find_contexts(self, records: Sequence[Record[Any]]) -> tuple[Context | None, list[Link]]:
         """Return the parent of the span around these records, and the links to their distinct contexts."""
+        origin = records[0].origin
+        if not origin.may_have_headers and records[-1].origin is origin:  # the records are in order, so it is one page
+            return None, []
         found: dict[tuple[int, int], tuple[Context, SpanContext]] = {}  # by the ids of the trace and of the span
         is_common = True  # whether all records carry the same context
         last: Mapping[str, str] | None = None

@@ -64,9 +64,10 @@ class Deaggregator:
 
         Args:
             raws: the entries that were read.
-            origin: the lease under which the entries were read.
+            origin: the lease under which the entries were read, for these records alone.
             enough: the number of records after which no further entry is opened.
         """
+        origin.may_have_headers = False
         # This is the fast path for pages without aggregates. Once the checkpoint is passed, every such page takes it.
         if self._done is None and not any(map(bytes.startswith, [raw.data for raw in raws], _ALWAYS)):
             return self._plain(raws, origin), len(raws)
@@ -108,6 +109,8 @@ class Deaggregator:
         if columns is None:
             return self._plain([raw], origin)
         count = len(columns.payloads)
+        if columns.headers:
+            origin.may_have_headers = True
         fields = (
             columns.payloads,
             columns.keys,
