@@ -51,6 +51,7 @@ TARGET = 1.02
 SIDES = ("producer", "consumer")
 PAGE_BYTES = 450_000  # a little less than a page takes in the buffer, so that the buffer holds one page
 REQUEST = 3_520  # records that the producer puts before it flushes
+SLOWNESS = 60  # how many times longer the work takes under callgrind
 WARM_UP = 20  # requests or pages before a measurement: Python specializes code that has run about this often
 LONG = 3_600.0  # seconds: longer than any measurement
 TRACED = "traced puts"
@@ -188,7 +189,7 @@ async def consume(name: str, url: str, work: Work, measure: AbstractContextManag
         calls_per_second=work.calls_per_second,
         bytes_per_second=1e12,
         lease_duration=LONG,
-        checkpoint_interval=60.0 if work.calls_per_second == 5.0 else 1.0,  # callgrind is 60 times slower
+        checkpoint_interval=float(SLOWNESS) if work.calls_per_second == 5.0 else 1.0,
         prefetch_max_bytes=PAGE_BYTES,
     )
     consumer = Consumer(
@@ -233,6 +234,7 @@ async def count(side: str, url: str, names: list[str], units: int, times: int) -
 
     # Under callgrind, a measurement takes much longer. It must not contain more of the events that come every 5 s.
     consumer_totals.MEASURE_INTERVAL = machine.MEASURE_INTERVAL = LONG
+    sys.setswitchinterval(SLOWNESS * sys.getswitchinterval())  # otherwise, threads switch far more often per record
     otel_spans.SLOW_START = LONG  # callgrind is so slow that the sink would stop tracing handlers
     counter, work = instructions.Counter(), Work(is_counted=True, units=units)
     for number in range(times):

@@ -63,7 +63,11 @@ def dating(records):
     return count, native.date_records(records, 1e9), native.keep_order(records, 0.5), native.keep_order(records, 2e9)
 
 
-CALLS = {call.__name__: call for call in (digests, sorting, packing, encoding, settling, dating)}
+def summing(records):
+    return [native.checksum(record.data * 30) for record in records[:20]]
+
+
+CALLS = {call.__name__: call for call in (digests, sorting, packing, encoding, settling, dating, summing)}
 
 NO_MEMORY = """
 import sys
@@ -121,6 +125,7 @@ def failing_calls(records):
     fails(native.settle_delivered, ended, LANDING, deque())
     fails(native.date_records, [*records, WRONG], 1.0)
     fails(native.keep_order, [*records[:20], None], 1.0)
+    fails(native.checksum, "text")
     fails(native.make_lane_table, (*ENDINGS, b"short"))
 
 

@@ -7,6 +7,8 @@
 static PyMethodDef functions[] = {
     {"md5_many", md5_many, METH_O,
      PyDoc_STR("md5_many($module, messages, /)\n--\n\nReturn the MD5 of each message, as 16 bytes.")},
+    {"checksum", checksum, METH_O,
+     PyDoc_STR("checksum($module, data, /)\n--\n\nReturn the CRC-32 of a buffer.")},
     {"bind_record", bind_record, METH_O,
      PyDoc_STR("bind_record($module, record_type, /)\n--\n\nRemember where the slots of a buffered record are.")},
     {"count_plain", count_plain, METH_VARARGS,
@@ -51,7 +53,12 @@ static int set_up(PyObject *module)
         return -1;
     }
     state->str_append = PyUnicode_InternFromString("append");
-    return state->str_append == NULL ? -1 : add_lanes(module);
+    PyObject *zlib = PyImport_ImportModule("zlib");
+    if (zlib != NULL) {
+        state->zlib_crc32 = PyObject_GetAttrString(zlib, "crc32");
+        Py_DECREF(zlib);
+    }
+    return state->str_append == NULL || state->zlib_crc32 == NULL ? -1 : add_lanes(module);
 }
 
 static int visit_state(PyObject *module, visitproc visit, void *arg)

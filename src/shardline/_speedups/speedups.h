@@ -24,6 +24,7 @@
 #define STATE_OBJECTS(X) \
     X(PyObject *, version) \
     X(PyObject *, str_append) \
+    X(PyObject *, zlib_crc32) \
     X(PyTypeObject *, record_type) /* set by bind_record */ \
     X(PyTypeObject *, lane_table_type)
 
@@ -70,6 +71,10 @@ typedef struct {
 void md5_side_by_side(const Md5Job *jobs, size_t count);
 
 PyObject *md5_many(PyObject *module, PyObject *messages);
+
+/* ---- checksum.c: the CRC-32 of an event */
+
+PyObject *checksum(PyObject *module, PyObject *data);
 
 /* ---- records.c: the fields of a buffered record */
 

@@ -23,6 +23,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, final
 from zlib import crc32
 
+from shardline._speedups import twin
 from shardline.codec.byte_chunks import ByteChunks
 
 HeaderValue: TypeAlias = bool | int | str | bytes | datetime
@@ -150,6 +151,12 @@ def _utf8(text: str) -> bytes:
 # ---- bytes to messages
 
 
+@twin
+def checksum(data: bytes | memoryview, /) -> int:
+    """Return the CRC-32 of a frame without its last four bytes."""
+    return crc32(data)
+
+
 @final
 class MessageDecoder:
     """Splits a stream of bytes into messages while the bytes arrive."""
@@ -221,7 +228,7 @@ class MessageDecoder:
     def _read_message(self, data: bytes, at: int, total: int, headers_bytes: int) -> Message:
         end = at + total - 4
         view = memoryview(data)
-        if crc32(view[at:end]) != _CRC.unpack_from(data, end)[0]:
+        if checksum(view[at:end]) != _CRC.unpack_from(data, end)[0]:
             raise FrameError("a frame does not match its checksum")
         payload_at = at + _PRELUDE_BYTES + headers_bytes
         block = data[at + _PRELUDE_BYTES : payload_at]

@@ -238,9 +238,7 @@ class RecordTracing:
         """Start the span around the processing of records. Return the span and the context for the user's code."""
         parent, links = self._find_contexts(records)
         started_at = time.monotonic()
-        span = self._tracer.start_span(
-            self._processing[0], parent, SpanKind.CONSUMER, self._describe(records), links
-        )
+        span = self._tracer.start_span(self._processing[0], parent, SpanKind.CONSUMER, self._describe(records), links)
         now = time.monotonic()
         if now - started_at > SLOW_START:
             self._suspended_until = now + SUSPENSION

@@ -36,7 +36,16 @@ class TraceHeaders:
         log: logs why headers cannot be sent. Called once.
     """
 
-    __slots__ = ("_has_variable", "_intake", "_is_refusal_logged", "_last", "_log", "_tracings", "get_context", "untraced")
+    __slots__ = (
+        "_has_variable",
+        "_intake",
+        "_is_refusal_logged",
+        "_last",
+        "_log",
+        "_tracings",
+        "get_context",
+        "untraced",
+    )
 
     def __init__(self, tracings: Tracings, intake: Intake, log: Callable[[str], object]) -> None:
         self._tracings = tracings
