@@ -229,10 +229,9 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         payload: Any = data if self._serializer is None else serialized(self._serializer, data)
         intake, trace = self._intake, self._trace
         tags: bytes = b""
-        if trace is not None:
-            get_context = trace.get_context
-            if get_context(None) is not trace.untraced:
-                tags = trace.tags()
+        # Assigned, because Python calls a value faster than an attribute.
+        if trace is not None and (_get := trace.get_context)(None) is not trace.untraced:
+            tags = trace.tags()
         if (
             type(payload) is bytes
             and type(key) is str
