@@ -211,12 +211,12 @@ class Application:
     def _work(self, taker, task):
         """Carry out one step: calls of the handler, or a dead letter. ``task`` is ``None`` in a thread."""
         step, error = taker.step, None
+        if isinstance(step, (Attempt, WriteDeadLetter)) and not taker.shard.grant.in_force(self.worker.now):
+            taker.outcome = NOT_CALLED
+            return
         if isinstance(step, WriteDeadLetter):
             error = yield from self._bury(taker, step.letter)
         elif isinstance(step, Attempt):
-            if not taker.shard.grant.in_force(self.worker.now):
-                taker.outcome = NOT_CALLED
-                return
             taker.cursor.taken_at = self.worker.now
             error = yield from self._call(step.records, task, taker)
         else:

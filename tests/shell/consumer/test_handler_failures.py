@@ -3,11 +3,13 @@
 import logging
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from tests.shell.blocking import EVERY_API
 
-from shardline import Consumer, FailurePolicy, HandlerFailed
+from shardline import Consumer, FailurePolicy, HandlerFailed, LeaseNotHeld
+from shardline.adapters.leases.memory import MemoryLeases
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import (
     DeadLetterFailed,
@@ -198,3 +200,52 @@ async def test_what_was_counted_is_logged_while_nothing_else_happens(
 
 def test_a_consumer_that_was_not_started_has_counted_nothing(connection):
     assert counts_of(Consumer("s", **connection)) == (0, 0, 0)
+
+
+# ---- handlers that were fenced
+
+
+def fence(record):
+    raise LeaseNotHeld("exactly_once", {record.shard_id: "a later owner has claimed it"})
+
+
+async def fence_async(record):
+    fence(record)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_fenced_record_is_not_dead_lettered_when_its_lease_is_lost(make_consumer, put, group, is_async, sink):
+    """With a single attempt, the record used to be dead-lettered before the worker noticed the loss."""
+    await put(range(5), keys=1)
+    letters, fenced, handled = [], [], []
+
+    def handle(record):
+        if not fenced:
+            fenced.append(record)
+            rows = MemoryLeases.shared(group, "s")._rows
+            row = rows[record.shard_id]  # another worker takes the lease, claims the shard in the database, and dies
+            rows[record.shard_id] = replace(row, owner="other", counter=row.counter + 5)
+            fence(record)
+        assert record.lease.token > fenced[0].lease.token
+        handled.append(int(record.data))
+
+    async def handle_async(record):
+        handle(record)
+
+    async with make_consumer(group=group, store="memory:", sinks=[sink], idle_timeout=3.0) as consumer:
+        handler = handle_async if is_async else handle
+        await consumer.run(handler, policy=FailurePolicy(attempts=1), dead_letter=letters.append)
+        assert counts_of(consumer) == (0, 0, 0)
+    assert (letters, sink.events) == ([], [])
+    assert handled == [0, 1, 2, 3, 4], "this worker got the lease back"
+
+
+@pytest.mark.parametrize("handler", [fence, fence_async])
+async def test_a_record_that_is_fenced_under_a_renewed_lease_stops_the_run(make_consumer, put, handler, sink):
+    await put(range(5), keys=1)
+    letters = []
+    async with make_consumer(sinks=[sink]) as consumer:
+        with pytest.raises(HandlerFailed) as stopped:
+            await consumer.run(handler, policy=FailurePolicy(attempts=1), dead_letter=letters.append)
+    assert isinstance(stopped.value.__cause__, LeaseNotHeld)
+    assert (letters, sink.kinds) == ([], {"HandlingStopped": 1})

@@ -198,6 +198,8 @@ class ShardHandler:
             case WriteDeadLetter(letter):
                 dead_letters = self._run.dead_letters
                 assert dead_letters is not None, "a policy that ends with dead letters has a target"
+                if not self._task.is_lease_held:
+                    return NOT_CALLED
                 self._task.cursor.taken_at = boot_time()  # so that a target that hangs is noticed as a stuck handler
                 try:
                     await dead_letters.write(letter)

@@ -11,7 +11,10 @@ Invariants:
 - The whole batch and a record that is alone get all attempts, with growing and jittered pauses. A part of any other
   size gets a single attempt, without a pause. So finding one poison record among ten thousand takes some thirty
   calls, not thirty times the number of attempts.
-- Each failure causes exactly one event (``take_events``). If a handler fails, the event is ``HandlerRetried``,
+- A handler that was fenced, because another worker has taken the lease, did not fail because of its records. They are
+  not retried, bisected or dead-lettered: they wait until the lease is found to be lost. If a later renewal proves that
+  this worker has the lease after all, the fence is wrong, and the consumer stops.
+- Each other failure causes exactly one event (``take_events``). If a handler fails, the event is ``HandlerRetried``,
   ``RecordsDeadLettered`` or ``HandlingStopped``. If a dead letter cannot be written, the event is ``DeadLetterFailed``.
 """
 
@@ -91,6 +94,7 @@ class _Phase(Enum):
     HANDLING = auto()
     DEAD_LETTER_DUE = auto()  # the next attempt to write the dead letter is due at _next_at
     WRITING = auto()  # the dead letter is being written
+    FENCED = auto()  # the handler was fenced; whether the lease was renewed since is checked at _next_at
     STOPPED = auto()
     DONE = auto()
 
@@ -109,6 +113,7 @@ class BatchWork:
         self._backoff: Backoff = self._new_backoff()
         self._next_at: Instant = now
         self._phase: _Phase = _Phase.WAITING
+        self._fenced_at: Instant = NEVER
         self._done: list[Record] = []
         self._events: list[HandlingEvent] = []
         self._handler_error: object = None
@@ -162,7 +167,7 @@ class BatchWork:
         return events
 
     def next_deadline(self) -> Instant:
-        return self._next_at if self._phase in (_Phase.WAITING, _Phase.DEAD_LETTER_DUE) else NEVER
+        return self._next_at if self._phase in (_Phase.WAITING, _Phase.DEAD_LETTER_DUE, _Phase.FENCED) else NEVER
 
     # ---- inputs
 
@@ -171,10 +176,38 @@ class BatchWork:
         self._finish_part(now)
 
     def handle_not_called(self, now: Instant) -> None:
-        """Try again later: the lease had lapsed, so the handler was not called. This does not count as an attempt."""
+        """Try again later: the lease had lapsed, so the handler was not called, or the dead letter was not written.
+        This does not count as an attempt.
+        """
+        if self._phase is _Phase.WRITING:
+            self._phase = _Phase.DEAD_LETTER_DUE
+        else:
+            assert self._phase is _Phase.HANDLING
+            self._attempts -= 1
+            self._phase = _Phase.WAITING
+        self._next_at = now + _LAPSED_PAUSE
+
+    def handle_fenced(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
+        """Wait for the loss of the lease: the handler raised ``LeaseNotHeld``, because another worker has taken it."""
         assert self._phase is _Phase.HANDLING
-        self._attempts -= 1
-        self._phase, self._next_at = _Phase.WAITING, now + _LAPSED_PAUSE
+        self.error, self._summary = error, summary
+        self._phase, self._fenced_at, self._next_at = _Phase.FENCED, now, now + _LAPSED_PAUSE
+
+    def handle_renewed(self, sent_at: Instant, now: Instant) -> None:
+        """Stop if the handler was fenced although this worker has the lease.
+
+        Args:
+            sent_at: when the last confirmed renewal was sent. If this was after the handler was fenced, the lease was
+                not taken by another worker.
+            now: the current time.
+        """
+        if self._phase is not _Phase.FENCED:
+            return
+        if sent_at > self._fenced_at:
+            self._phase = _Phase.STOPPED
+            self._events.append(HandlingStopped(*_about(self._parts[-1]), self._attempts, *self._summary))
+        elif now >= self._next_at:
+            self._next_at = now + _LAPSED_PAUSE
 
     def handle_error(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
         """Handle an error that the handler raised. ``summary`` describes the error in events."""

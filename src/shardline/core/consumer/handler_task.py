@@ -13,6 +13,8 @@ Invariants (C5 and L2 are defined in docs/guarantees.md):
   is delivered again later.
 - A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. This includes
   threads and sections that are shielded from cancellation, so the next task of the same shard waits for the handler.
+- A handler that raises ``LeaseNotHeld`` for its shard was *fenced*: its records are given back when the lease is found
+  to be lost. The same holds for any error after the loss of the lease.
 - When the consumer is closed, or another worker asks for the lease, the handler may finish its current records. A batch
   that waits for a retry is given back to the queue.
 """
@@ -30,6 +32,7 @@ from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.taker import Taker
 from shardline.core.consumer.travel_size import TravelSize
+from shardline.errors import LeaseNotHeld
 from shardline.model.record import Record
 
 
@@ -47,7 +50,8 @@ class Attempt(NamedTuple):
     """Call the handler once with these records, or with the single record if the run has no batches.
 
     First check whether the lease is still held, because the process may have been suspended after it got this step. If
-    the lease is not held, do not call the handler, and answer with ``NOT_CALLED``.
+    the lease is not held, do not call the handler, and answer with ``NOT_CALLED``. The same applies to
+    ``WriteDeadLetter``.
     """
 
     records: list[Record[Any]]
@@ -77,7 +81,7 @@ class Outcome(NamedTuple):
 
 
 NOT_CALLED: Final = Outcome()
-"""The outcome of a step whose handler was not called, because the lease had lapsed (L2)."""
+"""The outcome of a step that was not carried out, because the lease had lapsed (L2)."""
 
 
 @final
@@ -152,7 +156,7 @@ class HandlerTask(Taker):
         elif isinstance(step, Attempt) and not has_failed and self.outcome is not NOT_CALLED:
             count = cursor.counted + len(step.records)
             work.count_handled(shard_id, cursor, count, now, is_summed=self.is_summed)
-        elif isinstance(step, WriteDeadLetter) and not has_failed:
+        elif isinstance(step, WriteDeadLetter) and not has_failed and self.outcome is not NOT_CALLED:
             cursor.counted += len(step.letter.records)
 
     def _handle_outcome(self, now: Instant) -> None:
@@ -164,17 +168,17 @@ class HandlerTask(Taker):
                 # made that attempt.
                 self._work = BatchWork([self.cursor.records[self.cursor.place - 1]], self._policy, self._rng, now)
                 self._work.poll_attempt(now)
-                self._work.handle_error(error, now, summary)
+                self._handle_error(self._work, now)
             return
         work = self._work
         assert work is not None, "the step came from the policy"
-        if isinstance(step, Attempt):
-            if self.outcome is NOT_CALLED:
-                work.handle_not_called(now)
-            elif error is None:
+        if self.outcome is NOT_CALLED:
+            work.handle_not_called(now)
+        elif isinstance(step, Attempt):
+            if error is None:
                 work.handle_success(now)
             else:
-                work.handle_error(error, now, summary)
+                self._handle_error(work, now)
         else:
             assert isinstance(step, WriteDeadLetter), "the task asks for no step after a stop"
             if error is not None:
@@ -186,6 +190,15 @@ class HandlerTask(Taker):
                 for record in step.letter.records:
                     self._hand_out.ack(record, now)
             work.handle_dead_letter_written(now)
+
+    def _handle_error(self, work: BatchWork, now: Instant) -> None:
+        (error, summary), shard = self.outcome, self.shard
+        assert shard is not None, "a handler works on one shard"
+        is_lost = shard.is_over and not shard.grant.in_force(now)  # after a seek, a shard is over and its lease is not
+        if is_lost or (isinstance(error, LeaseNotHeld) and shard.shard_id in error.shards):
+            work.handle_fenced(error, now, summary)
+        else:
+            work.handle_error(error, now, summary)
 
     def _next(self, now: Instant) -> Step | Instant | None:
         while True:
@@ -216,6 +229,7 @@ class HandlerTask(Taker):
         """Return the policy's next step, or when to ask again. ``None`` if the records are done or were given back."""
         hand_out, cursor, shard = self._hand_out, self.cursor, self.shard
         assert shard is not None, "a handler works on one shard"
+        work.handle_renewed(shard.grant.held_until - hand_out.config.lease_duration, now)
         done = work.take_done()
         if done:
             cursor.finished = cursor.done + len(done)

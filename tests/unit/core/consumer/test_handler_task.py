@@ -3,10 +3,11 @@
 import pytest
 from tests.harness.hand_out import Desk
 
-from shardline.core.consumer.consumer_events import HandlerStuck, RecordsHandled
+from shardline.core.consumer.consumer_events import HandlerStuck, HandlingStopped, RecordsHandled
 from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLetter
 from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Outcome, Stop
 from shardline.core.consumer.handout import CancelHandler
+from shardline.errors import LeaseNotHeld
 
 POLICY = FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0)
 FAILED = Outcome("broken")
@@ -178,6 +179,79 @@ def test_l2_a_handler_that_was_not_called_gives_its_batch_back_when_the_lease_is
     shell.desk.lose()
     assert (shell.task.is_over, shell.task.step) == (True, None)
     assert CancelHandler(shell.task) in shell.hand_out.take_actions()
+
+
+# ---- fenced handlers
+
+FENCED = Outcome(LeaseNotHeld("exactly_once", {"a": "a later owner has claimed it"}))
+ONE_ATTEMPT = [FailurePolicy(attempts=1, finally_=finally_) for finally_ in ("stop", "dead-letter")]
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("policy", ONE_ATTEMPT)
+def test_a_fenced_handler_is_not_called_again_and_its_records_are_given_back_when_the_lease_is_lost(policy, batch):
+    shell = Shell(policy, batch=batch)
+    shell.desk.bring(2)
+    shell.step()
+    if batch is None:
+        shell.handle(1)
+    assert shell.step(FENCED) is None
+    for _ in range(5):
+        assert shell.desk.poll(1.0) == []
+    shell.desk.now = shell.shard.grant.held_until
+    assert shell.desk.poll(1.0) == []
+    shell.desk.lose()
+    assert (shell.task.is_over, shell.task.step) == (True, None)
+    counts = shell.hand_out.counts
+    assert (counts.failed_records, counts.dead_letters, shell.hand_out.take_events()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("policy", ONE_ATTEMPT)
+def test_a_handler_that_is_fenced_although_the_lease_was_renewed_since_stops_the_run(policy):
+    shell = Shell(policy, batch=2)
+    records = shell.desk.bring(2)
+    shell.step()
+    shell.desk.now += 1.0
+    assert shell.step(FENCED) is None
+    shell.shard.grant.extend(shell.desk.now + shell.desk.config.lease_duration)
+    assert shell.desk.poll(0.1) == [], "this renewal was sent before the handler was fenced"
+    shell.shard.grant.extend(shell.desk.now + shell.desk.config.lease_duration)
+    assert shell.desk.poll(0.1) == [shell.task]
+    assert shell.task.step == Stop("a", records, FENCED.error)
+    assert [type(event) for event in shell.hand_out.take_events()] == [HandlingStopped]
+
+
+def test_a_handler_without_the_lease_of_another_shard_has_failed():
+    shell = Shell(ONE_ATTEMPT[0])
+    (record,) = shell.desk.bring(1)
+    shell.step()
+    shell.handle(1)
+    other = LeaseNotHeld("pause", {"b": "this worker does not hold its lease"})
+    assert shell.step(Outcome(other)) == Stop("a", [record], other)
+
+
+@pytest.mark.parametrize("policy", ONE_ATTEMPT)
+def test_an_error_after_the_loss_of_the_lease_is_no_failure_of_the_record(policy):
+    shell = Shell(policy, batch=2)
+    shell.desk.bring(2)
+    shell.step()
+    shell.desk.lose()
+    assert shell.step(FAILED) is None
+    assert (shell.task.is_over, shell.hand_out.counts.failed_records) == (True, 0)
+
+
+def test_a_dead_letter_waits_while_the_lease_has_lapsed():
+    shell = Shell(ONE_ATTEMPT[1])
+    (record,) = shell.desk.bring(1)
+    shell.step()
+    shell.handle(1)
+    assert isinstance(shell.step(FAILED), WriteDeadLetter)
+    assert shell.step(NOT_CALLED) is None
+    assert (shell.watermark, shell.hand_out.counts.dead_letters) == (0, 0)
+    assert shell.desk.poll(0.1) == [shell.task]
+    assert shell.task.step.letter.records == [record]
+    shell.step()
+    assert (shell.watermark, shell.hand_out.counts.dead_letters) == (1, 1)
 
 
 # ---- which records are handled
