@@ -24,7 +24,7 @@ DECIDES = [ROOT / "pyproject.toml", CONSTRAINTS, Path(__file__).resolve()]
 OLDEST_PYTHON = (3, 11)
 OLDEST_PIP_WITH_GROUPS = (25, 1)
 
-ALL_EXTRAS = ("local", "trio", "tls", "cli", "console", "redis", "postgres", "prometheus", "health", "otel")
+ALL_EXTRAS = ("local", "trio", "tls", "cli", "console", "redis", "postgres", "zstd", "prometheus", "health", "otel")
 
 # name: (extras of the package, dependency groups, what a person would call the set). No extras at all means that the
 # package itself is not needed.

@@ -6,7 +6,7 @@ import re
 from tests.docs import pages
 
 import shardline
-from shardline import awslambda, deserializers, events, exactly_once, health, sinks, stores, sync, testing
+from shardline import awslambda, deserializers, events, exactly_once, health, middleware, sinks, stores, sync, testing
 
 FOLDER = "docs/reference/api"
 INDEX = pages.text_of(f"{FOLDER}/index.md")
@@ -20,13 +20,15 @@ PUBLIC = {
     *(f"shardline.awslambda.{name}" for name in awslambda.__all__),
     *(f"shardline.testing.{name}" for name in testing.__all__),
     *(f"shardline.exactly_once.{name}" for name in exactly_once.__all__),
+    *(f"shardline.middleware.{name}" for name in middleware.__all__),
     *(f"shardline.deserializers.{name}" for name in ("json_lines", "json_list", "netstrings", "length_prefixed")),
     "shardline.errors",
     "shardline.events",
     "shardline.stores",
 }
 MODULES = {"shardline.errors", "shardline.events", "shardline.stores"}
-VALUES = {"shardline.TRIM_HORIZON", "shardline.LATEST", "shardline.testing.MakeStore"}
+ALIASES = {f"shardline.middleware.{side}Middleware" for side in ("Producer", "Consumer")}
+VALUES = {"shardline.TRIM_HORIZON", "shardline.LATEST", "shardline.testing.MakeStore", *ALIASES}
 
 
 def found_at(path):
@@ -57,6 +59,7 @@ def test_the_index_names_every_public_module():
         "shardline.testing",
         "shardline.deserializers",
         "shardline.exactly_once",
+        "shardline.middleware",
         "shardline.awslambda",
         "shardline.sinks",
         "shardline.health",

@@ -27,6 +27,7 @@ PUBLIC = (
     ".errors",
     ".deserializers",
     ".exactly_once",
+    ".middleware",
 )
 FENCE = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OTHER_LIBRARIES = re.compile(r"^(import|from) (aiokpl|kinesis|aiobotocore|orders|dict_leases)\b", re.MULTILINE)

@@ -36,18 +36,20 @@ from shardline.aio.consumer.fan_out import FanOut
 from shardline.aio.consumer.handler_runs import run_handlers
 from shardline.aio.consumer.lifecycle_callbacks import OnAssigned, OnRevoked
 from shardline.aio.loop.fork_and_exit import watch_forks
+from shardline.aio.producer.put_chain import check_middleware
 from shardline.aio.producer.validation import check_timeout
 from shardline.core.consumer.consumer_config import ConsumerConfig, Order
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
 from shardline.errors import Closed, UsageError
 from shardline.events import ConsumerEvent, EventSink, Sink
+from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import Position
 from shardline.model.record import Record, ValueT_co
 from shardline.ports import LeaseStore
 from shardline.sync.blocking_dead_letters import DeadLetterTarget, in_threads
 from shardline.sync.blocking_delivery import refuse_to_wait_in_callback
-from shardline.sync.blocking_iteration import BatchIterator, RecordIterator
+from shardline.sync.blocking_iteration import BatchIterator, ChangedIterator, RecordIterator
 from shardline.sync.host_thread import LoopThread
 
 _NOT_STARTED: Final = "this Consumer is not started: use 'with', or start()"
@@ -91,6 +93,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         config: ConsumerConfig | None = None,
         deserializer: Callable[[bytes], Any] | None = None,
         filter: Callable[[Record[bytes]], object] | None = None,  # noqa: A002 - the natural name
+        middleware: Iterable[ConsumerMiddleware] = (),
         worker_id: str | None = None,
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
@@ -116,6 +119,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             client=None,
             deserializer=deserializer,
             record_filter=filter,
+            middleware=check_middleware(middleware, is_blocking=True),
             worker_id=worker_id,
             until=until,
             idle_timeout=idle_timeout,
@@ -209,7 +213,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         """
         refuse_to_wait_in_callback("iterating")
         session = self._session
-        return RecordIterator[ValueT_co](session, session.begin(threading.current_thread(), Iteration))
+        taker = session.begin(threading.current_thread(), Iteration)
+        if session.chain is not None:
+            return ChangedIterator(session, taker, session.chain)
+        return RecordIterator[ValueT_co](session, taker)
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Iterator[Batch[ValueT_co]]:
         """Iterate over batches. All records of a batch are from one shard.
@@ -229,7 +236,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         refuse_to_wait_in_callback("iterating")
         session = self._session
         make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
-        return BatchIterator[ValueT_co](session, session.begin(threading.current_thread(), make))
+        taker = session.begin(threading.current_thread(), make)
+        if session.chain is not None:
+            return ChangedIterator(session, taker, session.chain)
+        return BatchIterator[ValueT_co](session, taker)
 
     @overload
     def run(

@@ -9,10 +9,11 @@ Invariants (C5 is defined in docs/guarantees.md):
   out. A thread that is taking a record at that moment may still get that record.
 """
 
-from typing import Generic, Self, final
+from typing import Generic, Self, TypeVar, final
 
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
+from shardline.aio.consumer.read_chain import ReadChain
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.consumer.handout import Iteration
 from shardline.model.record import Record, ValueT_co
@@ -80,6 +81,46 @@ class BatchIterator(Generic[ValueT_co]):
                 count = len(batch.records)
                 cursor.place = count  # the last step
                 return batch
+            session.ask_blocking(taker)
+            if taker.is_over:
+                session.check_current(taker)
+                session.check_failure()
+                raise StopIteration
+
+
+_GivenT = TypeVar("_GivenT")
+
+
+@final
+class ChangedIterator(Generic[_GivenT]):
+    """Iterates over records, or over batches, that have passed the middleware of the consumer."""
+
+    __slots__ = ("__weakref__", "_chain", "_session", "_taker")
+
+    def __init__(self, session: ConsumerSession, taker: Iteration, chain: ReadChain) -> None:
+        self._session = session
+        self._taker = taker
+        self._chain = chain
+        session.attach(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> _GivenT:
+        session, taker = self._session, self._taker
+        while True:
+            session.check_current(taker)
+            cursor = taker.cursor
+            if cursor.is_open:
+                place, given = session.look_at(cursor, whole=taker.whole)
+                found: _GivenT = self._chain.read(given)
+                # The records are taken only now, so they are not done if a middleware raises. Meanwhile, another
+                # worker may have taken the lease.
+                if cursor.is_open:
+                    session.begin_slice(cursor)
+                    cursor.place = place  # the last step
+                    return found
+                continue
             session.ask_blocking(taker)
             if taker.is_over:
                 session.check_current(taker)

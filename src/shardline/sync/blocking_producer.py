@@ -38,7 +38,6 @@ from shardline.aio.producer.validation import (
     check_client,
     check_tagged_record,
     check_timeout,
-    serialized,
 )
 from shardline.codec.packing import PackingName
 from shardline.core.producer.intake import Put
@@ -47,6 +46,7 @@ from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
 from shardline.events import EventSink, ProducerEvent, Sink
+from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 from shardline.sync.blocking_backpressure import ThreadWaitQueue
@@ -116,6 +116,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         config: ProducerConfig | None = None,
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
+        middleware: Iterable[ProducerMiddleware] = (),
         on_failure: Callable[[Delivery], object] | None = None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]] = (),
         close_timeout: float | None = 30.0,
@@ -130,6 +131,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             config=config,
             serializer=serializer,
             packing=packing,
+            middleware=middleware,
             on_failure=on_failure,
             sinks=sinks,
             close_timeout=close_timeout,
@@ -210,7 +212,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
 
     # ---- putting
 
-    def put(
+    def put(  # noqa: C901 - the hot path, with as few calls as possible
         self,
         data: DataT_contra,
         *,
@@ -226,9 +228,10 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         It takes the same arguments and raises the same exceptions as the async ``put``. ``on_delivery`` is called in
         the network thread.
         """
-        payload: Any = data if self._serializer is None else serialized(self._serializer, data)
-        intake, trace = self._intake, self._trace
-        tags: bytes = b""
+        payload: Any = data
+        if self._serializer is not None:
+            payload, key, explicit_hash_key, headers = self._prepare(data, key, explicit_hash_key, headers)
+        intake, trace, tags, size = self._intake, self._trace, b"", sys.maxsize
         # Assigned, because Python calls a value faster than an attribute.
         if trace is not None and (_get := trace.get_context)(None) is not trace.untraced:
             tags = trace.tags()
@@ -242,8 +245,6 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             and key.isascii()
         ):  # the usual case, with few function calls
             size = len(payload) + len(key) + len(tags)
-        else:
-            size = sys.maxsize
         if size > intake.plain_max_bytes:
             payload, key, explicit_hash_key, tags, size = self._check(payload, key, explicit_hash_key, headers)
         delivery = Delivery(payload, key, explicit_hash_key, _clock() + self._ttl)

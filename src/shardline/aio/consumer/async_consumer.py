@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, Unpack, final, overload
 
 from shardline.aio.client import Client, ConnectionArguments
-from shardline.aio.consumer.async_iteration import BatchIterator, RecordIterator
+from shardline.aio.consumer.async_iteration import BatchIterator, ChangedIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
 from shardline.aio.consumer.consumer_control import commit, pause, resume, seek
@@ -31,6 +31,7 @@ from shardline.core.consumer.consumer_config import ConsumerConfig, Order
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import Iteration
 from shardline.events import ConsumerEvent, EventSink, Sink
+from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import Position
 from shardline.model.record import Record, ValueT_co
 from shardline.ports import LeaseStore
@@ -103,6 +104,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
         filter: called with each record before it is deserialized. If it returns a false value, the record is not handed
             out and counts as done. It must be fast, and must not block. An exception ends the consumer.
+        middleware: functions that change or check each record, in this order, before you get it: see
+            ``shardline.middleware``. If one raises, the record has failed.
         worker_id: this worker's name in the store. By default, a new unique name.
         until: with ``"latest"``, the iteration ends when all records up to the newest one are done.
         idle_timeout: the iteration ends after this many seconds without a record.
@@ -151,6 +154,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         client: Client | None = None,
         deserializer: Callable[[bytes], Any] | None = None,
         filter: Callable[[Record[bytes]], object] | None = None,  # noqa: A002 - the natural name
+        middleware: Iterable[ConsumerMiddleware] = (),
         worker_id: str | None = None,
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
@@ -173,6 +177,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             client=client,
             deserializer=deserializer,
             record_filter=filter,
+            middleware=middleware,
             worker_id=worker_id,
             until=until,
             idle_timeout=idle_timeout,
@@ -244,7 +249,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             Closed: the consumer is closed, or not started.
         """
         session = self._opened
-        return RecordIterator[ValueT_co](session, session.begin(running_task(), Iteration))
+        taker = session.begin(running_task(), Iteration)
+        if session.chain is not None:
+            return ChangedIterator(session, taker, session.chain)
+        return RecordIterator[ValueT_co](session, taker)
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> AsyncIterator[Batch[ValueT_co]]:
         """Iterate over batches. All records of a batch are from one shard.
@@ -263,7 +271,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         wait = check_batch(max_records, max_wait)
         session = self._opened
         make = partial(Iteration, limit=max_records, max_wait=wait, whole=True)
-        return BatchIterator[ValueT_co](session, session.begin(running_task(), make))
+        taker = session.begin(running_task(), make)
+        if session.chain is not None:
+            return ChangedIterator(session, taker, session.chain)
+        return BatchIterator[ValueT_co](session, taker)
 
     @overload
     async def run(

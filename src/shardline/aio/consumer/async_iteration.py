@@ -11,12 +11,13 @@ Invariants (C5 is defined in docs/guarantees.md):
   out.
 """
 
-from typing import Generic, Self, final
+from typing import Generic, Self, TypeVar, final
 
 import anyio.lowlevel
 
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_session import ConsumerSession
+from shardline.aio.consumer.read_chain import ReadChain
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.core.consumer.handout import Iteration
 from shardline.model.record import Record, ValueT_co
@@ -91,6 +92,50 @@ class BatchIterator(Generic[ValueT_co]):
                 count = len(batch.records)
                 cursor.place = count  # the last step: from here on the records count as taken
                 return batch
+            await session.ask(taker)
+            if taker.is_over:
+                session.check_current(taker)
+                session.check_failure()
+                raise StopAsyncIteration
+
+
+_GivenT = TypeVar("_GivenT")
+
+
+@final
+class ChangedIterator(Generic[_GivenT]):
+    """Iterates over records, or over batches, that have passed the middleware of the consumer."""
+
+    __slots__ = ("__weakref__", "_chain", "_session", "_taker")
+
+    def __init__(self, session: ConsumerSession, taker: Iteration, chain: ReadChain) -> None:
+        self._session = session
+        self._taker = taker
+        self._chain = chain
+        session.attach(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _GivenT:
+        session, taker = self._session, self._taker
+        session.check_loop()
+        session.check_current(taker)
+        if taker.cursor.is_open and boot_time() >= taker.cursor.slice_end:
+            await anyio.lowlevel.checkpoint()
+        while True:
+            cursor = taker.cursor
+            if cursor.is_open:
+                place, given = session.look_at(cursor, whole=taker.whole)
+                found: _GivenT = await self._chain.read_async(given)
+                # The records are taken only now, so they are not done if a middleware raises. Meanwhile, another
+                # worker may have taken the lease.
+                if cursor is taker.cursor and cursor.is_open:
+                    session.check_current(taker)
+                    session.begin_slice(cursor)
+                    cursor.place = place  # the last step: from here on the records count as taken
+                    return found
+                continue
             await session.ask(taker)
             if taker.is_over:
                 session.check_current(taker)

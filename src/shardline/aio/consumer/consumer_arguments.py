@@ -22,6 +22,7 @@ from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.handler_checks import is_async_callable
 from shardline.errors import UsageError
 from shardline.events import ConsumerEvent, EventSink, Sink
+from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import Position, PositionKind, as_position
 from shardline.model.record import Record
 from shardline.ports import LeaseStore
@@ -47,6 +48,7 @@ class ConsumerArguments(ConnectionArguments, total=False):
     start: Position | str | datetime | float
     config: ConsumerConfig | None
     filter: Callable[[Record[bytes]], object] | None
+    middleware: Iterable[ConsumerMiddleware]
     worker_id: str | None
     until: Literal["latest"] | None
     idle_timeout: float | None

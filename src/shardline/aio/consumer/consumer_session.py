@@ -47,6 +47,7 @@ from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, stor
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health, consumer_status, health
 from shardline.aio.consumer.fan_out import FanOut, check_fan_out, find_consumer
 from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks, OnAssigned, OnRevoked
+from shardline.aio.consumer.read_chain import read_chain
 from shardline.aio.consumer.shard_reading import RecordFilter
 from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
 from shardline.aio.loop.boot_clock import boot_time
@@ -69,6 +70,7 @@ from shardline.core.failures import Failure
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import Closed, UsageError, WaitTimeout
 from shardline.events import ConsumerEvent, EventSink, EventSource, Sink, check_sinks
+from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import LATEST
 from shardline.model.record import Record, hand_out
 from shardline.model.stream import parse_stream
@@ -124,6 +126,7 @@ class ConsumerSession:
         client: Client | None,
         deserializer: Callable[[bytes], Any] | None,
         record_filter: RecordFilter | None,
+        middleware: Iterable[ConsumerMiddleware],
         worker_id: str | None,
         until: Literal["latest"] | None,
         idle_timeout: float | None,
@@ -141,8 +144,8 @@ class ConsumerSession:
         self._start_at = check_start(start)
         self.client, self._owns_client = check_client("Consumer", client, connection)
         self.deserializer = check_callable("deserializer", deserializer)
-        self._filter = check_filter(record_filter)
-        self._sinks = check_sinks(sinks)
+        self._filter, self._sinks = check_filter(record_filter), check_sinks(sinks)
+        self.chain = read_chain(middleware)
         enter = partial(current_session.set, self)
         self._callbacks = LifecycleCallbacks(on_assigned, on_revoked, on_shard_end, enter=enter)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
@@ -158,8 +161,7 @@ class ConsumerSession:
         )
         self._owned_store = self._store if store is None or isinstance(store, str) else None
         self._not_started_message, self._closed_message = not_started, _CLOSED
-        self.tracings: Tracings | None = None
-        """The tracings of the sinks, if there are any."""
+        self.tracings: Tracings | None = None  # of the sinks
         self._starting = anyio.Lock()
         self._ended: Flag | None = None
         self._driver: ConsumerDriver | None = None
@@ -400,6 +402,13 @@ class ConsumerSession:
         hand_out(batch.records, self.service_now())
         cursor.begin_slice(boot_time())
         return batch
+
+    def look_at(self, cursor: Cursor, *, whole: bool) -> tuple[int, Record[Any] | Batch[Any]]:
+        """Return the next record or batch of an open cursor, and the place of the cursor after it was taken."""
+        if whole:
+            batch = self.make_batch(cursor)
+            return len(batch.records), batch
+        return cursor.place + 1, cursor.records[cursor.place]
 
     def service_now(self) -> float:
         """Return the service's time, in seconds since 1970. Can be called from any thread."""

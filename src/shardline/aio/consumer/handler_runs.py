@@ -64,6 +64,8 @@ async def run_handlers(
     """Implement ``Consumer.run`` for both facades. ``caller`` is the task or thread that called ``run``."""
     wait = check_batch(batch, max_wait)
     chosen = check_handler(handler, policy, has_dead_letter=dead_letter is not None)
+    if session.chain is not None:
+        handler = session.chain.wrap(handler)
     ack, stuck_after = session.config.ack, session.config.stuck_after
     count, limit = check_processes(processes, handler_timeout, concurrency, ack=ack, stuck_after=stuck_after)
     beside = check_side_by_side(concurrency if count is None else count, order, ack=ack)

@@ -28,7 +28,7 @@ import anyio.lowlevel
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.loop.host_tasks import Flag, LoopAffinity, make_flag, native_checkpoint, spawn
 from shardline.aio.producer.backpressure import TaskWaitQueue
-from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
+from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, change, close_if_generator, iterate
 from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.producer_driver import end_host, host_producer
 from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
@@ -40,13 +40,13 @@ from shardline.aio.producer.validation import (
     check_client,
     check_tagged_record,
     check_timeout,
-    serialized,
 )
 from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import NO_TAGS, payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.events import EventSink, ProducerEvent, Sink
+from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 
@@ -73,6 +73,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         packing: packs the records of a key into shared Kinesis records, as ``"json-lines"``, ``"json-list"``,
             ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which by default is
             aggregation in the KPL's format.
+        middleware: functions that change or check each record, in this order, after the serializer: see
+            ``shardline.middleware``. If one raises, the record is not accepted.
         on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means that
@@ -116,6 +118,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         client: Client | None = None,
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
+        middleware: Iterable[ProducerMiddleware] = (),
         on_failure: Callable[[Delivery], object] | None = None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]] = (),
         close_timeout: float | None = 30.0,
@@ -129,6 +132,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             config=config,
             serializer=serializer,
             packing=packing,
+            middleware=middleware,
             on_failure=on_failure,
             sinks=sinks,
             close_timeout=close_timeout,
@@ -284,7 +288,11 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 intake.reserved_bytes += size
                 intake.records.append(delivery)
                 return delivery
-        delivery = self._make_delivery(data, key, explicit_hash_key, headers)
+        if self._chain is not None and self._chain.is_async:
+            self._check_open()
+            delivery = self._checked(*await self._chain.prepare_async(data, key, explicit_hash_key, headers))
+        else:
+            delivery = self._make_delivery(data, key, explicit_hash_key, headers)
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
         if not self._accept(delivery):
@@ -301,7 +309,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
     ) -> Delivery:
-        """Like ``put``, without waiting.
+        """Like ``put``, without waiting. Async middleware cannot be used.
 
         Raises:
             BufferFull: there is no room. The record was not accepted.
@@ -350,7 +358,10 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         self._check_open()
         with bulk.reporting():
             if isinstance(records, Collection):
-                await self._put_all(bulk, bulk.check_all(records), limit)
+                given: Collection[Any] = records
+                if self._chain is not None and self._chain.is_async:
+                    given = [await change(self._chain, record) for record in records]
+                await self._put_all(bulk, bulk.check_all(given), limit)
             elif isinstance(records, AsyncIterable):
                 taken = aiter(records)
                 try:
@@ -384,7 +395,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
 
     async def _put_next(self, bulk: BulkPut[Delivery], record: Item[Any], limit: float | None) -> None:
         """Validate and put a record that was taken from an iterator."""
-        delivery = bulk.check(record)
+        chain = self._chain
+        delivery = bulk.check(record if chain is None or not chain.is_async else await change(chain, record))
         if delivery is not None:
             if not self._accept(delivery):
                 await self._accept_in_turn(delivery, limit)
@@ -398,7 +410,12 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         self, data: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
     ) -> Delivery:
         if self._serializer is not None:
-            data = serialized(self._serializer, data)
+            data, key, explicit_hash_key, headers = self._prepare(data, key, explicit_hash_key, headers)
+        return self._checked(data, key, explicit_hash_key, headers)
+
+    def _checked(
+        self, data: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
+    ) -> Delivery:
         tags = self._tags_of(headers)
         self._check_open()
         max_bytes = self._intake.record_max_bytes

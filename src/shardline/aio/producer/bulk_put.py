@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast, final
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast, final
 
 from shardline.aio.producer.delivery import SettledRecord
+from shardline.aio.producer.put_chain import PutChain
 from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import Serializer, check_item, count_plain, fields_of, is_plain
 from shardline.codec.aggregation import encode_tags
@@ -52,6 +53,7 @@ class BulkPut(Generic[_D]):
         make: the class of the deliveries.
         intake: takes the invalid records, which the host reports.
         serializer: turns the data of a record into bytes.
+        chain: the middleware, if there is any. It calls the serializer.
         packing: the format that the records must fit, if the producer packs.
         tags_of: validates the headers of a record, and returns them in the encoded form.
         on_invalid: see ``put_many``.
@@ -65,6 +67,7 @@ class BulkPut(Generic[_D]):
         *,
         intake: Intake,
         serializer: Serializer | None,
+        chain: PutChain | None,
         packing: Packing | None,
         tags_of: Callable[[Any], bytes],
         on_invalid: OnInvalid,
@@ -75,6 +78,7 @@ class BulkPut(Generic[_D]):
         self._make = make
         self._intake = intake
         self._serializer = serializer
+        self._chain = chain
         self._packing = packing
         self._tags_of = tags_of
         self._fails_invalid = on_invalid == "fail"
@@ -141,17 +145,34 @@ class BulkPut(Generic[_D]):
         """Return the delivery of a record. The delivery of an invalid record has already failed."""
         max_bytes = self._intake.record_max_bytes
         try:
-            checked = check_item(record, self._serializer, max_bytes, self._packing, self._tags_of)
+            checked = check_item(
+                record if self._chain is None else self._changed(self._chain, record),
+                None if self._chain is not None else self._serializer,
+                max_bytes,
+                self._packing,
+                self._tags_of,
+            )
         except UsageError as error:
             if self._fails_invalid:
                 return self._failed(record, str(error))
             raise UsageError(f"record {place}: {error}", index=place) from None
-        except Exception as error:  # raised by the user's serializer
+        except Exception as error:  # raised by the user's serializer or middleware
             if self._fails_invalid:  # do not include the error's text, which may quote the data
-                return self._failed(record, f"the serializer raised {type(error).__name__}")
+                origin = "serializer" if self._chain is None else "serializer or a middleware"
+                return self._failed(record, f"the {origin} raised {type(error).__name__}")
             raise
         key, data, explicit_hash_key, tags = checked
         return self._make(data, key, explicit_hash_key, 0.0, extra_ttl=self._extra_ttl, tags=tags)
+
+    def _changed(self, chain: PutChain, record: Any) -> tuple[Any, ...]:
+        """Return the record after the middleware, in the same form."""
+        if type(record) is Changed:
+            if record.error is not None:
+                raise record.error
+            return record.fields
+        key, data, explicit_hash_key, headers = fields_of(record)
+        data, key, explicit_hash_key, headers = chain.prepare(data, key, explicit_hash_key, headers)
+        return key, data, explicit_hash_key, headers
 
     def _failed(self, record: Any, reason: str) -> _D:
         """Return the failed delivery of an invalid record. Its fields have the given values, whatever their types.
@@ -159,7 +180,7 @@ class BulkPut(Generic[_D]):
         Invalid headers are left out, because a delivery stores its headers in the encoded form.
         """
         try:
-            key, data, explicit_hash_key, headers = fields_of(record)
+            key, data, explicit_hash_key, headers = fields_of(record.given if type(record) is Changed else record)
         except UsageError:
             key, data, explicit_hash_key, headers = None, record, None, None
         try:
@@ -173,6 +194,25 @@ class BulkPut(Generic[_D]):
         if invalid:
             self._intake.invalid += invalid
             self._wake()
+
+
+@final
+class Changed(NamedTuple):
+    """A record of ``put_many`` after async middleware, or the error that it raised."""
+
+    given: Any
+    fields: tuple[Any, ...]
+    error: Exception | None = None
+
+
+async def change(chain: PutChain, record: Any) -> Changed:
+    """Pass a record of ``put_many`` through async middleware."""
+    try:
+        key, data, explicit_hash_key, headers = fields_of(record)
+        data, key, explicit_hash_key, headers = await chain.prepare_async(data, key, explicit_hash_key, headers)
+    except Exception as error:  # noqa: BLE001 - raised again when the record is checked
+        return Changed(record, (), error)
+    return Changed(record, (key, data, explicit_hash_key, headers))
 
 
 def iterate(records: object) -> Iterator[Any]:

@@ -25,6 +25,7 @@ from shardline.aio.producer.backpressure import WaitQueue
 from shardline.aio.producer.bulk_put import BulkPut, OnInvalid
 from shardline.aio.producer.delivery import DeliveryHook, SettledRecord
 from shardline.aio.producer.producer_driver import Driver
+from shardline.aio.producer.put_chain import PutChain, check_middleware
 from shardline.aio.producer.trace_headers import TraceHeaders
 from shardline.aio.producer.validation import (
     Serializer,
@@ -32,6 +33,7 @@ from shardline.aio.producer.validation import (
     check_config,
     check_timeout,
     packing_serializer,
+    serialized,
 )
 from shardline.aio.reporting import ProducerReporter
 from shardline.aio.tracing import find_tracings
@@ -43,7 +45,9 @@ from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import date_records
 from shardline.errors import BufferFull, Closed, UsageError
 from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
+from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import check_headers
+from shardline.model.record import check_data
 from shardline.model.stream import parse_stream
 
 _log: Final = logging.getLogger("shardline.producer")
@@ -57,6 +61,7 @@ class ProducerArguments(ConnectionArguments, total=False):
 
     config: ProducerConfig | None
     packing: PackingName | None
+    middleware: Iterable[ProducerMiddleware]
     sinks: Iterable[Sink | EventSink[ProducerEvent]]
     close_timeout: float | None
     drain_on_cancel: bool
@@ -83,6 +88,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         config: Any,
         serializer: Serializer | None,
         packing: PackingName | None,
+        middleware: Iterable[ProducerMiddleware],
         on_failure: Callable[[Any], object] | None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]],
         close_timeout: float | None,
@@ -100,6 +106,11 @@ class ProducerFacade(ABC, Generic[_Q]):
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
         self._intake = self._machine.intake
         self._intake.refuse(f"this Producer is not started: use {self._with_statement!r}, or start()")
+        self._chain: PutChain | None = None
+        layers = check_middleware(middleware, is_blocking=self._with_statement == "with")
+        if layers:
+            self._chain = PutChain(serializer, layers, self._packing, self._intake)
+            self._serializer = self._serializer or check_data  # so that no put takes the path without a serializer
         self._room = room(self._intake)
         source = EventSource("producer", self._stream.name, server_address=server_address)
         self._driver = Driver(
@@ -142,6 +153,13 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     # ---- putting
 
+    def _prepare(self, data: Any, key: Any, explicit_hash_key: Any, headers: Any) -> tuple[bytes, Any, Any, Any]:
+        """Serialize a record, pass it through the middleware, and return its data, key, hash key and headers."""
+        if self._chain is not None:
+            return self._chain.prepare(data, key, explicit_hash_key, headers)
+        assert self._serializer is not None, "called only if there is a serializer or middleware"
+        return serialized(self._serializer, data), key, explicit_hash_key, headers
+
     def _tags_of(self, headers: Any) -> bytes:
         """Validate the headers of a put, add the headers of its trace, and return them in the encoded form.
 
@@ -178,6 +196,7 @@ class ProducerFacade(ABC, Generic[_Q]):
             make,
             intake=self._intake,
             serializer=self._serializer,
+            chain=self._chain,
             packing=self._packing,
             tags_of=self._tags_of,
             on_invalid=on_invalid,
