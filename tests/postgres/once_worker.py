@@ -1,11 +1,14 @@
-"""A worker of the kill test: it adds every record to a table, and to the total of the record's key, exactly once.
+"""Workers of the kill test: they add every record to a table, and to the total of the record's key, exactly once.
 
-    python tests/postgres/once_worker.py SETTINGS(JSON)
+This program starts a worker for each line of its input, SETTINGS(JSON), and prints the id of its process. Workers are
+forks, because a new Python takes most of a second to import everything, which is longer than many workers live.
 
 ``mode`` says how the records are handled: "record", "batch" or "key", each by an async or a plain function.
 """
 
+import contextlib
 import json
+import os
 import random
 import sys
 import time
@@ -58,7 +61,13 @@ async def main(settings):
         group="billing",
         store=settings["database"],
         worker_id=settings["name"],
-        config=ConsumerConfig(lease_duration=1.0, checkpoint_interval=settings["checkpoint_interval"]),
+        config=ConsumerConfig(
+            lease_duration=1.0,
+            checkpoint_interval=settings["checkpoint_interval"],
+            scan_interval=0.1,
+            list_interval=1.0,
+            idle_poll_interval=0.05,
+        ),
         endpoint_url=settings["endpoint_url"],
         region=settings["region"],
         credentials=Credentials("local", "local"),
@@ -67,4 +76,18 @@ async def main(settings):
         await consumer.run(in_postgres(handler, settings["database"], group="billing"), **MODES[settings["mode"]])
 
 
-anyio.run(main, json.loads(sys.argv[1]))
+def serve():
+    for line in sys.stdin:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, os.WNOHANG)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                anyio.run(main, json.loads(line))
+            finally:
+                os._exit(1)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+serve()

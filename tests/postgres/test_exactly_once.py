@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -203,6 +204,9 @@ class Workers:
 
     def __init__(self, chance, settings):
         self.chance, self.settings = chance, settings
+        self.server = subprocess.Popen(
+            [sys.executable, WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.processes = {}
 
     def start(self, name):
@@ -213,18 +217,22 @@ class Workers:
             "is_async": self.chance.random() < 0.5,
             "checkpoint_interval": self.chance.choice((0.1, 1.0, 5.0)),
         }
-        self.processes[name] = subprocess.Popen([sys.executable, WORKER, json.dumps(settings)])
+        self.server.stdin.write(json.dumps(settings) + "\n")
+        self.server.stdin.flush()
+        self.processes[name] = int(self.server.stdout.readline())
 
     def kill(self, name):
-        process = self.processes[name]
-        assert process.poll() is None, f"worker {name} ended by itself, with {process.returncode}"
-        process.kill()
-        process.wait()
+        state = Path(f"/proc/{self.processes[name]}/stat").read_text().rpartition(")")[2].split()[0]
+        assert state != "Z", f"worker {name} ended by itself"
+        os.kill(self.processes.pop(name), signal.SIGKILL)
 
     def stop(self):
         for process in self.processes.values():
-            process.kill()
-            process.wait()
+            os.kill(process, signal.SIGKILL)
+        self.server.kill()
+        self.server.wait()
+        self.server.stdin.close()
+        self.server.stdout.close()
 
 
 def put_until(is_over, connection, chance):
@@ -232,7 +240,7 @@ def put_until(is_over, connection, chance):
     number = 0
     with Producer("orders", **connection) as producer:
         while not is_over.is_set():
-            for _ in range(20):
+            for _ in range(10):
                 producer.put(b"%d" % number, key=f"key-{chance.randrange(KEYS)}")
                 number += 1
             time.sleep(0.1)
@@ -244,13 +252,15 @@ def stored_in(kinesis):
     return [each for found in kinesis.streams["orders"].records for each in deaggregate([found])]
 
 
-def kill_workers(workers, kinesis, connection, chance):
+def kill_workers(workers, kinesis, connection, chance, raw):
     async def change(count):
         async with Client(**connection) as client:
             await client.update_shard_count("orders", count, wait=True)
 
     for kill in range(KILLS):
-        time.sleep(chance.uniform(0.1, 2.5))
+        # A kill is worth more while a worker handles records than while both of them start.
+        wait_for(raw, 1 + count_of(raw), 60)
+        time.sleep(chance.uniform(0.0, 0.5))
         name = chance.choice("ab")
         workers.kill(name)
         workers.start(name)
@@ -259,11 +269,15 @@ def kill_workers(workers, kinesis, connection, chance):
     assert len(kinesis.streams["orders"].shards) == 2 + 4 + 2
 
 
+def count_of(raw):
+    return raw.execute("SELECT count(*) FROM seen").fetchone()[0]
+
+
 def wait_for(raw, count, limit):
     give_up_at = time.monotonic() + limit
-    while (found := raw.execute("SELECT count(*) FROM seen").fetchone()[0]) < count:
+    while (found := count_of(raw)) < count:
         assert time.monotonic() < give_up_at, f"{found} of {count} records were handled"
-        time.sleep(0.2)
+        time.sleep(0.02)
 
 
 @pytest.mark.timeout(900)
@@ -281,7 +295,7 @@ def test_each_record_takes_effect_exactly_once_although_workers_are_killed(datab
             workers.start("a")
             workers.start("b")
             putting.start()
-            kill_workers(workers, kinesis, connection, chance)
+            kill_workers(workers, kinesis, connection, chance, raw)
             is_over.set()
             putting.join()
             put = stored_in(kinesis)
