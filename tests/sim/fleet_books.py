@@ -132,9 +132,7 @@ class Books:
             if reading.begin is not None and before <= reading.begin:
                 return
             if known.records[before].key == record.key and before not in beside:
-                is_left_out = self.world.watch._is_dropped(known, before)
-                is_left_out = is_left_out or self.world.truth.is_filtered(known.records[before].data)
-                if is_left_out:
+                if self.world.truth.is_left_out(known, before):
                     continue
                 if before not in reading.handled:
                     self.world.service.advance(self.world.time)
@@ -164,9 +162,7 @@ class Books:
     def _check_not_skipped(self, reading, known, place):
         if place is None or place in reading.delivered or (reading.begin is not None and place <= reading.begin):
             return
-        is_left_out = self.world.watch._is_dropped(known, place)
-        is_left_out = is_left_out or self.world.truth.is_filtered(known.records[place].data)
-        if known.is_required(place) and not is_left_out:
+        if known.is_required(place) and not self.world.truth.is_left_out(known, place):
             self.world.service.advance(self.world.time)
             assert not known.is_required(place), f"{place} of {known.shard_id} was left out"
 
@@ -342,7 +338,8 @@ class Books:
             known = truth.shards.get(shard_id)
             for place in known.required if known is not None else ():
                 if known.records[place].arrived_at < BEGIN + began_at - START:
-                    assert place in known.done or place in known.first_delivered, f"{place} of {shard_id} is not read"
+                    is_read = place in known.first_delivered or self.world.truth.is_left_out(known, place)
+                    assert place in known.done or is_read, f"{place} of {shard_id} is not read"
 
     def find_unrest(self):
         """Return why the worker is not at rest: records in hand, a budget that is not free, or an unanswered taker."""

@@ -64,6 +64,7 @@ STATES = frozenset({
     "retention shortened under a reader that lags: told",
     "retention raised under a reader that lags: nothing was lost",
     "a whole shard trimmed",
+    "a copy left out",
     "LATEST pinned, and read by another than its maker",
     "a group at LATEST begun in part, and completed by one that came later",
     # subscriptions

@@ -39,6 +39,7 @@ class ShardReading:
                 hash_range=gained.hash_range,
                 done=gained.checkpoint.sequence_number,
                 drop=worker.config.out_of_range == "drop",
+                window=worker.machine.held.window_of(gained.grant),
             ),
             trims=worker.machine.trims,
             lease=gained.grant,

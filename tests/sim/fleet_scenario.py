@@ -274,6 +274,7 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
     if not polls_only:
         _draw_readers(Random(f"readers {seed}"), fleet)
         _draw_lanes(Random(f"lanes {seed}"), fleet)
+        _draw_dedup(Random(f"dedup {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
@@ -412,6 +413,19 @@ def _draw_lanes(rng, fleet):
         fleet.config = replace(fleet.config, ack="auto", max_unacknowledged=ahead)
     if rng.random() < 0.6:
         user.duration = rng.choice([(0.01, 0.1), (0.0, 0.5)])
+
+
+def _draw_dedup(rng, fleet):
+    """Let producers stamp their records, and consumers drop copies. Lost answers make copies."""
+    if rng.random() < 0.5:
+        return
+    fleet.config = replace(fleet.config, dedup=rng.random() < 0.85)
+    for load in fleet.producing.loads:
+        load.config = replace(load.config, dedup=load.config.aggregation is not False and rng.random() < 0.9)
+    if rng.random() < 0.6:
+        faults = fleet.producing.faults
+        fleet.producing.faults = {"lost-answer": rng.choice([0.2, 0.5]), **faults}
+        fleet.producing.fault_windows = [*fleet.producing.fault_windows, (0.0, rng.choice([2.0, fleet.duration]))]
 
 
 def _some(rng, kinds, count, chances):

@@ -73,6 +73,10 @@ class Truth:
         self.drops = world.fleet.config.out_of_range == "drop"
         loads = world.fleet.producing.loads
         self.headers = {data: headers for load in loads for data, headers in load.headers.items()}
+        self.dedups = world.fleet.config.dedup
+        # The payloads that have a stamp, by which a consumer recognises a copy.
+        self.stamped = {put[3] for load in loads if load.config.dedup for put in load.puts}
+        self.copies = {}  # by payload with a stamp: the shard and the place of each copy, in order
         self.first_by_data = {}  # when each payload was first handed to a user, from the shard that it belongs to
 
     # ---- changes of the stream
@@ -118,6 +122,8 @@ class Truth:
                         self.reached.add("out of range: dropped")
                     if self.is_filtered(data):
                         known.done.add(place)
+                    if data in self.stamped:
+                        self.copies.setdefault(data, []).append((known, place))
                 if size > 1:
                     self.reached.add("an aggregate opened")
 
@@ -140,9 +146,24 @@ class Truth:
         assert not self.drops or truth.in_range or self.epoch, "it lies outside of the shard"
         if place in known.first_delivered:
             self.reached.add("redelivered")
+        self._check_copy(known, place, truth)
         known.first_delivered.setdefault(place, now)
         if truth.in_range:  # a misdirected copy is read beside the others: it has no place in the order of its key
             self.first_by_data.setdefault(record.data, (now, len(self.first_by_data)))
+
+    def _check_copy(self, known, place, truth):
+        """Check ``dedup``: of the copies of a stamped record, one is handed out, whatever crashes, moves or reshards.
+
+        The exception is a copy in a shard that it does not belong to, where another worker may read it. If a checkpoint
+        goes back, or records or rows are lost, the copies are read again.
+        """
+        fleet = self.world.fleet
+        blurs = fleet.set_back or fleet.retention or fleet.recreated_at is not None or "seek" in fleet.user.control
+        if not self.dedups or blurs or not truth.in_range:
+            return
+        for other, at in self.copies.get(truth.data, ()):
+            if (other, at) != (known, place) and at in other.first_delivered and other.records[at].in_range:
+                raise AssertionError(f"{truth.data[:20]} is handed out from {known.shard_id} and {other.shard_id}")
 
     def finish(self, record):
         """Note that a user has finished a record, or that its dead letter was written."""
@@ -152,6 +173,37 @@ class Truth:
             known.done.add(place)
 
     # ---- queries
+
+    def find_originals(self, known, place):
+        """Return the earlier copies of a stamped record in the same shard and its ancestors."""
+        copies = self.copies.get(known.records[place].data, ()) if self.dedups else ()
+        if len(copies) < 2:
+            return []
+        lineage = {known.shard_id, *self.ancestors(known.shard_id)}
+        return [
+            (other, at)
+            for other, at in copies
+            if other.shard_id in lineage and (other is not known or at < place)
+        ]
+
+    def is_left_out(self, known, place):
+        """Whether a consumer need not hand the record out: it is filtered, out of range, or a copy."""
+        stored = known.records[place]
+        is_dropped = self.drops and not stored.in_range
+        return is_dropped or self.is_filtered(stored.data) or bool(self.find_originals(known, place))
+
+    def is_done(self, known, place):
+        """Whether the record, or an earlier copy of it, was handled. A copy may be left out only then."""
+        if place in known.done:
+            return True
+        is_done = any(self._was_handled(other, at) for other, at in self.find_originals(known, place))
+        if is_done:
+            self.reached.add("a copy left out")
+        return is_done
+
+    def _was_handled(self, known, place):
+        is_dropped = self.drops and not known.records[place].in_range
+        return place in known.done and not is_dropped
 
     def is_filtered(self, data):
         """Whether the record does not pass the user's filter."""
@@ -177,7 +229,7 @@ class Truth:
 
     def undone(self, known):
         """Return the records of a shard that the group still has to handle."""
-        return [place for place in known.required if place not in known.done]
+        return [place for place in known.required if not self.is_done(known, place)]
 
 
 def _open(record, hash_range):

@@ -7,7 +7,7 @@ from producer_endpoint import ODD_SHARD
 from producer_scenario import DUPLICATING, POISON
 from tests.aggregates import SPLITTERS, split_aggregate, split_entry, split_headed
 
-from shardline.codec.aggregation import is_framed
+from shardline.codec.aggregation import is_framed, split_columns
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure
 from shardline.core.producer.producer_record import Undelivered, payload_bytes
@@ -329,7 +329,7 @@ class StepOracles:
                 self.reached.add("expired by its own TTL")
         if ending.code == HEADERS_REFUSED:
             endpoint, stops = self.shell.world.endpoint, self.reached.states & {"aggregation stopped"}
-            assert given.headers, "it has no headers"
+            assert given.headers or self.shell.config.dedup, "it has no headers"
             assert endpoint.auto_ever or endpoint.channels_ever or stops, "nothing forbids headers"
             self.reached.add("headers refused after the put")
         if "given up after" in ending.message:
@@ -417,6 +417,8 @@ def check_isolation(shell):
 
 def _check_stream(shell):
     readable, stored, headers = _read(shell)
+    if shell.config.dedup:
+        _check_stamps(shell)
     is_stored_once = not (DUPLICATING & shell.world.scenario.faults.keys())
     for given in shell.given:
         ending = given.record.ending
@@ -454,6 +456,7 @@ def _read(shell):
     keys = {given.data: (given.key, given.hash_key) for given in shell.given}
     readable, stored, headers = {}, Counter(), {}
     forgiven = {data for one in shell.world.shells for data in one.oracles.forgiven}
+    stamped = {given.data for one in shell.world.shells if one.config.dedup for given in one.given}
     for shard in [*endpoint.past_shards, *endpoint.stream.shards.values()]:
         for kept in shard.log.records:
             packing = shell.world.scenario.packing
@@ -467,7 +470,8 @@ def _read(shell):
             else:
                 found = [(one.key, one.data, one.explicit_hash_key) for one in inner]
             stored.update(data for _, data, _ in found)
-            alone = inner is not None and len(inner) == 1 and (not inner[0].headers or inner[0].data in forgiven)
+            has_tags = inner is not None and (inner[0].headers or inner[0].data in stamped)
+            alone = inner is not None and len(inner) == 1 and (not has_tags or inner[0].data in forgiven)
             if inner is not None and not (endpoint.auto_ever and alone):
                 places = [hash_key_of(key) if hash_key is None else int(hash_key) for key, _, hash_key in found]
                 if not all(place in shard.hash_range for place in places):
@@ -480,6 +484,27 @@ def _read(shell):
                 place = (shard.shard_id, int(kept.sequence_number), at)
                 readable.setdefault(data, []).append(place)
     return readable, stored, headers
+
+
+def _check_stamps(shell):
+    """Check ``dedup``: all copies of a record have one stamp, which no other record has, and belong to one hash key."""
+    ours, stamps, homes = {given.data for given in shell.given}, {}, {}
+    for shard in [*shell.world.endpoint.past_shards, *shell.world.endpoint.stream.shards.values()]:
+        for kept in shard.log.records:
+            columns = split_columns(kept.data)
+            if columns is None:
+                assert kept.data not in ours, "a record without a stamp"
+                continue
+            numbers = {run.place + at: (run.producer, run.first + at) for run in columns.stamps for at in range(run.length)}
+            for place, data in enumerate(columns.payloads):
+                if data in ours:
+                    stamps.setdefault(data, set()).add(numbers[place])
+                    homes.setdefault(data, set()).add((columns.keys[place], columns.explicit_hash_keys[place]))
+    for data, found in stamps.items():
+        assert len(found) == 1, f"{data[:20]} has the stamps {found}"
+        assert len(homes[data]) == 1, f"{data[:20]} was stored under {homes[data]}"
+    assert len(set.union(set(), *stamps.values())) == len(stamps), "two records have one stamp"
+    shell.world.reached.add("stamped")
 
 
 def _count(shell, kept):

@@ -19,6 +19,7 @@ from shardline.core.producer_events import (
 
 STATES = frozenset({
     "buffer full",
+    "stamped",
     "put interrupted",
     "put interrupted after the append",
     "sorted in slices",

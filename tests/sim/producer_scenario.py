@@ -168,6 +168,10 @@ def draw_scenario(seed: int) -> Scenario:
         draw_headers(Random(f"which headers {seed}"), scenario)
     if scenario.on_demand and Random(f"channels {seed}").random() < 0.4:
         _draw_channels(Random(f"which channels {seed}"), scenario)
+    if Random(f"dedup {seed}").random() < 0.4:
+        for load in scenario.loads:
+            if load.config.headers_refusal is None:
+                load.config = replace(load.config, dedup=True)
     return scenario
 
 

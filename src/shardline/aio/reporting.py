@@ -309,7 +309,7 @@ def _lease_line(event: consumer_events.Event) -> _Line | None:
 
 
 def _control_line(event: consumer_events.Event) -> _Line | None:
-    """Return the line for an event about a request from the user's code."""
+    """Return the line for an event about a request from the user's code, or about ``dedup``."""
     match event:
         case consumer_events.ShardsPaused(shard_ids, is_all):
             return logging.INFO, f"paused: {_shards_named(shard_ids, is_all=is_all)}"
@@ -317,6 +317,11 @@ def _control_line(event: consumer_events.Event) -> _Line | None:
             return logging.WARNING, f"seek moved {shard_id} from {event.before} to {event.checkpoint.position}"
         case consumer_events.ShardsResumed(shard_ids):
             return logging.INFO, f"resumed: {_shards_named(shard_ids, is_all=False)}"
+        case consumer_events.DedupWindowOverflowed(shard_id):
+            return (
+                logging.WARNING,
+                f"{shard_id} has more producers or gaps than dedup can remember: some copies will be handed out",
+            )
         case _:
             return None
 

@@ -9,8 +9,8 @@ aggregates, and we can read the aggregates of every other writer::
     Record             08 key index    [10 explicit hash key index]    1A len data    22 len Tag ...
     Tag                0A len name    12 len value
 
-The tags are a record's headers. The KPL and the KCL do not use them: the documentation of the format calls them not
-implemented, and every reader that we know skips them.
+The tags are a record's headers, and its stamp (``codec.stamps``). The KPL and the KCL do not use tags: the
+documentation of the format calls them not implemented, and every reader that we know skips them.
 
 Invariants:
 
@@ -36,6 +36,7 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline._speedups import implementation, twin
 from shardline.codec.protobuf import ONE_BYTE_MAX, WireError, encode_varint, read_varint, skip_unknown
+from shardline.codec.stamps import StampRun, split_stamps
 from shardline.model.headers import NO_HEADERS, Headers, valid_headers
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
@@ -100,6 +101,8 @@ class Columns(NamedTuple):
     explicit_hash_keys: list[str | None]
     headers: Mapping[int, Headers] = _NO_HEADERS
     """The headers, by the index of the record. Records without headers are left out."""
+    stamps: Sequence[StampRun] = ()
+    """The stamps, in the order of the records. Records without a stamp are left out."""
 
     def all_headers(self) -> list[Headers]:
         """Return the headers of each record."""
@@ -246,10 +249,15 @@ def split_frame(blob: bytes) -> Columns | None:
     if message is None:
         return None
     keys, payloads, explicit_hash_keys, tags = message
-    return Columns(keys, payloads, explicit_hash_keys, _headers_of(tags) if tags else _NO_HEADERS)
+    if not tags:
+        return Columns(keys, payloads, explicit_hash_keys)
+    stamps, others = split_stamps(tags)
+    return Columns(keys, payloads, explicit_hash_keys, _headers_of(others), stamps)
 
 
-def _headers_of(tags: dict[int, bytes]) -> dict[int, Headers]:
+def _headers_of(tags: dict[int, bytes]) -> Mapping[int, Headers]:
+    if not tags:
+        return _NO_HEADERS
     known = {own: decode_tags(own) for own in set(tags.values())}
     return {place: known[own] for place, own in tags.items() if known[own]}
 

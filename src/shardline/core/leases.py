@@ -228,6 +228,8 @@ class CommitCheckpoint:
     by: str
     counter: int
     checkpoint: Checkpoint
+    window: str | None = None
+    """The stamps to store with the checkpoint (``Lease.window``). ``None`` keeps the row's value."""
 
     def allowed(self, row: Lease) -> bool:
         return row.counter == self.counter and row.holder == self.by and not row.checkpoint.is_finished
@@ -240,6 +242,7 @@ class CommitCheckpoint:
             owner_switches=0,  # the KCL counts the switches from the last checkpoint on
             pending_checkpoint=None,
             latest_at=None,  # the checkpoint is no longer LATEST
+            window=row.window if self.window is None else self.window,
         )
 
     def landed(self, row: Lease) -> bool:
@@ -296,6 +299,7 @@ class ResetLease:
             owner_switches=0,
             pending_checkpoint=None,
             incarnation=None,
+            window="",
         )
 
     def landed(self, row: Lease) -> bool:

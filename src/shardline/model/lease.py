@@ -99,6 +99,9 @@ class Lease:
     """KiB per second that the holder read recently, as the KCL counts them."""
     incarnation: Incarnation | None = None
     """The process that last stored its incarnation. This may be an earlier owner: use ``incarnation_of``."""
+    window: str = ""
+    """The stamps of the records at or before the checkpoint, as text, for consumers with ``dedup`` (``dedup_window``).
+    Empty if no such consumer has committed."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:

@@ -117,6 +117,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
         middleware: Iterable[ProducerMiddleware] = (),
+        dedup: bool | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]] = (),
         close_timeout: float | None = 30.0,
@@ -132,6 +133,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             serializer=serializer,
             packing=packing,
             middleware=middleware,
+            dedup=dedup,
             on_failure=on_failure,
             sinks=sinks,
             close_timeout=close_timeout,
@@ -283,7 +285,9 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     ) -> tuple[bytes, str | None, str | None, bytes, int]:
         """Return the validated parts of a record, the encoded headers and the total size."""
         tags, limit = self._tags_of(headers), self._intake.record_max_bytes
-        checked = check_tagged_record(payload, key, explicit_hash_key, limit, self._packing, tags=tags)
+        checked = check_tagged_record(
+            payload, key, explicit_hash_key, limit, self._packing, tags=tags, stamp=self._stamp
+        )
         data, key, explicit_hash_key, tags = checked
         return data, key, explicit_hash_key, tags, len(data) + len(key or "") + len(tags)
 

@@ -8,10 +8,11 @@ Invariants:
 - Every row that we create has all attributes that a Java reader needs. Without ``leaseCounter`` or
   ``ownerSwitchesSinceCheckpoint``, the reader throws. ``parentShardId`` is a set, in spite of its name, and absent when
   empty.
-- Our own attributes begin with ``shardline``, and Java ignores them. They store the group and the stream of a row (KCL
-  tables do not name them), the time to which a checkpoint at LATEST is pinned, and the process that took the lease: its
-  owner name, its random id and its lease duration. Java keeps these attributes when it takes a lease. Therefore they
-  include the owner name, and count only while this name equals ``leaseOwner``.
+- Our own attributes begin with ``shardline``, and Java ignores and keeps them. They store the group and the stream of a
+  row (KCL tables do not name them), the time to which a checkpoint at LATEST is pinned, the stamps that belong to the
+  checkpoint (``dedup``), and the process that took the lease: its owner name, its random id and its lease duration.
+  Because Java keeps the latter when it takes a lease, they include the owner name, and count only while this name
+  equals ``leaseOwner``. Likewise, the stamps name their checkpoint.
 - A row that cannot be read raises ``RowError`` and nothing else.
 """
 
@@ -34,6 +35,7 @@ OWNER: Final = "shardlineOwner"
 INCARNATION: Final = "shardlineIncarnation"
 LEASE_DURATION: Final = "shardlineLeaseDuration"
 READ_BY: Final = "shardlineReadBy"
+WINDOW: Final = "shardlineDedupWindow"
 SHARD_END: Final = "SHARD_END"
 _ENTITY: Final = "entityType"
 _LEASE: Final = "LEASE"
@@ -107,6 +109,7 @@ def encode_item(lease: Lease, group: str, stream: str) -> Item:
         "pendingCheckpoint": pending and text(pending.text),
         "pendingCheckpointSubSequenceNumber": pending and number(pending.sub_sequence),
         "throughputKBps": None if lease.throughput is None else number(lease.throughput),
+        WINDOW: text(lease.window) if lease.window else None,
     }
     item |= {name: attribute for name, attribute in optional.items() if isinstance(attribute, dict)}
     return item if lease.incarnation is None else item | incarnation_attributes(lease.incarnation)
@@ -149,6 +152,7 @@ def _decode(item: Mapping[str, Attribute], shard_id: str) -> Lease:
         else read_checkpoint(pending, _whole(item, "pendingCheckpointSubSequenceNumber") or 0, None)[0],
         throughput=throughput if throughput is None or throughput >= 0 else None,
         incarnation=_incarnation(item),
+        window=_text(item, WINDOW) or "",
     )
 
 

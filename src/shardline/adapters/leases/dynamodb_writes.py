@@ -25,6 +25,7 @@ from shardline.adapters.leases.dynamodb_items import (
     SHARD_END,
     START_AT,
     STREAM,
+    WINDOW,
     Attribute,
     checkpoint_attributes,
     encode_item,
@@ -220,6 +221,10 @@ def _fenced(seen: Fence) -> tuple[str, dict[str, Attribute]]:
 
 def _commit(operation: CommitCheckpoint) -> _Change:
     sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint))
+    if operation.window:
+        sets, values[f":{WINDOW}"] = f"{sets}, #{WINDOW} = :{WINDOW}", text(operation.window)
+    elif operation.window is not None:
+        removes = f"{removes}, #{WINDOW}"
     return _Change(
         f"{_HELD} AND {_UNFINISHED}",
         sets=sets,
@@ -239,7 +244,7 @@ def _reset(operation: ResetLease) -> _Change:
     return _Change(
         condition,
         sets=sets,
-        removes=f"{removes}, #leaseOwner, #checkpointOwner, {_INCARNATION}",
+        removes=f"{removes}, #leaseOwner, #checkpointOwner, #{WINDOW}, {_INCARNATION}",
         adds=_NEXT,
         values={**fence, **_ONE, **values},
     )

@@ -90,6 +90,7 @@ class _Row(msgspec.Struct, omit_defaults=True):
     pending: CheckpointText | None = None
     throughput: float | None = None
     incarnation: _Incarnation | None = None
+    window: str = ""
 
 
 _MEMBERS: Final = frozenset(_Row.__struct_fields__)
@@ -116,6 +117,7 @@ def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
         pending=None if pending is None else write_checkpoint(pending),
         throughput=lease.throughput,
         incarnation=None if incarnation is None else _Incarnation(*incarnation),
+        window=lease.window,
     )
     unknown = {} if previous is None else {k: v for k, v in _members(previous).items() if k not in _MEMBERS}
     return _encode({**cast("dict[str, object]", msgspec.to_builtins(row)), **unknown}) if unknown else _encode(row)
@@ -156,6 +158,7 @@ def decode_row(row: bytes) -> Lease:
             incarnation=None
             if incarnation is None
             else Incarnation(incarnation.owner, incarnation.id, incarnation.lease_duration, incarnation.read_by),
+            window=read.window,
         )
     except (msgspec.ValidationError, UsageError) as error:
         raise RowError(str(error)) from None

@@ -110,6 +110,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         until: with ``"latest"``, the iteration ends when all records up to the newest one are done.
         idle_timeout: the iteration ends after this many seconds without a record.
         max_leases: the maximum number of shards that this worker reads.
+        dedup: drop the copies that retries of producers with ``dedup=True`` stored. ``None`` means the setting of
+            ``config``.
         fan_out: read by enhanced fan-out with this registered consumer, instead of polling: its name (registered if it
             is missing), its ARN, or a ``FanOut``.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
@@ -159,6 +161,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         until: Literal["latest"] | None = None,
         idle_timeout: float | None = None,
         max_leases: int | None = None,
+        dedup: bool | None = None,
         fan_out: str | FanOut | None = None,
         sinks: Iterable[Sink | EventSink[ConsumerEvent]] = (),
         on_assigned: OnAssigned | None = None,
@@ -182,6 +185,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             until=until,
             idle_timeout=idle_timeout,
             max_leases=max_leases,
+            dedup=dedup,
             fan_out=fan_out,
             sinks=sinks,
             on_assigned=on_assigned,

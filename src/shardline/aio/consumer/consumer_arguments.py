@@ -53,6 +53,7 @@ class ConsumerArguments(ConnectionArguments, total=False):
     until: Literal["latest"] | None
     idle_timeout: float | None
     max_leases: int | None
+    dedup: bool | None
     fan_out: str | FanOut | None
     sinks: Iterable[Sink | EventSink[ConsumerEvent]]
     on_assigned: OnAssigned | None
@@ -61,7 +62,9 @@ class ConsumerArguments(ConnectionArguments, total=False):
     close_timeout: float | None
 
 
-def check_settings(config: object, worker_id: str | None, max_leases: int | None) -> tuple[ConsumerConfig, str]:
+def check_settings(
+    config: object, worker_id: str | None, max_leases: int | None, dedup: bool | None
+) -> tuple[ConsumerConfig, str]:
     """Return the config, including the arguments that override it, and the worker's name."""
     if config is None:
         config = ConsumerConfig()
@@ -69,6 +72,8 @@ def check_settings(config: object, worker_id: str | None, max_leases: int | None
         raise UsageError(f"config must be a ConsumerConfig, not {type(config).__name__}")
     if max_leases is not None:
         config = replace(config, max_leases=max_leases)
+    if dedup is not None:
+        config = replace(config, dedup=dedup)
     if worker_id is not None:
         config = replace(config, worker_id=worker_id)
     return config, config.worker_id or new_worker_id()

@@ -488,6 +488,7 @@ class ConsumerDriver:
             hash_range=event.hash_range,
             done=event.checkpoint.sequence_number,
             drop=config.out_of_range == "drop",
+            window=self.coordinator.held.window_of(event.grant),
         )
         deaggregator.by_auto = self._by_auto
         make = self._poll if self._consumer_arn is None else self._subscribe

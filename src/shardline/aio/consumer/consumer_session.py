@@ -131,6 +131,7 @@ class ConsumerSession:
         until: Literal["latest"] | None,
         idle_timeout: float | None,
         max_leases: int | None,
+        dedup: bool | None,
         fan_out: str | FanOut | None,
         sinks: Iterable[Sink | EventSink[ConsumerEvent]],
         on_assigned: OnAssigned | None,
@@ -140,7 +141,7 @@ class ConsumerSession:
         not_started: str,
     ) -> None:
         self.stream, self.group, self._connection = parse_stream(stream), group, connection
-        self.config, self.worker_id = check_settings(config, worker_id, max_leases)
+        self.config, self.worker_id = check_settings(config, worker_id, max_leases, dedup)
         self._start_at = check_start(start)
         self.client, self._owns_client = check_client("Consumer", client, connection)
         self.deserializer = check_callable("deserializer", deserializer)

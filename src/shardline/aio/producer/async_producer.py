@@ -75,6 +75,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             aggregation in the KPL's format.
         middleware: functions that change or check each record, in this order, after the serializer: see
             ``shardline.middleware``. If one raises, the record is not accepted.
+        dedup: stamps each record, so that consumers with ``dedup=True`` drop copies that retries stored. ``None``
+            means the setting of ``config``.
         on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means that
@@ -119,6 +121,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         serializer: Serializer | None = None,
         packing: PackingName | None = None,
         middleware: Iterable[ProducerMiddleware] = (),
+        dedup: bool | None = None,
         on_failure: Callable[[Delivery], object] | None = None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]] = (),
         close_timeout: float | None = 30.0,
@@ -133,6 +136,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             serializer=serializer,
             packing=packing,
             middleware=middleware,
+            dedup=dedup,
             on_failure=on_failure,
             sinks=sinks,
             close_timeout=close_timeout,
@@ -419,7 +423,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         tags = self._tags_of(headers)
         self._check_open()
         max_bytes = self._intake.record_max_bytes
-        checked = check_tagged_record(data, key, explicit_hash_key, max_bytes, self._packing, tags=tags)
+        checked = check_tagged_record(
+            data, key, explicit_hash_key, max_bytes, self._packing, tags=tags, stamp=self._stamp
+        )
         payload, key, explicit_hash_key, tags = checked
         return Delivery(payload, key, explicit_hash_key, 0.0, tags=tags)
 

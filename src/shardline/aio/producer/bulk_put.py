@@ -56,6 +56,7 @@ class BulkPut(Generic[_D]):
         chain: the middleware, if there is any. It calls the serializer.
         packing: the format that the records must fit, if the producer packs.
         tags_of: validates the headers of a record, and returns them in the encoded form.
+        stamp: a stamp like the one that each record will get, if the producer stamps its records.
         on_invalid: see ``put_many``.
         extra_ttl: how much longer than ``record_ttl`` the records live.
         wake: wakes the host.
@@ -70,6 +71,7 @@ class BulkPut(Generic[_D]):
         chain: PutChain | None,
         packing: Packing | None,
         tags_of: Callable[[Any], bytes],
+        stamp: bytes,
         on_invalid: OnInvalid,
         extra_ttl: float,
         wake: Callable[[], None],
@@ -81,6 +83,7 @@ class BulkPut(Generic[_D]):
         self._chain = chain
         self._packing = packing
         self._tags_of = tags_of
+        self._stamp = stamp
         self._fails_invalid = on_invalid == "fail"
         self._extra_ttl = extra_ttl
         self._wake = wake
@@ -151,6 +154,7 @@ class BulkPut(Generic[_D]):
                 max_bytes,
                 self._packing,
                 self._tags_of,
+                stamp=self._stamp,
             )
         except UsageError as error:
             if self._fails_invalid:

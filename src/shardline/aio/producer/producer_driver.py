@@ -196,6 +196,8 @@ class Driver:
             delay = await self._pump(api, tasks)
             if self.machine.refuses_order:
                 raise UsageError(_NO_ORDER)
+            if self.machine.dedup_refusal is not None:
+                raise UsageError(f"dedup=True stamps each record in a header, and {self.machine.dedup_refusal}")
             if self.orphaned and not self.machine.intake.outstanding:
                 return
             await self._wake.wait(delay)

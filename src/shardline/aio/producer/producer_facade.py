@@ -39,6 +39,7 @@ from shardline.aio.reporting import ProducerReporter
 from shardline.aio.tracing import find_tracings
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import PackingName, packing_named
+from shardline.codec.stamps import ANY_STAMP
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig
@@ -62,6 +63,7 @@ class ProducerArguments(ConnectionArguments, total=False):
     config: ProducerConfig | None
     packing: PackingName | None
     middleware: Iterable[ProducerMiddleware]
+    dedup: bool | None
     sinks: Iterable[Sink | EventSink[ProducerEvent]]
     close_timeout: float | None
     drain_on_cancel: bool
@@ -89,6 +91,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         serializer: Serializer | None,
         packing: PackingName | None,
         middleware: Iterable[ProducerMiddleware],
+        dedup: bool | None,
         on_failure: Callable[[Any], object] | None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]],
         close_timeout: float | None,
@@ -96,7 +99,8 @@ class ProducerFacade(ABC, Generic[_Q]):
         server_address: str | None,
     ) -> None:
         self._stream = parse_stream(stream)
-        self._config = check_config(config, packing)
+        self._config = check_config(config, packing, dedup)
+        self._stamp = ANY_STAMP if self._config.dedup else b""
         self._packing = packing_named(self._config.packing)
         self._serializer = packing_serializer(check_callable("serializer", serializer), self._packing)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
@@ -199,6 +203,7 @@ class ProducerFacade(ABC, Generic[_Q]):
             chain=self._chain,
             packing=self._packing,
             tags_of=self._tags_of,
+            stamp=self._stamp,
             on_invalid=on_invalid,
             extra_ttl=self._extra_ttl(ttl),
             wake=self._wake,

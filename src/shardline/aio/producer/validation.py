@@ -43,8 +43,11 @@ def check_record(
     packing: Packing | None = None,
     *,
     tags: bytes = b"",
+    stamp: bytes = b"",
 ) -> tuple[bytes, str | None, str | None]:
     """Return the data of a record as bytes, and its key and explicit hash key as plain ``str``.
+
+    ``stamp`` is a stamp like the one that the record will get, if the producer stamps its records (``dedup``).
 
     Subclasses of ``str`` are converted, because some encoders refuse them.
 
@@ -70,12 +73,13 @@ def check_record(
         )  # a valid hash key is canonical, so the text stays the same
     wrapping = 0
     is_near_limit = max_bytes - WRAP_MAX_BYTES - len(tags) < size <= max_bytes
-    if is_near_limit and (packing is not None or tags or is_framed(payload)):
-        wrapping = max(0, bytes_alone(payload, plain_key, plain_hash_key, packing, tags) - size)
+    all_tags = stamp + tags
+    if is_near_limit and (packing is not None or all_tags or is_framed(payload)):
+        wrapping = max(0, bytes_alone(payload, plain_key, plain_hash_key, packing, all_tags) - size)
     if size + wrapping > max_bytes:
         details = " with its generated key" if key is None else ""
         reason = "because its data is itself an aggregate" if packing is None else f"packed as {packing.name}"
-        reason = "for its headers" if tags else reason
+        reason = "for its headers" if tags else "for its stamp (dedup=True)" if stamp else reason
         details += f", and needs {wrapping} more, {reason}" if wrapping else ""
         limit = f"a record of this stream takes at most {max_bytes} bytes with its key"
         raise UsageError(f"{limit}, this one has {size}{details}")
@@ -83,17 +87,24 @@ def check_record(
 
 
 def check_tagged_record(
-    data: object, key: object, explicit_hash_key: object, max_bytes: int, packing: Packing | None, *, tags: bytes
+    data: object,
+    key: object,
+    explicit_hash_key: object,
+    max_bytes: int,
+    packing: Packing | None,
+    *,
+    tags: bytes,
+    stamp: bytes,
 ) -> tuple[bytes, str | None, str | None, bytes]:
     """Like ``check_record``, but also return the tags. Tags of a trace are left out if they may not fit."""
     if tags and type(tags) is OptionalTags:
-        checked = check_record(data, key, explicit_hash_key, max_bytes, packing)
+        checked = check_record(data, key, explicit_hash_key, max_bytes, packing, stamp=stamp)
         size = len(checked[0]) + (KEYLESS_KEY_LENGTH if checked[1] is None else len(checked[1].encode()))
         # Before the stream's limit is known, ``max_bytes`` is the highest limit that a stream can have. Most streams
         # have the default.
         limit = min(max_bytes, RECORD_DEFAULT_MAX_BYTES) if size <= RECORD_DEFAULT_MAX_BYTES else max_bytes
         return (*checked, tags if size + len(tags) + WRAP_MAX_BYTES <= limit else b"")
-    return (*check_record(data, key, explicit_hash_key, max_bytes, packing, tags=tags), tags)
+    return (*check_record(data, key, explicit_hash_key, max_bytes, packing, tags=tags, stamp=stamp), tags)
 
 
 def serialized(serializer: Serializer, data: object) -> bytes:
@@ -129,6 +140,8 @@ def check_item(
     max_bytes: int,
     packing: Packing | None,
     tags_of: Callable[[Any], bytes],
+    *,
+    stamp: bytes = b"",
 ) -> tuple[str | None, bytes, str | None, bytes]:
     """Validate a record for ``put_many``, and return it as a tuple of (key, data, explicit hash key, tags).
 
@@ -138,7 +151,7 @@ def check_item(
     key, data, explicit_hash_key, headers = fields_of(record)
     payload = data if serializer is None else serialized(serializer, data)
     tags = tags_of(headers)
-    checked = check_tagged_record(payload, key, explicit_hash_key, max_bytes, packing, tags=tags)
+    checked = check_tagged_record(payload, key, explicit_hash_key, max_bytes, packing, tags=tags, stamp=stamp)
     payload, key, explicit_hash_key, tags = checked
     return key, payload, explicit_hash_key, tags
 
@@ -178,13 +191,15 @@ def fields_of(record: Any) -> tuple[Any, Any, Any, Any]:
     raise UsageError("not a tuple of (key or None, data[, explicit hash key][, headers])")
 
 
-def check_config(config: object, packing: Any = None) -> ProducerConfig:
-    """Return the settings of a producer. ``packing``, if it is set, replaces the setting of the same name."""
+def check_config(config: object, packing: Any = None, dedup: Any = None) -> ProducerConfig:
+    """Return the settings of a producer. ``packing`` and ``dedup``, if set, replace the settings of the same names."""
     if config is None:
         config = ProducerConfig()
     if not isinstance(config, ProducerConfig):
         raise UsageError(f"config must be a ProducerConfig, not {type(config).__name__}")
-    return config if packing is None else replace(config, packing=packing)
+    changes = {"packing": packing, "dedup": dedup}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    return replace(config, **changes) if changes else config
 
 
 def check_callable(name: str, value: Any) -> Any:

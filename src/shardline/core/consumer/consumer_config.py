@@ -69,6 +69,8 @@ class ConsumerConfig:
     out_of_range: OutOfRange = "deliver"
     """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Such records
     are counted in both cases."""
+    dedup: bool = False
+    """Whether copies that retries of a producer with ``dedup=True`` stored are dropped."""
     if_recreated: IfRecreated = "stop"
     """What happens when the stream is deleted and re-created: ``stop``, or ``restart`` at the start position."""
     store_patience: float = 300.0
@@ -90,6 +92,11 @@ def _worker_id(name: str, value: object) -> None:
         raise UsageError(f"{name} must be 1 to {_WORKER_ID_MAX_LENGTH} printable characters, or None, not {value!r}")
 
 
+def _switch(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False, not {value!r}")
+
+
 # ``_number(lowest=..., ...)`` returns ``check_number`` with these bounds filled in. The name and the value are passed
 # later.
 _number: Final = partial(partial, check_number)
@@ -108,6 +115,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "ack": lambda name, value: check_choice(name, value, "auto", "manual"),
     "max_unacknowledged": _number(lowest=1, highest=math.inf, whole=True),
     "out_of_range": lambda name, value: check_choice(name, value, "deliver", "drop"),
+    "dedup": _switch,
     "if_recreated": lambda name, value: check_choice(name, value, "stop", "restart"),
     "store_patience": _number(lowest=0.0, highest=86_400.0),
     "stuck_after": _number(lowest=0.1, highest=86_400.0, optional=True),

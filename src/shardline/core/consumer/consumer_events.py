@@ -364,6 +364,27 @@ class RecordsFiltered(NamedTuple):
 
 
 @final
+class RepeatsDropped(NamedTuple):
+    """Records of a page are copies of earlier records, which a producer's retries stored. They are not handed out, and
+    count as done.
+    """
+
+    shard_id: str
+    records: int
+
+
+@final
+class DedupWindowOverflowed(NamedTuple):
+    """With ``dedup``, more stamps had to be remembered than there is room for. Copies of the records with the forgotten
+    stamps will be handed out. No record is lost.
+    """
+
+    shard_id: str
+    forgotten: int
+    """How many producer ids, or ranges of their numbers, were forgotten since the last such event of the shard."""
+
+
+@final
 class RecordsHandedOut(NamedTuple):
     """A page or a part of a page was handed to your code."""
 
@@ -463,6 +484,8 @@ Event: TypeAlias = (
     | HandlerRecovered
     | PageRead
     | RecordsFiltered
+    | RepeatsDropped
+    | DedupWindowOverflowed
     | RecordsHandedOut
     | RecordsHandled
     | Committed

@@ -8,11 +8,12 @@ Invariants:
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import (
     Committed,
+    DedupWindowOverflowed,
     Event,
     LeaseGained,
     LeaseHandedOver,
@@ -22,11 +23,14 @@ from shardline.core.consumer.consumer_events import (
     RecordsFiltered,
     RecordsHandedOut,
     RecordsHandled,
+    RepeatsDropped,
     StoreFailed,
 )
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import HandlingCounts
 from shardline.core.rates import MEASURE_INTERVAL, Rate
+
+WorkEvent: TypeAlias = RecordsFiltered | RepeatsDropped | RecordsHandedOut | RecordsHandled
 
 _COUNT_INTERVAL: Final = 1.0  # after this many seconds, the handled part of a page is counted before the rest
 
@@ -43,6 +47,12 @@ class ConsumerTotals:
     """The size in bytes of the data that was read, as it is stored in the stream."""
     records_filtered: int = 0
     """The number of records that did not pass the filter, and were not handed out."""
+    records_repeated: int = 0
+    """The number of records that were copies of earlier ones, and were not handed out (``dedup``)."""
+    stamps_forgotten: int = 0
+    """How many producer ids, or ranges of their numbers, ``dedup`` forgot because there was no room. Copies of their
+    records are handed out.
+    """
     records_handed_out: int = 0
     """The number of records that were handed to your code. A record that was given back and handed out again counts
     twice.
@@ -105,12 +115,14 @@ class WorkCounts:
     def __init__(self, reads: ReadCounts, handling: HandlingCounts) -> None:
         self._reads: ReadCounts = reads
         self._handling: HandlingCounts = handling
-        self._events: list[RecordsFiltered | RecordsHandedOut | RecordsHandled] = []
+        self._events: list[WorkEvent] = []
         self._summed_out: dict[str, int] = {}  # by shard: the records for which no event has been emitted yet
         self._summed_handled: dict[str, tuple[int, float]] = {}  # likewise, with the sum of their durations
         self.measure_at: Instant = NEVER
         """When to measure the lag next (``take_measure_due``)."""
         self._filtered: int = 0
+        self._repeated: int = 0
+        self._forgotten: int = 0
         self._handed_out: int = 0
         self._handled: int = 0
         self._handling_time: float = 0.0
@@ -138,6 +150,12 @@ class WorkCounts:
         self._filtered += count
         if self._reads.is_observed:
             self._events.append(RecordsFiltered(shard_id, count))
+
+    def count_repeated(self, shard_id: str, count: int) -> None:
+        """Count records of a page that are copies of earlier ones."""
+        self._repeated += count
+        if self._reads.is_observed:
+            self._events.append(RepeatsDropped(shard_id, count))
 
     def note_handed_out(self, shard_id: str, cursor: Cursor, now: Instant, *, is_summed: bool = False) -> None:
         """Count the records of a cursor that is handed to user code.
@@ -173,7 +191,7 @@ class WorkCounts:
         if now >= cursor.counted_at + _COUNT_INTERVAL:
             self.count_handled(shard_id, cursor, cursor.done, now)
 
-    def take_events(self) -> list[RecordsFiltered | RecordsHandedOut | RecordsHandled]:
+    def take_events(self) -> list[WorkEvent]:
         events, self._events = self._events, []
         return events
 
@@ -194,6 +212,8 @@ class WorkCounts:
                 case ReadFailed():
                     code = event.failure.code
                     self._read_failures[code] = self._read_failures.get(code, 0) + 1
+                case DedupWindowOverflowed():
+                    self._forgotten += event.forgotten
                 case LeaseGained():
                     self._gained += 1
                 case LeaseLost():
@@ -222,6 +242,8 @@ class WorkCounts:
             records_read=reads.records,
             bytes_read=reads.size_bytes,
             records_filtered=self._filtered,
+            records_repeated=self._repeated,
+            stamps_forgotten=self._forgotten,
             records_handed_out=self._handed_out,
             records_handled=self._handled,
             handling_time=self._handling_time,

@@ -8,6 +8,8 @@ Invariants:
   reading resumes AT the checkpoint, which may lie inside an aggregate.
 - Records of an aggregate whose hash key lies outside the shard are counted. With ``drop``, they are dropped one by one,
   never the whole aggregate. Under AUTO distribution, keys mean nothing, so no record is counted or dropped.
+- With ``dedup``, records whose stamps are known (``dedup_window``) are left out and counted. They come after the
+  checkpoint and lie inside the shard: a record that is dropped for another reason is not remembered.
 - A page without aggregates costs one object per record and one check of the first bytes of each record.
 - Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices: each slice
   has as many entries as are needed to reach a given number of records.
@@ -20,6 +22,8 @@ from typing import Final, final
 
 from shardline.codec.aggregation import FRAMES_AT_ONCE, MAGIC, Columns, find_frames, split_frame
 from shardline.codec.shapes import RawRecord
+from shardline.codec.stamps import StampRun
+from shardline.core.consumer.dedup_window import DedupWindow
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange, keys_in_range, parse_explicit_hash_key
 from shardline.model.headers import NO_HEADERS
@@ -41,6 +45,7 @@ class Deaggregator:
         hash_range: HashRange | None = None,
         done: SequenceNumber | None = None,
         drop: bool = False,
+        window: DedupWindow | None = None,
     ) -> None:
         self._stream: str = stream
         self._shard_id: str = shard_id
@@ -50,6 +55,9 @@ class Deaggregator:
         # The hash range as keys_in_range takes it, and the cache of that function.
         self._digests: tuple[bytes, bytes] = (b"", b"") if hash_range is None else hash_range.digests
         self._inside: dict[str, bool] = {}
+        self.window: DedupWindow | None = window
+        """The stamps that are known, with ``dedup``."""
+        self._left_out: tuple[int, Record | None] = 0, None
         self.by_auto: bool = False
         """Whether the stream uses AUTO record distribution. Set by the shell."""
         self.out_of_range: int = 0
@@ -76,8 +84,9 @@ class Deaggregator:
         while opened < len(raws) and len(records) < enough:
             some = raws[opened : opened + FRAMES_AT_ONCE]
             for raw, is_framed in zip(some, find_frames([raw.data for raw in some]), strict=True):
-                found = self._open_one(raw, origin, is_framed=is_framed)
-                records += found if self._done is None else self._skip_done(raw, found)
+                found, stamps = self._open_one(raw, origin, is_framed=is_framed)
+                found = found if self._done is None else self._skip_done(raw, found)
+                records += found if not stamps or self.window is None else self._without_copies(raw, found, stamps)
                 opened += 1
                 if len(records) >= enough:
                     break
@@ -103,11 +112,43 @@ class Deaggregator:
     def stop_skipping(self) -> None:
         """Skip no records, because the checkpoint is no longer valid. Duplicates are better than losses."""
         self._done = None
+        if self.window is not None:
+            self.window.clear()
 
-    def _open_one(self, raw: RawRecord, origin: Origin, *, is_framed: bool) -> list[Record]:
+    def take_left_out(self) -> tuple[int, Record | None]:
+        """Return how many copies were left out since the last call, and the last of them."""
+        left_out, self._left_out = self._left_out, (0, None)
+        return left_out
+
+    def _without_copies(self, raw: RawRecord, found: list[Record], stamps: Sequence[StampRun]) -> list[Record]:
+        """Return the records of an aggregate that are no copies of earlier ones."""
+        window, number, arrived_at = self.window, int(raw.sequence_number), raw.arrived_at or 0.0
+        assert window is not None
+        # Only records that are left count: one that was skipped, or dropped because it belongs to another shard, may
+        # not be remembered, because its copy may be the only one that is handed out.
+        left = {record.sub_sequence for record in found}
+        copies: set[int] = set()
+        for run in stamps:
+            places = [place for place in range(run.place, run.place + run.length) if place in left]
+            if len(places) == run.length and window.admit_run(number, run, arrived_at):
+                continue
+            for place in places:
+                stamp = StampRun(place, run.producer, run.first + place - run.place, 1)
+                if not window.admit(number, stamp, arrived_at):
+                    copies.add(place)
+        if not copies:
+            return found
+        self._left_out = (
+            self._left_out[0] + len(copies),
+            next(record for record in reversed(found) if record.sub_sequence in copies),
+        )
+        return [record for record in found if record.sub_sequence not in copies]
+
+    def _open_one(self, raw: RawRecord, origin: Origin, *, is_framed: bool) -> tuple[list[Record], Sequence[StampRun]]:
+        """Return the records of an entry, and their stamps."""
         columns = split_frame(raw.data) if is_framed else None
         if columns is None:
-            return self._plain([raw], origin)
+            return self._plain([raw], origin), ()
         count = len(columns.payloads)
         if columns.headers:
             origin.may_have_headers = True
@@ -125,7 +166,8 @@ class Deaggregator:
             columns.all_headers() if columns.headers else (NO_HEADERS,),  # usually, no record has headers
         )
         members = make_structs(Record, count, fields)
-        return members if self._hash_range is None or self.by_auto else self._in_range(members, columns)
+        is_any = self._hash_range is None or self.by_auto
+        return (members if is_any else self._in_range(members, columns)), columns.stamps
 
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
         """Count the records outside the shard's hash range. With ``drop``, leave these records out."""

@@ -38,14 +38,11 @@ from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.consumer_events import (
     HandlingEvent,
     LeaseGained,
-    RecordsFiltered,
-    RecordsHandedOut,
-    RecordsHandled,
     ShardSought,
     ShardsPaused,
     ShardsResumed,
 )
-from shardline.core.consumer.consumer_totals import ReadCounts, WorkCounts
+from shardline.core.consumer.consumer_totals import ReadCounts, WorkCounts, WorkEvent
 from shardline.core.consumer.control_requests import PendingWrites, Request
 from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import Cursor
@@ -112,7 +109,7 @@ class ReadingFailed(NamedTuple):
 
 Action: TypeAlias = StopReading | WakeReader | CancelHandler | CallBack | CancelCallBack
 ControlEvent: TypeAlias = ShardsPaused | ShardsResumed
-OutEvent: TypeAlias = HandlingEvent | WatchEvent | ControlEvent | RecordsFiltered | RecordsHandedOut | RecordsHandled
+OutEvent: TypeAlias = HandlingEvent | WatchEvent | ControlEvent | WorkEvent
 
 
 @final
@@ -563,6 +560,9 @@ class HandOut:
         """Queue pages from the reader, in the order of the shard."""
         assert not shard.is_stopping, "a stopped reader brings no pages"
         for page in pages:
+            if page.repeated:
+                self.work.count_repeated(shard.shard_id, page.repeated)
+                self.bounds.handle_activity(now)  # a consumer that reads only copies is not idle
             if page.filtered:
                 self.budget.release(shard.key, page.freed_bytes)
                 self.work.count_filtered(shard.shard_id, page.filtered)

@@ -34,6 +34,7 @@ from shardline.core.consumer.consumer_events import (
     ShardSought,
     TooManyUnacknowledged,
 )
+from shardline.core.consumer.dedup_window import DedupWindow
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
@@ -148,6 +149,11 @@ class HeldLeases:
                 self._full.add(shard_id)
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
+    def window_of(self, grant: Grant) -> DedupWindow | None:
+        """Return the stamps that the reader of this grant compares with. ``None`` without ``dedup``."""
+        holding = self.holdings.get(grant.shard_id)
+        return holding.window if holding is not None and holding.grant is grant else None
+
     def is_full(self, shard_id: str) -> bool:
         """Return whether the shard has too many unacknowledged records for more to be handed out.
 
@@ -249,12 +255,14 @@ class HeldLeases:
             holding.handle_time(now)
             self._settle(holding, now)
 
-    def handle_taken(self, row: Lease, sent_at: Instant, now: Instant) -> None:
-        """Add a lease that this worker took with a write sent at ``sent_at``."""
+    def handle_taken(self, row: Lease, rows: Rows, sent_at: Instant, now: Instant) -> None:
+        """Add a lease that this worker took with a write sent at ``sent_at``. ``rows`` are the rows of the group."""
         me = self._duplicates.me
         grant = Grant(row.shard_id, row.counter, sent_at + me.lease_duration, self._clock)
         tracker = self._make_tracker(row, now)
-        holding = Holding(row, grant, tracker, me=me, sent_at=sent_at)
+        parents = [rows[parent] for parent in sorted(row.parent_ids) if parent in rows]
+        window = DedupWindow.inherited(row, parents) if self._config.dedup else None
+        holding = Holding(row, grant, tracker, me=me, sent_at=sent_at, window=window)
         self.holdings[row.shard_id] = holding
         self._duplicates.handle_taken(row.shard_id)
         # A KCL may have created the row, and a KCL writes LATEST without a time. In this case, the shard is read from

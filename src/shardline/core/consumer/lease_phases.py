@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.consumer.grant import Grant
 from shardline.core.leases import (
     CommitCheckpoint,
@@ -90,6 +91,7 @@ class Holding:
         *,
         me: Incarnation,
         sent_at: Instant,
+        window: DedupWindow | None = None,
     ) -> None:
         lease_duration = me.lease_duration
         self.row: Lease = row
@@ -97,6 +99,8 @@ class Holding:
         self._incarnation: Incarnation = me
         self.grant: Grant = grant
         self.tracker: CheckpointTracker = tracker
+        self.window: DedupWindow | None = window
+        """The stamps of the records that were read, with ``dedup``. The reader adds to them."""
         self._duration: float = lease_duration
         self._renew_at: Instant = sent_at + lease_duration / _RENEWALS
         self._retry_at: Instant = -NEVER
@@ -156,8 +160,11 @@ class Holding:
         self.tracker.seek(checkpoint)
 
     def reopen(self, grant: Grant, tracker: CheckpointTracker) -> None:
-        """Continue at the position that the user passed to ``seek``, under a new grant for the same lease."""
+        """Continue at the position that the user passed to ``seek``, under a new grant for the same lease. Records that are read
+        again are no copies, so all stamps are forgotten.
+        """
         self.grant, self.tracker = grant, tracker
+        self.window = None if self.window is None else DedupWindow(SeenStamps())
 
     def allow_end(self, children: frozenset[str]) -> None:
         """Allow SHARD_END to be written, because all children have rows (C3)."""
@@ -203,13 +210,19 @@ class Holding:
             return WriteChildren(shard_id, self._children)
         checkpoint = self.tracker.poll_commit(now, may_end=self._may_end)
         if checkpoint is not None:
-            return CommitCheckpoint(shard_id, me, counter, checkpoint)
+            return CommitCheckpoint(shard_id, me, counter, checkpoint, self._window_at(checkpoint))
         if self.phase is Phase.LEAVING and self._is_clean:
             # If another worker asked for the lease, the lease goes to that worker. Otherwise it is available to all.
             if self.row.checkpoint_owner == me:
                 return FinishHandOver(shard_id, me, counter)
             return ReleaseLease(shard_id, me, counter)
         return RenewLease(shard_id, me, counter) if now >= self._renew_at else None
+
+    def _window_at(self, checkpoint: Checkpoint) -> str | None:
+        """Return the stamps to store with a checkpoint. A position that the user sought clears the row's stamps."""
+        if self.tracker.is_replaced:
+            return ""
+        return None if self.window is None else self.window.encode_through(checkpoint)
 
     @property
     def _may_end(self) -> bool:

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 
 from shardline.codec.shapes import RawRecord
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.consumer_events import PageRead, PositionLost, RecordsTrimmed
+from shardline.core.consumer.consumer_events import DedupWindowOverflowed, PageRead, PositionLost, RecordsTrimmed
 from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
@@ -186,11 +186,21 @@ class PageReader:
         if is_last:
             self._is_last = False
             self._enter(ReaderState.ENDED)
-        if records or is_last:
+        repeated, through = self._deaggregator.take_left_out()
+        if through is not None and records and records[-1].order > through.order:
+            through = None  # the checkpoint of the last record covers the copies before it
+        self._note_forgotten()
+        if records or is_last or through is not None:
             held_bytes = size_bytes + RECORD_BYTES * len(records) if records else 0
             self._budget.hold(self.key, held_bytes)
             children = self._children if is_last else ()
-            self._pages.append(Page(self.shard_id, records, held_bytes, self.lag, is_last, children))
+            page = Page(self.shard_id, records, held_bytes, self.lag, is_last, children)
+            self._pages.append(page._replace(through=through, repeated=repeated) if repeated else page)
+
+    def _note_forgotten(self) -> None:
+        window = self._deaggregator.window
+        if window is not None and window.has_forgotten:
+            self._events.append(DedupWindowOverflowed(self.shard_id, window.take_forgotten()))
 
     def take_events(self) -> list[ReaderEvent]:
         events, self._events = self._events, []

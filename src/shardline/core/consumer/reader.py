@@ -25,6 +25,7 @@ from typing import ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias, fi
 
 from shardline.core.clock import Instant
 from shardline.core.consumer.consumer_events import (
+    DedupWindowOverflowed,
     PageRead,
     PositionLost,
     ReadFailed,
@@ -36,7 +37,9 @@ from shardline.core.failures import Failure
 from shardline.model.record import Record
 from shardline.model.shard import ChildShard
 
-ReaderEvent: TypeAlias = PageRead | PositionLost | RecordsTrimmed | ReadFailed | Subscribed | SubscriptionEnded
+ReaderEvent: TypeAlias = (
+    PageRead | PositionLost | RecordsTrimmed | ReadFailed | Subscribed | SubscriptionEnded | DedupWindowOverflowed
+)
 
 Children: TypeAlias = tuple[ChildShard, ...]
 ShardKey: TypeAlias = tuple[str, str]
@@ -61,9 +64,12 @@ class Page(NamedTuple):
     filtered: int = 0
     """How many records are missing from ``records`` because they did not pass the user's filter (``record_filter``)."""
     through: Record | None = None
-    """The last record of the page, if it did not pass the filter. It is done when all records before it are done."""
+    """The last record of the page, if it did not pass the filter or is a copy of an earlier one. It is done when all
+    records before it are done."""
     freed_bytes: int = 0
     """The number of bytes to release from the budget at once, because the filter left out records."""
+    repeated: int = 0
+    """How many records are missing from ``records`` because they are copies of earlier ones (``dedup_window``)."""
 
 
 @final

@@ -27,6 +27,7 @@ def leave_out(page: Page, passed: Sequence[object]) -> Page:
     kept_bytes = sum([len(record.data) + RECORD_BYTES for record in kept])
     # This is an estimate. It must not exceed the bytes that were counted for the whole page.
     held_bytes = min(page.held_bytes, kept_bytes)
-    through = None if passed[-1] else page.records[-1]
+    # A copy after the last record was left out before (``dedup_window``).
+    through = page.through or (None if passed[-1] else page.records[-1])
     freed_bytes = page.held_bytes - held_bytes
     return page._replace(records=kept, held_bytes=held_bytes, filtered=count, through=through, freed_bytes=freed_bytes)

@@ -31,6 +31,7 @@ from shardline._speedups import twin
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
 from shardline.codec.packing import Packing
 from shardline.codec.protobuf import varint_size
+from shardline.codec.stamps import SHARED_BYTES, shorten, stamped_by
 from shardline.core.clock import Instant
 from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
 from shardline.model.hashing import hash_digest_of
@@ -68,6 +69,7 @@ class Aggregate:
         "_expires_at",
         "_hash_keys",
         "_keys",
+        "_stamped_by",
         "address",
         "cost_bytes",
         "due_at",
@@ -110,6 +112,7 @@ class Aggregate:
         """The number of entries in the request. Set by ``seal``."""
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = _NO_KEYS
+        self._stamped_by: bytes = b""  # the producer id of the last stamped record, which a short stamp shares
         self._expires_at: Instant | None = None  # caches the result of ``expires_at`` after this aggregate was sealed
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
@@ -221,7 +224,12 @@ class Aggregate:
         if key not in self._keys:
             width = len(key.encode())
             size += width + (2 if width < _ONE_BYTE else 3)
-        content = length + 2 + varint_size(place) + varint_size(length) + len(record.tags)
+        content = length + 2 + varint_size(place) + varint_size(length)
+        producer = b""
+        if record.tags:
+            producer = stamped_by(record.tags)
+            is_shared = producer and producer == self._stamped_by
+            content += len(record.tags) - (SHARED_BYTES if is_shared else 0)
         if hash_key is not None:
             size += 0 if hash_key in self._hash_keys else 2 + len(hash_key)
             content += 1 + varint_size(self._hash_keys.get(hash_key, len(self._hash_keys)))
@@ -235,10 +243,25 @@ class Aggregate:
             self._hash_keys.setdefault(hash_key, len(self._hash_keys))
         if record.tags:
             self.has_tags = True
+            self._stamped_by = producer or self._stamped_by
         self.size = size
         self.payload_bytes += payload_bytes(record)
         self.records.append(record)
         return True
+
+    def pin(self) -> int:
+        """Let the keyless records keep the key and the hash key under which this aggregate was sent.
+
+        If the aggregate may have been stored, a second copy of a record has to be stored in the same shard, or in its
+        children (``dedup``). Returns by how many bytes this makes the records larger.
+        """
+        key, hash_key, added = self.address.key, self.address.explicit_hash_key, 0
+        for record in self.records:
+            if record.key is None and key is not None:
+                record.key, record.explicit_hash_key = key, hash_key
+                added += len(key)
+        self.payload_bytes += added
+        return added
 
     def seal(self) -> None:
         """Close the aggregate: compute its cost and drop the tables that were only needed to size it."""
@@ -329,8 +352,7 @@ class Aggregate:
                     hash_keys[place] = hash_key
         if not self.has_tags:
             return encode_aggregate(keys, payloads, hash_keys)
-        tags = {place: record.tags for place, record in enumerate(records) if record.tags}
-        return encode_aggregate(keys, payloads, hash_keys, tags)
+        return encode_aggregate(keys, payloads, hash_keys, _tags_of(records))
 
     @property
     def is_checked(self) -> bool:
@@ -355,6 +377,19 @@ class Aggregate:
         if key is None:
             key, hash_key = self.address.key or "", self.address.explicit_hash_key
         return digest_of(key, hash_key)
+
+
+def _tags_of(records: list[BufferedRecord]) -> dict[int, bytes]:
+    """Return the tags of the records, by index. Records of the same producer id share the id (``codec.stamps``)."""
+    found: dict[int, bytes] = {}
+    last = b""
+    for place, record in enumerate(records):
+        tags = record.tags
+        if tags:
+            producer = stamped_by(tags)
+            found[place] = shorten(tags) if producer and producer == last else tags
+            last = producer or last
+    return found
 
 
 def entries_of(aggregates: list[Aggregate]) -> list[Entry]:

@@ -234,6 +234,10 @@ class Intake:
         if self.reserved_records == self.limit_records - self._max_records:
             self._taken = []  # all accepted records were delivered or have failed
 
+    def charge(self, size: int) -> None:
+        """Take more room for records that the host has made larger."""
+        self.limit_bytes -= size
+
     def limit_record(self, max_bytes: int) -> None:
         """Set the size of the largest record (data and key) that the stream accepts."""
         self.record_max_bytes = max_bytes

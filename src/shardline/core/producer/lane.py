@@ -44,6 +44,7 @@ from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, Key
 from shardline.core.producer.key_order import KeyOrder
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord
+from shardline.core.producer.stamper import Stamper
 from shardline.core.producer.tokens import TokenBucket
 from shardline.core.producer_events import LaneStats
 from shardline.model.hashing import WHOLE_RING, HashRange
@@ -79,7 +80,7 @@ class Lane:
         "_packing", "_queue", "_rates", "_rng", "_sealed_so_far", "_share_changed_at", "_spare_address",
         "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
         "max_bytes", "max_count", "may_aggregate", "numbers", "open", "predicted", "queued", "queued_bytes", "released",
-        "sends_no_key", "shard_id", "share", "ttls_differ", "vanished",
+        "sends_no_key", "shard_id", "share", "stamper", "ttls_differ", "vanished",
     )
     # fmt: on
 
@@ -110,10 +111,9 @@ class Lane:
         """The number of aggregates that were sent and are not settled."""
         self.sends_no_key = False
         """Whether keyless records are sent without a key. If so, the service chooses their shard."""
-        self.held = False
-        """Whether this lane must wait for a lane with an overlapping range (P9). Written by ``Retries``."""
-        self.released = False
-        """Whether the queue has been due or was flushed. If so, it is sent as soon as possible."""
+        # Whether this lane must wait for a lane with an overlapping range (P9), written by ``Retries``, and whether the
+        # queue has been due or was flushed. If it has, it is sent as soon as possible.
+        self.held, self.released = False, False
         self.queued = self.queued_bytes = 0
         """The number of entries in the queue. ``queued_bytes`` is the size of their data and keys."""
         self.is_ready = False
@@ -121,6 +121,8 @@ class Lane:
         self.counted_entries = self.counted_bytes = 0  # how much of the queue the collector has counted
         # Whether some records have their own TTL. If so, any aggregate may expire first. Written by the router.
         self.ttls_differ = False
+        self.stamper = Stamper(rng) if config.dedup else None
+        """Numbers the records that enter the producer through this lane. ``None`` without ``dedup``."""
         self.fresh: list[BufferedRecord] = []
         """Records that the router has just assigned to this lane. Written by the router."""
         self.open: dict[tuple[str | None, str | None], Aggregate] = {}

@@ -166,6 +166,10 @@ class Ledger:
         for record in records:
             record.tags = b""
 
+    def pin(self, aggregate: Aggregate) -> None:
+        """Let the keyless records of an aggregate keep their key (``Aggregate.pin``), and take room for it (P7)."""
+        self._intake.charge(aggregate.pin())
+
     def note_invalid(self, records: list[BufferedRecord]) -> None:
         """Count and report records that ``put_many`` refused. Such records were never accepted, so they take no room.
 

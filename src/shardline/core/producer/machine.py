@@ -34,7 +34,7 @@ from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
 from shardline.core.producer.producer_config import ProducerConfig
-from shardline.core.producer.producer_record import Undelivered
+from shardline.core.producer.producer_record import BufferedRecord, Undelivered
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.core.producer.readiness import Readiness
 from shardline.core.producer.responses import Flight, ResponseHandler
@@ -242,6 +242,11 @@ class ProducerMachine:
         """Whether ``ordered`` is set for a stream under AUTO record distribution, which keeps no order."""
         return self._config.ordered and self._facts.auto
 
+    @property
+    def dedup_refusal(self) -> str | None:
+        """Why ``dedup`` is set for a stream that must not get stamps, which are headers. ``None`` if it may."""
+        return self._facts.headers_refusal if self._config.dedup else None
+
     def stats(self, now: Instant) -> ProducerStats:
         ledger = self.ledger
         waiting = [lane.oldest() for lane in self._router.all_lanes()]
@@ -348,13 +353,20 @@ class ProducerMachine:
         if by_lane and others and self._config.ordered:
             by_lane, others = [], fresh  # P9: route all records in the order of their puts
         for lane, records in by_lane:
+            self._stamp(lane, records)
             if lane.add_all(records):
                 self._note_sealed(lane)
         for record in others:
             lane = self._router.lane_for(record, now)
+            self._stamp(lane, [record])
             # After the records of ``by_lane`` were added, this record may be older than records that its lane holds.
             if lane.add_again(record) if by_lane else lane.add(record):
                 self._note_sealed(lane)
+
+    def _stamp(self, lane: Lane, records: list[BufferedRecord]) -> None:
+        """Give records that enter their first lane a stamp, if ``dedup`` is set. They keep it through all retries."""
+        if lane.stamper is not None:
+            self.intake.charge(lane.stamper.stamp(records))
 
     def _note_sealed(self, lane: Lane) -> None:
         """Offer a lane to the collector, unless its records still wait for the first map."""

@@ -140,6 +140,10 @@ class ProducerConfig:
         optional=True,
     )
     ordered: bool = _switch(default=False, about="Keeps the order of each key's records, even when they are retried.")
+    dedup: bool = _switch(
+        default=False,
+        about="Stamps each record, so that consumers with dedup=True drop copies that retries stored.",
+    )
     fail_if_throttled: bool = _switch(default=False, about="A throttled record fails immediately.")
     max_attempts: int | None = _setting(None, 1, _MANY, "A record fails after this many attempts.", optional=True)
     retry_backoff: float = _setting(
@@ -163,6 +167,8 @@ class ProducerConfig:
             raise UsageError(
                 "packing needs aggregation=True. To send one value in each packed record, set aggregate_max_count=1"
             )
+        if self.dedup and self.headers_refusal is not None:
+            raise UsageError(f"dedup=True stamps each record in a header, and {self.headers_refusal}")
         for smaller, larger in (
             ("retry_backoff", "retry_backoff_max"),
             ("aggregate_max_bytes", "request_max_bytes"),

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER, Instant
 from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
+from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.collector import Collector, Group
 from shardline.core.producer.isolation import Isolation, is_about_size
 from shardline.core.producer.lane import Lane, Shipment, repacked
@@ -256,7 +257,7 @@ class ResponseHandler:
             # A faulty service may return a sequence number without a shard, or neither a sequence number nor an error.
             # In both cases, the record may be stored.
             stored = bool(result.sequence_number) or not result.error_code
-            note_attempt(aggregate.records, _refusal(flight, now, lane, code, message, stored=stored))
+            self._note_attempt(aggregate, _refusal(flight, now, lane, code, message, stored=stored))
             lane.note_settled()
             self._apply(rule, shipment, code, message, now, reroute=True)
             return
@@ -352,6 +353,8 @@ class ResponseHandler:
     def _send_again(self, landed: _Parked, now: Instant) -> None:
         _note_wrong_shard(landed)
         aggregate, lane = landed.shipment
+        if self._config.dedup:
+            self._ledger.pin(aggregate)
         lane.note_settled()
         message = f"stored in {landed.landing.shard_id}, where readers may drop it"
         self._retries.send_again(aggregate.records, now, WRONG_SHARD, message)
@@ -368,7 +371,7 @@ class ResponseHandler:
         stored = failure.maybe_received and rule.action is Action.RESEND and not rule.throttled
         for aggregate, lane in shipments:
             attempt = _refusal(flight, now, lane, failure.code, failure.message, stored=stored)
-            note_attempt(aggregate.records, attempt)
+            self._note_attempt(aggregate, attempt)
         if rule.action is Action.BISECT and self._retries.ending is None:
             self._isolation.handle_refused(shipments, part, failure)
             # While the request was in flight, the stream may have begun to forbid headers or aggregates.
@@ -383,6 +386,12 @@ class ResponseHandler:
         for shipment in shipments:
             shipment.lane.note_settled()
             self._apply(rule, shipment, failure.code, failure.message, now, reroute=False)
+
+    def _note_attempt(self, aggregate: Aggregate, attempt: Attempt) -> None:
+        """Add a failed attempt to the history of each record."""
+        note_attempt(aggregate.records, attempt)
+        if attempt.maybe_stored and self._config.dedup:
+            self._ledger.pin(aggregate)
 
     def _learn_from(self, failure: Failure, rule: Rule, shipments: list[Shipment], now: Instant) -> None:
         """Slow down or read the summary again, depending on why a request failed."""

@@ -11,6 +11,9 @@ Invariants:
 - A record with headers fails as soon as it is known that the stream must not get aggregates, because the record cannot
   be sent without its headers. A record that is in flight at this time is delivered if it is stored where every reader
   accepts it.
+- With ``dedup``, no record is sent without its stamp, which is a header. A record without a key that may have been
+  stored keeps the key and hash key under which it was sent (``Aggregate.pin``), so that a second copy is stored in the
+  same shard or in its children, where a consumer recognises it.
 - A record whose headers are those of a trace (``OptionalTags``) does not fail because of these headers, but is sent
   without them.
 - P9: records that return to an ordered lane are placed before the waiting records that were put later. A part of an
@@ -306,7 +309,7 @@ class Retries:
     def _fail_with_headers(self, records: list[BufferedRecord]) -> bool:
         assert self.headers_refusal is not None
         has_dropped = self._drop_optional_tags(records)
-        refused = [record for record in records if record.tags]
+        refused = [record for record in records if record.tags or self._config.dedup]
         self._ledger.fail(refused, HEADERS_REFUSED, self.headers_refusal)
         return has_dropped or bool(refused)
 

@@ -1,0 +1,110 @@
+"""How is a record stamped, so that a consumer recognises a second copy of it?
+
+A stamp is a producer id and a number, in a tag with the reserved name ``:``. No header can have this name
+(``model.headers``), so a stamp is not among the headers of a record, and readers that do not know stamps ignore it::
+
+    long    22 13  0A 01 ':'  12 0E  id (10 characters)  number (4 characters)    21 bytes
+    short   22 09  0A 01 ':'  12 04  number (4 characters)                        11 bytes
+
+Both parts are base64 text. A number has 24 bits. An id has 60 random bits, so two producers do not choose the same one.
+
+Invariants:
+
+- The stamp is the first tag of its record.
+- The first stamped record of an aggregate has a long stamp. A short stamp has the id of the stamped record before it.
+  So the stamps of an aggregate of two or more records take at most 16 bytes per record, and 11 bytes in the long run.
+- A tag that is not exactly a stamp, whichever writer it comes from, is not a stamp: the record counts as unstamped.
+"""
+
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Mapping
+from typing import Final, NamedTuple, final
+
+ID_CHARACTERS: Final = 10
+ID_BITS: Final = 6 * ID_CHARACTERS
+NUMBERS: Final = 1 << 24
+"""How many numbers there are for one id."""
+SHARED_BYTES: Final = ID_CHARACTERS
+"""How many bytes shorter a short stamp is."""
+
+_LONG: Final = b"\x22\x13\x0a\x01:\x12\x0e"
+_SHORT: Final = b"\x22\x09\x0a\x01:\x12\x04"
+_HEAD: Final = len(_LONG)
+_ID_END: Final = _HEAD + ID_CHARACTERS
+_LONG_END: Final = _ID_END + 4
+_SHORT_END: Final = _HEAD + 4
+_NUMBER_BYTES: Final = 3
+
+STAMP_BYTES: Final = _LONG_END
+"""The size of a long stamp."""
+ANY_STAMP: Final = _LONG + b"A" * (ID_CHARACTERS + 4)
+"""A stamp for computing the size of a record before it is stamped. All long stamps have the same size."""
+
+
+@final
+class StampRun(NamedTuple):
+    """The stamps of adjacent records of an aggregate, with consecutive numbers. Nearly all aggregates have one run."""
+
+    place: int
+    """The index of the first record in the aggregate."""
+    producer: bytes
+    """The producer id, as text."""
+    first: int
+    """The number of the first record."""
+    length: int
+    """How many records there are."""
+
+
+def id_of_bits(bits: int) -> bytes:
+    """Return the producer id with these random bits."""
+    return b2a_base64((bits << 4).to_bytes(8, "big"), newline=False)[:ID_CHARACTERS]
+
+
+def encode_stamp(producer: bytes, number: int) -> bytes:
+    """Return the long stamp."""
+    return _LONG + producer + b2a_base64(number.to_bytes(_NUMBER_BYTES, "big"), newline=False)
+
+
+def stamped_by(tags: bytes) -> bytes:
+    """Return the producer id in the long stamp with which ``tags`` begins. Empty if there is none."""
+    return tags[_HEAD:_ID_END] if tags.startswith(_LONG) else b""
+
+
+def shorten(tags: bytes) -> bytes:
+    """Return tags that begin with a long stamp, with a short stamp instead."""
+    return _SHORT + tags[_ID_END:]
+
+
+def split_stamps(tags: Mapping[int, bytes]) -> tuple[list[StampRun], dict[int, bytes]]:
+    """Separate the stamps of an aggregate from its other tags. Both are in the order of the records."""
+    runs: list[StampRun] = []
+    others: dict[int, bytes] = {}
+    producer = known = b""
+    begin = first = count = 0
+    for place, own in tags.items():
+        if own.startswith(_SHORT):
+            at, end = _HEAD, _SHORT_END
+        elif own.startswith(_LONG):
+            at, end = _ID_END, _LONG_END
+            known = own[_HEAD:_ID_END]
+        else:
+            others[place] = own
+            continue
+        if len(own) > end:
+            others[place] = own[end:]
+        try:
+            read = a2b_base64(own[at:end])
+        except ValueError:
+            continue
+        if len(read) != _NUMBER_BYTES or not known:
+            continue
+        number = int.from_bytes(read, "big")
+        if number == first + count and place == begin + count and producer == known:
+            count += 1
+            continue
+        if count:
+            runs.append(StampRun(begin, producer, first, count))
+        producer, begin, first, count = known, place, number, 1
+    if count:
+        runs.append(StampRun(begin, producer, first, count))
+    return runs, others

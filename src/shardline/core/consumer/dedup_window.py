@@ -1,0 +1,316 @@
+"""Which records of a shard are copies of records that were read before?
+
+A producer with ``dedup`` stamps each record with a producer id and a number (``codec.stamps``). If a retry stores a
+record twice, both copies have the same stamp. ``DedupWindow`` remembers the stamps of a shard and of its ancestors, and
+the reader leaves out the records whose stamps it knows.
+
+Why no record is lost: a copy is left out only if an earlier record of the same lineage has the same stamp. That record
+was done before the lease was gained (its stamp was stored beside the checkpoint), or it was read under the same lease.
+In the second case, the checkpoint passes the copy only after the earlier record is done (C2), because a record that was
+left out counts as done together with the records before it. If the worker dies first, both are read again.
+
+Invariants:
+
+- The text that is stored with a checkpoint contains only stamps of records at or before this checkpoint. Records after
+  the checkpoint are read again by the next owner, and must not count as copies.
+- The text names the checkpoint with which it was written. It counts only while the row's checkpoint is at or after that
+  one, so a reset by a tool that does not know the text never makes the group skip records.
+- The window is bounded: it has at most ``PRODUCERS_MAX`` ids and ``RANGES_MAX`` ranges of numbers. If there is no
+  room, it forgets the lowest ranges, or the id that was silent for longest, and counts this in ``forgotten``: copies of
+  forgotten records get through. An id that was silent for ``SILENCE_MAX`` seconds is forgotten without being counted.
+- Remembering one more consecutive number takes no memory, and constant time. A range takes 16 bytes.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, final
+
+from shardline.codec.stamps import ID_CHARACTERS, NUMBERS, StampRun
+from shardline.model.lease import Checkpoint, Lease
+from shardline.model.position import TRIM_HORIZON
+from shardline.model.sequence import SequenceNumber
+
+PRODUCERS_MAX: Final = 128
+RANGES_MAX: Final = 256
+SILENCE_MAX: Final = 3600.0
+_FINISHED: Final = "END"
+_FORMAT: Final = "1"
+
+
+@final
+class _Numbers:
+    """The numbers of one producer id that were seen, as ranges: first, last + 1, first, last + 1, ..."""
+
+    __slots__ = ("bounds", "newest_at")
+
+    def __init__(self, bounds: Iterable[int] = (), newest_at: float = 0.0) -> None:
+        self.bounds: array[int] = array("L", bounds)
+        self.newest_at: float = newest_at
+        """When the newest record with this id arrived, by the service's clock."""
+
+    def add(self, first: int, end: int) -> bool:
+        """Add the numbers from ``first`` to ``end`` - 1. Returns False if the first one was known."""
+        bounds = self.bounds
+        if bounds and first == bounds[-1]:  # nearly always: the numbers come in order
+            bounds[-1] = end
+            return True
+        left = bisect_right(bounds, first)
+        if left % 2:  # inside a range
+            if end <= bounds[left]:
+                return False
+            self._join(left - 1, bounds[left - 1], end)
+            return False
+        if left and bounds[left - 1] == first:  # the range before it ends here
+            self._join(left - 2, bounds[left - 2], end)
+        else:
+            self._join(left, first, end)
+        return True
+
+    def _join(self, at: int, first: int, end: int) -> None:
+        """Replace the ranges from index ``at`` on that begin at or before ``end`` by one."""
+        bounds = self.bounds
+        to = at
+        while to < len(bounds) and bounds[to] <= end:
+            end = max(end, bounds[to + 1])
+            to += 2
+        bounds[at:to] = array("L", (first, end))
+
+
+@final
+class SeenStamps:
+    """A bounded set of stamps."""
+
+    __slots__ = ("_by_id", "_ranges", "forgotten")
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, _Numbers] = {}
+        self._ranges: int = 0
+        self.forgotten: int = 0
+        """How many ranges or ids were forgotten although copies of their records may still come."""
+
+    def __len__(self) -> int:
+        return self._ranges
+
+    @property
+    def producers(self) -> int:
+        """How many producer ids the set contains."""
+        return len(self._by_id)
+
+    def is_beyond(self, producer: bytes, number: int) -> bool:
+        """Whether this number is greater than all numbers of the producer id in the set."""
+        numbers = self._by_id.get(producer)
+        return numbers is None or number >= numbers.bounds[-1]
+
+    def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
+        """Add the stamps from number ``first`` to ``end`` - 1. Returns False if the first one was known.
+
+        ``arrived_at`` is when the service received the record.
+        """
+        numbers = self._by_id.get(producer)
+        if numbers is None:
+            self._make_room(arrived_at)
+            numbers = self._by_id[producer] = _Numbers()
+        numbers.newest_at = max(numbers.newest_at, arrived_at)
+        before = len(numbers.bounds)
+        is_new = numbers.add(first, end)
+        if len(numbers.bounds) != before:
+            self._ranges += (len(numbers.bounds) - before) // 2
+            if self._ranges > RANGES_MAX:
+                self._forget_lowest()
+        return is_new
+
+    def add_all(self, other: "SeenStamps") -> None:
+        """Add all stamps of another set."""
+        for producer, first, end, newest_at in other.ranges():
+            self.add(producer, first, end, newest_at)
+
+    def ranges(self) -> Iterator[tuple[bytes, int, int, float]]:
+        """Yield all ranges: the producer id, the first number, the last number plus 1, and the time of the newest."""
+        for producer, numbers in self._by_id.items():
+            bounds = numbers.bounds
+            for at in range(0, len(bounds), 2):
+                yield producer, bounds[at], bounds[at + 1], numbers.newest_at
+
+    def _make_room(self, now: float) -> None:
+        """Make room for another id: forget those that were silent for long, and if need be one more."""
+        by_id = self._by_id
+        if len(by_id) < PRODUCERS_MAX:
+            return
+        for producer in [one for one, numbers in by_id.items() if now - numbers.newest_at > SILENCE_MAX]:
+            self._ranges -= len(by_id.pop(producer).bounds) // 2
+        if len(by_id) == PRODUCERS_MAX:
+            oldest = min(by_id, key=lambda one: by_id[one].newest_at)
+            self._ranges -= len(by_id.pop(oldest).bounds) // 2
+            self.forgotten += 1
+
+    def _forget_lowest(self) -> None:
+        """Forget the lowest numbers of the id with most ranges: its oldest records."""
+        largest = max(self._by_id.values(), key=lambda numbers: len(numbers.bounds))
+        del largest.bounds[:2]
+        self._ranges -= 1
+        self.forgotten += 1
+
+    # ---- text
+
+    def encode(self) -> str:
+        """Return the set as text: ``id@seconds:first-end,first-end`` for each id, with numbers in base 16."""
+        return ";".join(
+            [
+                f"{producer.decode()}@{int(numbers.newest_at):x}:{_encode_ranges(numbers.bounds)}"
+                for producer, numbers in self._by_id.items()
+            ]
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> "SeenStamps":
+        """Return the set that ``encode`` returned as text.
+
+        Raises:
+            ValueError: the text is not such a set.
+        """
+        seen = cls()
+        for part in text.split(";") if text else ():
+            producer, _, rest = part.partition("@")
+            newest_at, _, ranges = rest.partition(":")
+            if len(producer) != ID_CHARACTERS:
+                raise ValueError(f"not a producer id: {producer!r}")
+            for piece in ranges.split(","):
+                first, _, end = piece.partition("-")
+                if not 0 <= int(first, 16) < int(end, 16) <= NUMBERS:
+                    raise ValueError(f"not a range of numbers: {piece!r}")
+                seen.add(producer.encode(), int(first, 16), int(end, 16), float(int(newest_at, 16)))
+        return seen
+
+
+def _encode_ranges(bounds: "array[int]") -> str:
+    return ",".join([f"{bounds[at]:x}-{bounds[at + 1]:x}" for at in range(0, len(bounds), 2)])
+
+
+@final
+class _Run:
+    """Records of one aggregate with consecutive sub-sequences and consecutive numbers."""
+
+    __slots__ = ("arrived_at", "end", "first", "number", "producer", "sub_sequence")
+
+    def __init__(self, number: int, run: StampRun, arrived_at: float) -> None:
+        self.number: int = number  # the sequence number
+        self.sub_sequence, self.producer, self.first, length = run
+        self.end: int = self.first + length
+        self.arrived_at: float = arrived_at
+
+
+@final
+class DedupWindow:
+    """The stamps of one shard, while its lease is held."""
+
+    __slots__ = ("_ahead", "_done", "_read", "_reported")
+
+    def __init__(self, done: SeenStamps) -> None:
+        self._done: SeenStamps = done  # the stamps at or before the last checkpoint that was asked for
+        self._read: SeenStamps = SeenStamps()  # the stamps of all records that were read
+        self._read.add_all(done)
+        self._ahead: deque[_Run] = deque()  # the stamps that are in ``_read`` and not in ``_done``, in order
+        self._reported: int = 0
+
+    @classmethod
+    def inherited(cls, row: Lease, parents: Iterable[Lease]) -> "DedupWindow":
+        """Return the window of a lease that was just gained.
+
+        Args:
+            row: the row of the lease.
+            parents: the rows of the shard's parents, as far as they are known. A shard from which no record was
+                committed inherits their stamps: the union, after a merge.
+        """
+        done = _read_window(row)
+        if done is None:
+            done = SeenStamps()
+            for parent in parents if row.checkpoint.position == TRIM_HORIZON else ():
+                # Stamps of a parent that is not finished would be of records that the group may read again.
+                seen = _read_window(parent) if parent.checkpoint.is_finished else None
+                if seen is not None:
+                    done.add_all(seen)
+        done.forgotten = 0
+        return cls(done)
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether stamps were forgotten since ``take_forgotten`` was last called."""
+        return self._read.forgotten > self._reported
+
+    def take_forgotten(self) -> int:
+        """Return how many ranges or ids were forgotten since the last call."""
+        count, self._reported = self._read.forgotten - self._reported, self._read.forgotten
+        return count
+
+    def admit_run(self, number: int, run: StampRun, arrived_at: float) -> bool:
+        """Remember records with numbers beyond all numbers of their producer id that are known.
+
+        Returns False, and remembers none of them, if there may be a copy among them: ask ``admit`` about each.
+
+        Args:
+            number: the sequence number of the records' aggregate. Aggregates come in the order of the shard.
+            run: the stamps of the records.
+            arrived_at: when the service received them.
+        """
+        if not self._read.is_beyond(run.producer, run.first):
+            return False
+        self._read.add(run.producer, run.first, run.first + run.length, arrived_at)
+        self._ahead.append(_Run(number, run, arrived_at))
+        return True
+
+    def admit(self, number: int, stamp: StampRun, arrived_at: float) -> bool:
+        """Remember one record. Returns False if it is a copy of an earlier one."""
+        if not self._read.add(stamp.producer, stamp.first, stamp.first + 1, arrived_at):
+            return False
+        self._ahead.append(_Run(number, stamp, arrived_at))
+        return True
+
+    def clear(self) -> None:
+        """Forget all stamps, because the position was lost: any record may be read again."""
+        self._done, self._read = SeenStamps(), SeenStamps()
+        self._ahead.clear()
+        self._reported = 0
+
+    def encode_through(self, checkpoint: Checkpoint) -> str:
+        """Return the text to store with this checkpoint. Checkpoints must not go back."""
+        at = checkpoint.sequence_number
+        ahead, done = self._ahead, self._done
+        while ahead:
+            run = ahead[0]
+            count = run.end - run.first
+            if not checkpoint.is_finished:
+                assert at is not None, "a window is stored with the checkpoint of a record"
+                if run.number > at.number:
+                    break
+                if run.number == at.number:
+                    count = min(count, at.sub_sequence - run.sub_sequence + 1)
+            if count <= 0:
+                break
+            done.add(run.producer, run.first, run.first + count, run.arrived_at)
+            run.first += count
+            run.sub_sequence += count
+            if run.first < run.end:
+                break
+            ahead.popleft()
+        place = _FINISHED if at is None else f"{at.number}.{at.sub_sequence}"
+        return f"{_FORMAT} {place} {done.encode()}"
+
+
+def _read_window(row: Lease) -> SeenStamps | None:
+    """Return the stamps in a row. ``None`` if there are none, or if they do not belong to the row's checkpoint."""
+    form, _, rest = row.window.partition(" ")
+    place, _, text = rest.partition(" ")
+    if form != _FORMAT:  # also for a later format: without the stamps, copies get through, and nothing is lost
+        return None
+    checkpoint = row.checkpoint
+    try:
+        if not checkpoint.is_finished:
+            number, _, sub_sequence = place.partition(".")
+            at = checkpoint.sequence_number
+            if at is None or place == _FINISHED or SequenceNumber(int(number), int(sub_sequence)) > at:
+                return None
+        return SeenStamps.decode(text)
+    except ValueError:
+        return None
