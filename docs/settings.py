@@ -172,6 +172,10 @@ PRODUCER = [
                 cost("one aggregate per shard and round trip, so a busy stream needs some `linger`."),
                 cost("the producer sends nothing before it knows the shards."),
             ],
+            "dedup": [
+                on("if readers use `dedup=True`, so that they [drop the copies](../../guides/consumer/dedup.md) of retries."),
+                cost("11 bytes per record, a Kinesis record of the KPL's format even for a single record, and CPU."),
+            ],
             "closed_shard_ttl": [
                 up("if responses may arrive more than a minute after a reshard."),
             ],
@@ -181,6 +185,7 @@ PRODUCER = [
 PRODUCER_ARGUMENTS = {
     "serializer": "Turns the data of a record into bytes. Without it, `put` takes bytes.",
     "packing": "Short for the setting of the same name.",
+    "dedup": "Short for the setting of the same name.",
     "on_failure": "A callback for every record that failed. It may be `async`.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "close_timeout": "How long the end of the block waits for deliveries. `None`: until all are done.",
@@ -264,6 +269,10 @@ CONSUMER = [
     Group(
         "Unusual events",
         {
+            "dedup": [
+                on("if producers use `dedup=True`, and a copy that [a retry stored](../../guides/consumer/dedup.md) does harm."),
+                cost("the row of a shard grows by about 20 bytes per producer, up to 7 KB, with every commit."),
+            ],
             "out_of_range": [
                 set_it('to `"drop"` if only KPL-like producers write, and duplicates after a reshard hurt.'),
                 cost("if another writer mixes shards in an aggregate, its records are lost."),
@@ -289,6 +298,7 @@ CONSUMER_ARGUMENTS = {
     "until": '`"latest"` ends the iteration at the newest record.',
     "idle_timeout": "Ends the iteration after this many seconds without records.",
     "max_leases": "Short for the setting of the same name.",
+    "dedup": "Short for the setting of the same name.",
     "fan_out": "Read by [enhanced fan-out](../../guides/consumer/fan-out.md) with this registered consumer.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "on_assigned": "Called before the first record of a shard. See [callbacks](../../guides/consumer/callbacks.md).",

@@ -75,6 +75,8 @@ EXAMPLES = {
         ev.HandlerRecovered("shard-1", 302.0),
         ev.PageRead("shard-1", 100, 4_000, 0.03, 2.0, "polling"),
         ev.RecordsFiltered("shard-1", 7),
+        ev.RepeatsDropped("shard-1", 3),
+        ev.DedupWindowOverflowed("shard-1", 2),
         ev.RecordsHandedOut("shard-1", 100),
         ev.RecordsHandled("shard-1", 100, 0.4),
         ev.Committed("shard-1", TRIM_HORIZON, 0.01),

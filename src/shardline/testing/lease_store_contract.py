@@ -113,6 +113,7 @@ async def _together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
     return answers
 
 
+_WINDOW: Final = "1 7.1 " + ";".join(f"abcdefg{number:03}@66666666:0-ff,101-1ff" for number in range(128))
 _ROWS_TO_WRITE: Final = (
     Lease(_SHARD),
     Lease(
@@ -135,6 +136,7 @@ _ROWS_TO_WRITE: Final = (
     Lease(_SHARD, checkpoint=Checkpoint(SHARD_END), owner_switches=1),
     Lease(_SHARD, checkpoint=Checkpoint(TRIM_HORIZON), pending_checkpoint=Checkpoint(SHARD_END)),
     Lease(_SHARD, throughput=0.0, hash_range=HashRange(5, 5)),
+    Lease(_SHARD, checkpoint=_at(7, 1), window=_WINDOW),
 )
 
 _ROWS_TO_CHANGE: Final = (
@@ -144,6 +146,7 @@ _ROWS_TO_CHANGE: Final = (
     Lease(_SHARD, counter=4, owner="b", checkpoint_owner="a", pending_checkpoint=_at(9), throughput=1.5),
     Lease(_SHARD, counter=4, owner="a", incarnation=Incarnation("a", "x", 10.0)),
     Lease(_SHARD, counter=4, owner="b", checkpoint_owner="a", incarnation=Incarnation("a", "x", 10.0)),
+    Lease(_SHARD, counter=4, owner="a", checkpoint=_at(6), window="1 6.0 "),
     Lease(_SHARD, counter=4, owner="a", checkpoint=Checkpoint(SHARD_END)),
     Lease(_SHARD, counter=4, owner="b", checkpoint_owner="a", checkpoint=Checkpoint(SHARD_END)),
 )
@@ -176,6 +179,7 @@ _EVERY_OPERATION: Final[tuple[LeaseOperation, ...]] = (
     *(FinishHandOver(_SHARD, by, counter) for by in "abc" for counter in (3, 4, 5)),
     *(ReleaseLease(_SHARD, by, counter) for by in "abc" for counter in (3, 4, 5)),
     *(CommitCheckpoint(_SHARD, by, counter, _at(7, 1)) for by in "abc" for counter in (3, 4, 5)),
+    *(CommitCheckpoint(_SHARD, "a", 4, _at(7, 1), window) for window in ("", _WINDOW)),
 )
 
 
@@ -211,7 +215,7 @@ def _draw(choose: random.Random, rows: dict[str, Lease], shard_ids: Sequence[str
             return ReleaseLease(shard_id, by, counter)
         case "commit":
             checkpoint = choose.choice([_at(choose.randrange(10**56), choose.randrange(3)), Checkpoint(position)])
-            return CommitCheckpoint(shard_id, by, counter, checkpoint)
+            return CommitCheckpoint(shard_id, by, counter, checkpoint, choose.choice([None, "", _WINDOW]))
         case "end":
             return CommitCheckpoint(shard_id, by, counter, Checkpoint(SHARD_END))
         case "children":

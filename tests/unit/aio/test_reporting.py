@@ -138,6 +138,7 @@ def test_a_hook_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (consumed.ShardsPaused(("s-1", "s-2"), is_all=False), "INFO", "paused: s-1, s-2"),
         (consumed.ShardsPaused((), is_all=True), "INFO", "paused: no shards, and every shard that is gained later"),
         (consumed.ShardsResumed(("s-1",), is_all=False), "INFO", "resumed: s-1"),
+        (consumed.DedupWindowOverflowed("s-1", 2), "WARNING", "s-1 has more producers or gaps than dedup can remember"),
         (consumed.HandlerStuck("s-1", "49", 2, 9, 3.14), "WARNING", "s-1 has had record 49/2 for 3.1 s"),
         (consumed.HandlerRecovered("s-1", 3.14), "WARNING", "the handler of s-1 continues, after 3.1 s"),
         (consumed.ReadFailed("s-1", "GetRecords", DENIED, 1.0), "WARNING", "GetRecords of s-1 failed: AccessDenied"),

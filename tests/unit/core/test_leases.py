@@ -319,3 +319,12 @@ def test_only_a_reset_to_latest_says_since_when():
 def test_a_set_of_children_is_not_empty():
     with pytest.raises(UsageError, match="not empty"):
         WriteChildren(SHARD, frozenset())
+
+
+def test_a_commit_stores_the_stamps_or_keeps_them_and_a_reset_clears_them():
+    stamped = apply(HELD, replace(COMMIT, window="stamps"))
+    assert stamped.window == "stamps"
+    assert apply(stamped, replace(COMMIT, counter=stamped.counter)).window == "stamps"
+    assert apply(stamped, replace(COMMIT, counter=stamped.counter, window="")).window == ""
+    assert apply(stamped, replace(RENEW, counter=stamped.counter)).window == "stamps"
+    assert apply(stamped, reset(stamped)).window == ""

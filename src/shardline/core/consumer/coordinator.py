@@ -311,7 +311,7 @@ class Coordinator:
             self.held.handle_applied(flight.holding, result, now)
             self._follow_changes(now)
         elif isinstance(operation, TakeLease) and isinstance(result, Lease):
-            self.held.handle_taken(result, self.view.rows, flight.sent_at, now)
+            self.held.handle_taken(result, flight.sent_at, now, self.view.rows)
             if self._is_closing:
                 self.held.leave(operation.shard_id)
         elif self._is_closing:

@@ -18,7 +18,8 @@ Invariants (docs/guarantees.md):
 
 from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple, TypeAlias, final
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.checkpoint import CheckpointTracker
@@ -45,6 +46,8 @@ from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST, at_timestamp
 from shardline.model.record import Record
+
+_NO_ROWS: Final[Rows] = MappingProxyType({})
 
 HeldEvent: TypeAlias = (
     LeaseGained
@@ -255,7 +258,7 @@ class HeldLeases:
             holding.handle_time(now)
             self._settle(holding, now)
 
-    def handle_taken(self, row: Lease, rows: Rows, sent_at: Instant, now: Instant) -> None:
+    def handle_taken(self, row: Lease, sent_at: Instant, now: Instant, rows: Rows = _NO_ROWS) -> None:
         """Add a lease that this worker took with a write sent at ``sent_at``. ``rows`` are the rows of the group."""
         me = self._duplicates.me
         grant = Grant(row.shard_id, row.counter, sent_at + me.lease_duration, self._clock)

@@ -37,6 +37,8 @@ OPERATIONS = [
     ReleaseLease("s", "a", 1),
     CommitCheckpoint("s", "a", 1, Checkpoint(TRIM_HORIZON)),
     CommitCheckpoint("s", "a", 1, Checkpoint(at_timestamp(5))),
+    CommitCheckpoint("s", "a", 1, Checkpoint(TRIM_HORIZON), ""),
+    CommitCheckpoint("s", "a", 1, Checkpoint(TRIM_HORIZON), "stamps"),
     WriteChildren("s", frozenset("xy")),
     ResetLease("s", Fence(1, None, None), Checkpoint(TRIM_HORIZON)),
     ResetLease("s", Fence(1, "b", "c"), Checkpoint(LATEST), 5.0),

@@ -78,6 +78,12 @@ def test_a_row_says_which_process_took_it():
     assert encode_row(lease) == row
 
 
+def test_a_row_has_the_stamps_of_a_consumer_with_dedup():
+    row = b'{"shard_id":"s","counter":7,"checkpoint":"8","window":"1 8.0 abcdefghij@1:0-1"}'
+    assert decode_row(row).window == "1 8.0 abcdefghij@1:0-1"
+    assert encode_row(decode_row(row)) == row
+
+
 def test_the_format_of_a_row_never_changes():
     """Stored rows outlive versions, so this row must always be readable."""
     row = (

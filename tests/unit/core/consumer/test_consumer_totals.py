@@ -4,6 +4,7 @@ import pytest
 
 from shardline.core.consumer.consumer_events import (
     Committed,
+    DedupWindowOverflowed,
     HandlerRetried,
     LeaseGained,
     LeaseHandedOver,
@@ -39,9 +40,11 @@ def test_events_are_counted_by_their_kinds():
             LeaseHandedOver("b", "other", 1.0),
             StoreFailed(THROTTLED, 1),
             Stalled(3.0),
+            DedupWindowOverflowed("a", 3),
         ]
     )
     assert work.totals() == ConsumerTotals(
+        stamps_forgotten=3,
         commits=2,
         commit_time=0.75,
         leases_gained=1,

@@ -2,11 +2,17 @@
 
 import pytest
 
+from shardline.codec.aggregation import encode_aggregate, encode_tags
 from shardline.codec.raw_records import aggregate
 from shardline.codec.shapes import RawRecord
+from shardline.codec.stamps import encode_stamp, shorten
 from shardline.core.consumer import deaggregator as module
 from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.model.hashing import HASH_KEY_MAX, HashRange, hash_key_of
+from shardline.model.headers import NO_HEADERS
+from shardline.model.lease import Checkpoint
+from shardline.model.position import at_sequence_number
 from shardline.model.record import Origin, Record
 from shardline.model.sequence import SequenceNumber
 
@@ -135,3 +141,71 @@ def test_no_entry_is_opened_after_enough_records(monkeypatch, enough, opened, at
     records, count = opener().open_some(raws, ORIGIN, enough)
     assert count == opened
     assert [record.data for record in records] == [b"1", b"2"] * opened
+
+
+# ---- dedup
+
+
+def stamped(*numbers, keys=None, headers=None):
+    """An aggregate whose records have these numbers as stamps and as data. ``None`` stands for no stamp."""
+    tags, has_id = {}, False
+    for place, number in enumerate(numbers):
+        if number is not None:
+            long = encode_stamp(b"abcdefghij", number) + encode_tags(headers or {})
+            tags[place], has_id = shorten(long) if has_id else long, True
+    return encode_aggregate(keys or ["k"] * len(numbers), [b"%d" % (one or 0) for one in numbers], {}, tags)
+
+
+def opened(one, *blobs):
+    raws = [raw(blob, 10 + place) for place, blob in enumerate(blobs)]
+    return [(int(record.sequence_number) - 10, record.sub_sequence) for record in one.open(raws, ORIGIN)]
+
+
+def window():
+    return DedupWindow(SeenStamps())
+
+
+def test_copies_are_left_out_and_counted():
+    one = opener(window=window())
+    assert opened(one, stamped(0, 1), stamped(1, 2), stamped(0), stamped(3, None)) == [
+        (0, 0),
+        (0, 1),
+        (1, 1),
+        (3, 0),
+        (3, 1),
+    ]
+    count, last = one.take_left_out()
+    assert (count, last.sequence_number, last.sub_sequence) == (2, "12", 0)
+    assert one.take_left_out() == (0, None)
+
+
+def test_without_dedup_copies_are_delivered_and_stamps_are_hidden():
+    one = opener()
+    records = one.open([raw(stamped(0), 1), raw(stamped(0, headers={"a": "b"}), 2)], ORIGIN)
+    assert [record.headers for record in records] == [NO_HEADERS, {"a": "b"}]
+    assert one.take_left_out() == (0, None)
+
+
+def test_a_copy_inside_one_aggregate_is_left_out():
+    one = opener(window=window())
+    assert opened(one, stamped(5, 5, 6)) == [(0, 0), (0, 2)]
+
+
+def test_a_record_that_is_dropped_for_its_hash_key_is_not_remembered():
+    one = opener(window=window(), hash_range=LOW, drop=True)
+    assert opened(one, stamped(0, 1, keys=[IN[0], OUT[0]]), stamped(1, keys=[IN[1]])) == [(0, 0), (1, 0)]
+    one = opener(window=window(), hash_range=LOW, drop=True)
+    assert opened(one, stamped(0, 1, keys=[OUT[0], OUT[0]]), stamped(0, keys=[IN[1]])) == [(1, 0)]
+
+
+def test_a_record_that_the_checkpoint_covers_is_not_remembered_again():
+    one = opener(window=window(), done=SequenceNumber(10, 1))
+    assert opened(one, stamped(0, 1, 2), stamped(1), stamped(2)) == [(0, 2), (1, 0)]
+    assert one.window.encode_through(Checkpoint(at_sequence_number(SequenceNumber(10, 2)))).endswith(":2-3")
+
+
+def test_a_lost_position_lets_everything_through():
+    one = opener(window=window())
+    assert opened(one, stamped(0)) == [(0, 0)]
+    one.stop_skipping()
+    assert opened(one, stamped(0)) == [(0, 0)]

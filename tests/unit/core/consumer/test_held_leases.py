@@ -6,6 +6,7 @@ import pytest
 from tests.harness.coordinator import record
 from tests.sim.interrupting import interrupted
 
+from shardline.codec.stamps import StampRun
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.consumer_events import (
@@ -18,6 +19,7 @@ from shardline.core.consumer.consumer_events import (
     WorkerIdShared,
 )
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
+from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.held_leases import DeadlineHeap, HeldLeases
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.leases import (
@@ -310,3 +312,21 @@ def test_a_lease_that_is_released_to_nobody_is_not_handed_over(stream):
     world.held.leave(shard_id)
     world.step(103.0)
     assert world.held.take_events() == [LeaseReleased(shard_id, finished=False)]
+
+
+def test_a_gained_lease_inherits_the_stamps_of_its_parents(stream):
+    world = World(stream, dedup=True)
+    parent = replace(stream.row(0), checkpoint=Checkpoint(SHARD_END), window="1 END abcdefghij@1:0-1")
+    child = replace(stream.row(1), parent_ids=frozenset({parent.shard_id, "gone"}))
+    taken = apply(child, TakeLease(child.shard_id, "me", child.fence))
+    world.held.handle_taken(taken, world.now, world.now, {parent.shard_id: parent})
+    (gained,) = world.held.take_events()
+    window = world.held.window_of(gained.grant)
+    assert not window.admit(1, StampRun(0, b"abcdefghij", 0, 1), 1.0)
+    assert window.admit(1, StampRun(0, b"abcdefghij", 1, 1), 1.0)
+    assert world.held.window_of(Grant(child.shard_id, 0, 0.0)) is None, "another grant"
+    assert world.held.window_of(Grant("other", 0, 0.0)) is None
+    plain = World(stream)
+    plain.held.handle_taken(taken, world.now, world.now)
+    (gained,) = plain.held.take_events()
+    assert plain.held.window_of(gained.grant) is None

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.harness.coordinator import at, record
 
+from shardline.codec.stamps import StampRun
 from shardline.core.clock import NEVER
 from shardline.core.consumer.checkpoint import CheckpointTracker
+from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.lease_phases import OVER, TRANSITIONS, Holding, Phase
 from shardline.core.leases import (
@@ -293,3 +295,38 @@ def test_a_lease_may_be_left_twice(world):
     world.holding.leave()
     world.holding.leave()
     assert world.holding.phase is Phase.LEAVING
+
+
+# ---- dedup
+
+
+def test_the_stamps_are_stored_with_the_checkpoint_that_covers_them(world):
+    world.holding.window = DedupWindow(SeenStamps())
+    world.holding.window.admit_run(1, StampRun(0, b"abcdefghij", 0, 1), 5.0)
+    world.holding.window.admit_run(3, StampRun(0, b"abcdefghij", 1, 1), 5.0)
+    world.done(1, 2)
+    world.step(101.0)
+    assert world.row.window == "1 2.0 abcdefghij@5:0-1"
+    world.done(3)
+    world.step(103.0)
+    assert world.row.window == "1 3.0 abcdefghij@5:0-2"
+
+
+def test_a_seek_clears_the_stamps(world):
+    world.holding.row = world.row = replace(world.row, window="1 2.0 abcdefghij@5:0-1")
+    world.holding.window = DedupWindow(SeenStamps.decode("abcdefghij@5:0-1"))
+    world.holding.seek(at(1))
+    world.step(101.0)
+    assert world.row.window == ""
+    world.holding.reopen(world.grant, world.tracker)
+    assert world.holding.window.admit(5, StampRun(0, b"abcdefghij", 0, 1), 5.0)
+    plain = World()
+    plain.holding.row = plain.row = replace(plain.row, window="1 2.0 abcdefghij@5:0-1")
+    plain.done(1)
+    plain.step(101.0)
+    assert plain.row.window == "1 2.0 abcdefghij@5:0-1", "a consumer without dedup keeps the stamps"
+    plain.holding.seek(at(1))
+    plain.step(102.0)
+    assert plain.row.window == ""
+    plain.holding.reopen(plain.grant, plain.tracker)
+    assert plain.holding.window is None

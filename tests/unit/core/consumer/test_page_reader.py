@@ -4,11 +4,14 @@ import pytest
 from tests.harness.fanout import CHILD, FanOutShell
 from tests.harness.reader import ReaderShell
 
+from shardline.codec.aggregation import encode_aggregate
 from shardline.codec.raw_records import aggregate
 from shardline.codec.shapes import RawRecord
-from shardline.core.consumer import page_reader
-from shardline.core.consumer.consumer_events import PageRead, PositionLost
+from shardline.codec.stamps import encode_stamp
+from shardline.core.consumer import dedup_window, page_reader
+from shardline.core.consumer.consumer_events import DedupWindowOverflowed, PageRead, PositionLost
 from shardline.core.consumer.consumer_totals import ReadCounts
+from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.failures import Failure, FailureKind
@@ -130,3 +133,48 @@ def test_pages_are_counted_without_events_if_nobody_listens(shell_of):
     shell.last(RawRecord(b"data", "1", "k", 99.0))
     assert shell.reader.take_events() == []
     assert (counts.pages, counts.records, counts.size_bytes) == (1, 1, 4)
+
+
+def _stamped(number, *stamps):
+    tags = {place: encode_stamp(b"abcdefghij", stamp) for place, stamp in enumerate(stamps)}
+    return RawRecord(encode_aggregate(["k"] * len(stamps), [b"x"] * len(stamps), {}, tags), str(number), "k", 99.0)
+
+
+def _dedup(shell):
+    shell.reader._deaggregator.window = DedupWindow(SeenStamps())
+    shell.begin()
+    return shell
+
+
+def test_a_copy_at_the_end_of_a_page_is_done_with_the_records_before_it(shell_of):
+    shell = _dedup(shell_of())
+    shell.last(_stamped(1, 0), _stamped(2, 0))
+    (page,) = shell.reader.take_pages()
+    assert [record.sequence_number for record in page.records] == ["1"]
+    assert (page.repeated, page.through.sequence_number, page.is_last) == (1, "2", True)
+
+
+def test_a_copy_before_the_end_of_a_page_is_covered_by_the_last_record(shell_of):
+    shell = _dedup(shell_of())
+    shell.last(_stamped(1, 0), _stamped(2, 0), _stamped(3, 1))
+    (page,) = shell.reader.take_pages()
+    assert [record.sequence_number for record in page.records] == ["1", "3"]
+    assert (page.repeated, page.through) == (1, None)
+
+
+def test_a_page_of_copies_alone_is_a_page_without_records(monkeypatch):
+    monkeypatch.setattr(page_reader, "SLICE_RECORDS", 1)
+    shell = _dedup(Polling())
+    shell.page(_stamped(1, 0), _stamped(2, 0, 0))
+    pages = [page for _ in range(2) for page in shell.reader.take_pages()]
+    assert [(len(page.records), page.repeated, page.held_bytes > 0) for page in pages] == [(1, 0, True), (0, 2, False)]
+    assert (pages[1].through.sequence_number, pages[1].through.sub_sequence) == ("2", 1)
+
+
+def test_a_window_that_overflows_says_so(shell_of, monkeypatch):
+    monkeypatch.setattr(dedup_window, "RANGES_MAX", 2)
+    shell = _dedup(shell_of())
+    shell.last(_stamped(1, 0, 2, 4), _stamped(2, 6))
+    shell.reader.take_pages()
+    events = [event for event in shell.reader.take_events() if isinstance(event, DedupWindowOverflowed)]
+    assert events == [DedupWindowOverflowed("a", 2)]

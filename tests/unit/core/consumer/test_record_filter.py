@@ -3,7 +3,7 @@
 import pytest
 from tests.harness.hand_out import Desk
 
-from shardline.core.consumer.consumer_events import RecordsFiltered
+from shardline.core.consumer.consumer_events import RecordsFiltered, RepeatsDropped
 from shardline.core.consumer.prefetch import RECORD_BYTES
 from shardline.core.consumer.reader import Page
 from shardline.core.consumer.record_filter import leave_out
@@ -124,3 +124,18 @@ def test_sinks_hear_of_it(desk):
     desk.gain()
     desk.bring(3, passed=[False, True, False])
     assert RecordsFiltered("a", 2) in desk.hand_out.take_events()
+
+
+def test_a_copy_behind_the_last_record_is_done_whatever_passes(desk):
+    copy = Record(b"12345", "k", sequence_number="9")
+    whole = page(2)._replace(through=copy, repeated=1)
+    assert leave_out(whole, [False, True]).through is copy
+    assert leave_out(whole, [True, False]).through is copy
+    alone = page(0)._replace(through=copy, repeated=1)
+    assert leave_out(alone, []) is alone
+    desk.hand_out.work.observe(desk.now)
+    shard = desk.gain()
+    desk.hand_out.handle_pages(shard, [alone._replace(shard_id="a")], desk.now)
+    assert desk.hand_out.work.totals().records_repeated == 1
+    assert RepeatsDropped("a", 1) in desk.hand_out.take_events()
+    assert desk.watermark() == 9

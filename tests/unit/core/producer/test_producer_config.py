@@ -32,6 +32,7 @@ DEFAULTS = {
     "buffer_max_records": 100_000,
     "record_max_bytes": None,
     "ordered": False,
+    "dedup": False,
     "fail_if_throttled": False,
     "max_attempts": None,
     "retry_backoff": 0.1,
