@@ -2,6 +2,8 @@
 the window had to forget it, and is every record handled?
 """
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,9 +108,10 @@ def test_a_set_of_ranges_is_a_set_of_numbers(ranges):
         model |= {*range(first, first + length)}
         bounds = [(first, end) for _, first, end, _ in seen.ranges()]
         assert {number for first, end in bounds for number in range(first, end)} == model
-        assert all(end < following for (_, end), (following, _) in zip(bounds, bounds[1:], strict=False))
+        assert all(end < following for (_, end), (following, _) in pairwise(bounds))
         assert len(seen) == len(bounds)
-        assert seen.is_beyond(IDS[0], max(model) + 1)
+        assert seen.knows(IDS[0], first, first + length) is True
+        assert seen.knows(IDS[0], max(model) + 1, max(model) + 2) is False
     assert SeenStamps.decode(seen.encode()).encode() == seen.encode()
 
 

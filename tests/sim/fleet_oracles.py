@@ -477,7 +477,7 @@ class Watch:
         """The records that retention removed after the first checkpoint, and that no worker has seen."""
         seen, first = known.done | known.first_delivered.keys(), known.first_committed
         later = [place for place in known.places if first is not None and place > first and known.is_trimmed(place)]
-        return [place for place in later if place not in seen]
+        return [place for place in later if place not in seen and not self.truth.is_done(known, place)]
 
     def _check_receipts(self):
         """Check that every record with a receipt was handed to the group, and handled."""

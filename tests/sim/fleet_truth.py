@@ -180,11 +180,7 @@ class Truth:
         if len(copies) < 2:
             return []
         lineage = {known.shard_id, *self.ancestors(known.shard_id)}
-        return [
-            (other, at)
-            for other, at in copies
-            if other.shard_id in lineage and (other is not known or at < place)
-        ]
+        return [(other, at) for other, at in copies if other.shard_id in lineage and (other is not known or at < place)]
 
     def is_left_out(self, known, place):
         """Whether a consumer need not hand the record out: it is filtered, out of range, or a copy."""

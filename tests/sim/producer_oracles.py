@@ -498,7 +498,9 @@ def _check_stamps(shell):
             if columns is None:
                 assert kept.data not in ours, "a record without a stamp"
                 continue
-            numbers = {run.place + at: (run.producer, run.first + at) for run in columns.stamps for at in range(run.length)}
+            numbers = {
+                run.place + at: (run.producer, run.first + at) for run in columns.stamps for at in range(run.length)
+            }
             for place, data in enumerate(columns.payloads):
                 if data in ours:
                     stamps.setdefault(data, set()).add(numbers[place])

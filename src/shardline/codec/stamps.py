@@ -66,7 +66,7 @@ def encode_stamp(producer: bytes, number: int) -> bytes:
 
 
 def stamped_by(tags: bytes) -> bytes:
-    """Return the producer id in the long stamp with which ``tags`` begins. Empty if there is none."""
+    """Return the producer id in the long stamp with which ``tags`` begins. Empty if there is no stamp."""
     return tags[_HEAD:_ID_END] if tags.startswith(_LONG) else b""
 
 

@@ -126,13 +126,18 @@ class Deaggregator:
         assert window is not None
         # Only records that are left count: one that was skipped, or dropped because it belongs to another shard, may
         # not be remembered, because its copy may be the only one that is handed out.
-        left = {record.sub_sequence for record in found}
+        end = stamps[-1].place + stamps[-1].length
+        is_whole = end <= len(found) and found[-1].sub_sequence == len(found) - 1
+        left = () if is_whole else {record.sub_sequence for record in found}
         copies: set[int] = set()
         for run in stamps:
-            places = [place for place in range(run.place, run.place + run.length) if place in left]
-            if len(places) == run.length and window.admit_run(number, run, arrived_at):
-                continue
-            for place in places:
+            places = range(run.place, run.place + run.length)
+            if is_whole:
+                are_new = window.admit_run(number, run, arrived_at)
+                if are_new is not None:
+                    copies.update(() if are_new else places)
+                    continue
+            for place in places if is_whole else [place for place in places if place in left]:
                 stamp = StampRun(place, run.producer, run.first + place - run.place, 1)
                 if not window.admit(number, stamp, arrived_at):
                     copies.add(place)

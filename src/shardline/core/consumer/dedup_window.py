@@ -98,10 +98,16 @@ class SeenStamps:
         """How many producer ids the set contains."""
         return len(self._by_id)
 
-    def is_beyond(self, producer: bytes, number: int) -> bool:
-        """Whether this number is greater than all numbers of the producer id in the set."""
+    def knows(self, producer: bytes, first: int, end: int) -> bool | None:
+        """Whether the set has the stamps from number ``first`` to ``end`` - 1. ``None`` if it has some of them."""
         numbers = self._by_id.get(producer)
-        return numbers is None or number >= numbers.bounds[-1]
+        if numbers is None or first >= numbers.bounds[-1]:
+            return False
+        bounds = numbers.bounds
+        at = bisect_right(bounds, first)
+        if at % 2:  # inside a range
+            return True if end <= bounds[at] else None
+        return False if end <= bounds[at] else None
 
     def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
         """Add the stamps from number ``first`` to ``end`` - 1. Returns False if the first one was known.
@@ -244,19 +250,21 @@ class DedupWindow:
         count, self._reported = self._read.forgotten - self._reported, self._read.forgotten
         return count
 
-    def admit_run(self, number: int, run: StampRun, arrived_at: float) -> bool:
-        """Remember records with numbers beyond all numbers of their producer id that are known.
+    def admit_run(self, number: int, run: StampRun, arrived_at: float) -> bool | None:
+        """Remember records. Returns False if all of them are copies of earlier ones.
 
-        Returns False, and remembers none of them, if there may be a copy among them: ask ``admit`` about each.
+        Returns ``None``, and remembers nothing, if only some of them are copies: ask ``admit`` about each.
 
         Args:
             number: the sequence number of the records' aggregate. Aggregates come in the order of the shard.
             run: the stamps of the records.
             arrived_at: when the service received them.
         """
-        if not self._read.is_beyond(run.producer, run.first):
-            return False
-        self._read.add(run.producer, run.first, run.first + run.length, arrived_at)
+        producer, first, end = run.producer, run.first, run.first + run.length
+        knows = self._read.knows(producer, first, end)
+        if knows is not False:
+            return False if knows else None
+        self._read.add(producer, first, end, arrived_at)
         self._ahead.append(_Run(number, run, arrived_at))
         return True
 
@@ -299,7 +307,7 @@ class DedupWindow:
 
 
 def _read_window(row: Lease) -> SeenStamps | None:
-    """Return the stamps in a row. ``None`` if there are none, or if they do not belong to the row's checkpoint."""
+    """Return the stamps in a row. ``None`` if they are missing, or do not belong to the row's checkpoint."""
     form, _, rest = row.window.partition(" ")
     place, _, text = rest.partition(" ")
     if form != _FORMAT:  # also for a later format: without the stamps, copies get through, and nothing is lost

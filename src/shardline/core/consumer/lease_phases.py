@@ -160,8 +160,8 @@ class Holding:
         self.tracker.seek(checkpoint)
 
     def reopen(self, grant: Grant, tracker: CheckpointTracker) -> None:
-        """Continue at the position that the user passed to ``seek``, under a new grant for the same lease. Records that are read
-        again are no copies, so all stamps are forgotten.
+        """Continue at the position that the user passed to ``seek``, under a new grant for the same lease. Records that
+        are read again are no copies, so all stamps are forgotten.
         """
         self.grant, self.tracker = grant, tracker
         self.window = None if self.window is None else DedupWindow(SeenStamps())

@@ -76,9 +76,27 @@ def test_the_first_number_says_whether_a_range_is_new():
     one = seen("abcdefghij@0:0-5")
     assert not one.add(ID, 4, 9, 0.0)
     assert one.add(ID, 9, 10, 0.0)
-    assert one.is_beyond(ID, 10)
-    assert not one.is_beyond(ID, 9)
-    assert one.is_beyond(OTHER, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "knows"),
+    [
+        (0, 2, False),
+        (0, 3, None),
+        (2, 3, True),
+        (2, 5, True),
+        (3, 6, None),
+        (5, 7, False),
+        (5, 8, None),
+        (7, 8, True),
+        (7, 12, None),
+        (9, 12, False),
+        (12, 13, False),
+    ],
+)
+def test_a_set_knows_all_some_or_none_of_a_range(first, end, knows):
+    assert seen("abcdefghij@0:2-5,7-9").knows(ID, first, end) is knows
+    assert seen("abcdefghij@0:2-5,7-9").knows(OTHER, first, end) is False
 
 
 def test_a_full_set_forgets_the_lowest_ranges_and_counts_them(monkeypatch):
@@ -111,8 +129,19 @@ def test_an_id_that_was_silent_for_an_hour_is_forgotten_without_being_counted(mo
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "short@0:0-1", "abcdefghij", "abcdefghij@0", "abcdefghij@0:", "abcdefghij@x:0-1", "abcdefghij@0:1-1"]
-    + ["abcdefghij@0:2-1", "abcdefghij@0:0-1,", f"abcdefghij@0:0-{NUMBERS + 1:x}", "abcdefghij@0:-1-2"],
+    [
+        "x",
+        "short@0:0-1",
+        "abcdefghij",
+        "abcdefghij@0",
+        "abcdefghij@0:",
+        "abcdefghij@x:0-1",
+        "abcdefghij@0:1-1",
+        "abcdefghij@0:2-1",
+        "abcdefghij@0:0-1,",
+        f"abcdefghij@0:0-{NUMBERS + 1:x}",
+        "abcdefghij@0:-1-2",
+    ],
 )
 def test_a_broken_text_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
@@ -135,7 +164,8 @@ def test_a_full_window_takes_a_few_kilobytes():
 def test_a_copy_is_recognised_wherever_it_is():
     one = window()
     assert one.admit_run(5, run(0, 3), 1.0)
-    assert not one.admit_run(6, run(2, 2), 1.0), "one of them may be a copy"
+    assert one.admit_run(6, run(2, 2), 1.0) is None, "one of them is a copy"
+    assert one.admit_run(6, run(0, 3), 1.0) is False
     assert not one.admit(6, run(2), 1.0)
     assert one.admit(6, run(3), 1.0)
     assert one.admit(6, run(2, producer=OTHER), 1.0)

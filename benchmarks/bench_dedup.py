@@ -1,0 +1,127 @@
+"""What does ``dedup`` cost? Prints the size of a stamp, the time and memory of the consumer's window, and the CPU time
+of a producer's machine with and without stamps.
+
+The times are CPU times, the best of several rounds, taken in turns.
+"""
+
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from random import Random
+
+from shardline.codec.aggregation import split_columns
+from shardline.codec.shapes import RawRecord
+from shardline.codec.stamps import StampRun
+from shardline.core.consumer.deaggregator import Deaggregator
+from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress, entries_of
+from shardline.core.producer.producer_record import BufferedRecord
+from shardline.core.producer.stamper import Stamper
+from shardline.model.record import Origin
+
+RECORDS = 100
+AGGREGATES = 200
+ROUNDS = 7
+ADDRESS = KeylessAddress(None, None)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def make_records() -> list[BufferedRecord]:
+    return [BufferedRecord(b"x" * 100, f"key {number % 20}", None, 0.0) for number in range(RECORDS)]
+
+
+def fill(records: list[BufferedRecord]) -> Aggregate:
+    aggregate = Aggregate(0.0, ADDRESS)
+    added = aggregate.add_all(records, 1 << 30)
+    assert added == len(records)
+    aggregate.seal()
+    return aggregate
+
+
+def best(*works: Callable[[], None]) -> list[float]:
+    """Return the least CPU time of each work, in microseconds per record."""
+    least = [float("inf")] * len(works)
+    for _ in range(ROUNDS):
+        for place, work in enumerate(works):
+            began = time.process_time()
+            work()
+            least[place] = min(least[place], time.process_time() - began)
+    return [seconds * 1e6 / (RECORDS * AGGREGATES) for seconds in least]
+
+
+def send(stamper: Stamper | None) -> None:
+    """Fill and encode aggregates, as a producer does."""
+    for _ in range(AGGREGATES):
+        records = make_records()
+        if stamper is not None:
+            stamper.stamp(records)
+        entries_of([fill(records)])
+
+
+def measure_sizes() -> None:
+    for count in (1, 2, 5, RECORDS):
+        plain, stamped = make_records()[:count], make_records()[:count]
+        Stamper(Random(1)).stamp(stamped)
+        size = fill(stamped).size - fill(plain).size
+        say(f"stamps in an aggregate of {count:3} records: {size / count:5.2f} bytes per record")
+
+
+def measure_window() -> None:
+    """Measure the window alone, and the opening of pages with and without it."""
+    stamper, raws = Stamper(Random(1)), list[RawRecord]()
+    for number in range(AGGREGATES):
+        records = make_records()
+        stamper.stamp(records)
+        raws.append(RawRecord(entries_of([fill(records)])[0].data, str(10**55 + number), "k", float(number)))
+    runs = [(int(raw.sequence_number), run) for raw in raws for run in (split_columns(raw.data) or ((),) * 5)[4]]
+    singles = [
+        (number, StampRun(run.place + at, run.producer, run.first + at, 1))
+        for number, run in runs
+        for at in range(run.length)
+    ]
+
+    def admit_runs() -> None:
+        window = DedupWindow(SeenStamps())
+        for number, run in runs:
+            window.admit_run(number, run, 1.0)
+
+    def admit_each() -> None:
+        window = DedupWindow(SeenStamps())
+        for number, stamp in singles:
+            window.admit(number, stamp, 1.0)
+
+    def open_all(*, dedup: bool) -> None:
+        Deaggregator("s", "a", window=DedupWindow(SeenStamps()) if dedup else None).open(raws, Origin())
+
+    by_run, one_by_one, without, having = best(
+        admit_runs, admit_each, lambda: open_all(dedup=False), lambda: open_all(dedup=True)
+    )
+    say(f"window: {by_run:.3f} us per record in runs of {RECORDS}, {one_by_one:.3f} us one by one")
+    say(f"opening stamped aggregates: {without:.3f} us per record without dedup, {having:.3f} with")
+
+
+def measure_memory() -> None:
+    seen = SeenStamps()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(256):
+        seen.add(b"abcdefghij", 2 * number, 2 * number + 1, 1.0)
+    size = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    say(f"memory of a window with {len(seen)} ranges: {size / len(seen):.1f} bytes per range")
+
+
+def main() -> None:
+    measure_sizes()
+    measure_window()
+    measure_memory()
+    plain, stamped = best(lambda: send(None), lambda: send(Stamper(Random(1))))
+    say(f"filling and encoding: {plain:.3f} us per record, with stamps {stamped:.3f} ({stamped / plain:.1f} times)")
+
+
+if __name__ == "__main__":
+    main()
