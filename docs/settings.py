@@ -173,7 +173,7 @@ PRODUCER = [
                 cost("the producer sends nothing before it knows the shards."),
             ],
             "dedup": [
-                on("if readers drop the copies of retries: see [deduplication](../../guides/consumer/dedup.md)."),
+                on("if readers drop the copies of retries: see [copies](../../guides/consumer/dedup.md)."),
                 cost("11 bytes per record, a Kinesis record of the KPL's format even for a single record, and CPU."),
             ],
             "closed_shard_ttl": [
@@ -270,7 +270,7 @@ CONSUMER = [
         "Unusual events",
         {
             "dedup": [
-                on("if producers use `dedup=True`: see [deduplication](../../guides/consumer/dedup.md)."),
+                on("if producers use `dedup=True`: see [copies](../../guides/consumer/dedup.md)."),
                 cost("the row of a shard grows by about 20 bytes per producer, up to 7 KB, with every commit."),
             ],
             "out_of_range": [

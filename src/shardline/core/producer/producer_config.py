@@ -142,7 +142,7 @@ class ProducerConfig:
     ordered: bool = _switch(default=False, about="Keeps the order of each key's records, even when they are retried.")
     dedup: bool = _switch(
         default=False,
-        about="Stamps each record, so that consumers with dedup=True drop copies that retries stored.",
+        about="Stamps each record, so that consumers can drop the copies that retries stored.",
     )
     fail_if_throttled: bool = _switch(default=False, about="A throttled record fails immediately.")
     max_attempts: int | None = _setting(None, 1, _MANY, "A record fails after this many attempts.", optional=True)
