@@ -44,12 +44,14 @@ PRODUCER_EVENTS = {
     "DistributionChanged": "AUTO record distribution is now on or off. While it is on, nothing is aggregated.",
     "AggregationStopped": "Records are stored in unexpected shards, and DescribeStreamSummary failed. The producer stops aggregating.",
     "ChannelsFound": "The stream has channels, which cannot read aggregates. While it has them, the producer does not aggregate.",
+    "ProducerReconfigured": "Your code changed settings of the running producer (`reconfigure`). The event contains the new values.",
     "ProducerMeasured": "The state of the producer. Emitted every 5 seconds.",
 }
 CONSUMER_EVENTS = {
     "LeaseGained": "This worker owns the shard and reads it from `start`.",
     "ShardSought": "The store has written the position that your code sought. The shard is read from `start`.",
     "HandOverAsked": "Another worker asked for the shard. You have until `until` to finish the records in hand.",
+    "LeaseSurplus": "This worker has more leases than `max_leases` allows, and releases this one. You have until `until` to finish the records in hand.",
     "HandOverOverdue": "Your code did not finish in time. Your handler for the shard was cancelled, and the lease is released.",
     "LeaseLost": "The lease is lost, and your handler for the shard was cancelled. Another worker may be reading it.",
     "LeaseReleased": "The worker released the lease: at its end, after a hand-over, or because the shard is finished.",
@@ -62,6 +64,7 @@ CONSUMER_EVENTS = {
     "TooManyUnacknowledged": "`max_unacknowledged` is reached. The shard pauses until you acknowledge records.",
     "ShardsPaused": "Your code paused shards. `is_all`: all shards, including those that the worker gains later.",
     "ShardsResumed": "Your code resumed shards.",
+    "MaxLeasesChanged": "Your code changed `max_leases` of the running consumer (`reconfigure`).",
     "ReadFailed": "A call to a shard failed. The worker retries at `retry_at` (NEVER: it does not).",
     "Subscribed": "A subscription to the shard began at `position` (enhanced fan-out).",
     "SubscriptionEnded": "A subscription ended, or was refused once. The worker subscribes again at `retry_at`.",

@@ -16,7 +16,13 @@ from shardline.codec.shapes import (
 )
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_config import ConsumerConfig
-from shardline.core.consumer.consumer_events import HandOverAsked, LeaseGained, LeaseLost, LeaseReleased
+from shardline.core.consumer.consumer_events import (
+    HandOverAsked,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+    LeaseSurplus,
+)
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import Refused, apply_to
@@ -240,7 +246,7 @@ class Worker(CoordinatorShell):
             self.held[event.shard_id] = event
         elif isinstance(event, (LeaseLost, LeaseReleased)):
             self.held.pop(event.shard_id, None)
-        elif isinstance(event, HandOverAsked) and self.drains:
+        elif isinstance(event, HandOverAsked | LeaseSurplus) and self.drains:
             self.machine.held.leave(event.shard_id)
 
     def begin_listing(self):

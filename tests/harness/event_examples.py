@@ -34,6 +34,7 @@ EXAMPLES = {
         ev.DistributionChanged(auto=True),
         ev.AggregationStopped(FAILURE),
         ev.ChannelsFound(1),
+        ev.ProducerReconfigured(0.5, 500.0, 1024.0),
         ev.ProducerMeasured(70, 2_800, 64_000_000, 1.5, 2, LANES),
         ev.LeaseGained("shard-1", Grant("worker-1", 1, 0.0), TRIM_HORIZON, Checkpoint(TRIM_HORIZON), HashRange(0, 9)),
         ev.ShardSought(
@@ -45,6 +46,7 @@ EXAMPLES = {
             TRIM_HORIZON,
         ),
         ev.HandOverAsked("shard-1", "worker-2", 12.0),
+        ev.LeaseSurplus("shard-1", 12.0),
         ev.HandOverOverdue("shard-1"),
         ev.LeaseHandedOver("shard-1", "worker-2", 0.7),
         ev.LeaseLost("shard-1", "it expired"),
@@ -58,6 +60,7 @@ EXAMPLES = {
         ev.TooManyUnacknowledged("shard-1", 10_000),
         ev.ShardsPaused(("shard-1", "shard-2"), is_all=True),
         ev.ShardsResumed(("shard-1",), is_all=False),
+        ev.MaxLeasesChanged(2, before=None),
         ev.ReadFailed("shard-1", "GetRecords", FAILURE, 3.0),
         ev.Subscribed("shard-1", TRIM_HORIZON),
         ev.SubscriptionEnded("shard-1", None, 3.0),

@@ -41,7 +41,7 @@ class FakeGroup:
     """A coordinator without a store: it holds leases, and records the calls that it gets."""
 
     def __init__(self, stream, config, clock):
-        self.me, self.is_ready, self.ended, self.unseen = "me", True, [], []
+        self.me, self.is_ready, self.ended, self.unseen, self.limits = "me", True, [], [], []
         self.view = SimpleNamespace(rows={})
         self.topology = SimpleNamespace(is_settled=True, graph=SimpleNamespace(covers=bool))
         self.stream = stream
@@ -57,6 +57,9 @@ class FakeGroup:
     def end(self, shard_id, children, now):  # noqa: ARG002 - the form of a coordinator
         self.ended.append((shard_id, children))
         self.held.end(shard_id, 0)
+
+    def limit_leases(self, max_leases, now):  # noqa: ARG002 - as above
+        self.limits.append(max_leases)
 
     def mark_missing(self, shard_id, now):  # noqa: ARG002 - as above
         self.unseen.append(shard_id)

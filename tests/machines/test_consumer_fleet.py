@@ -19,6 +19,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseGained,
     LeaseLost,
     LeaseReleased,
+    LeaseSurplus,
 )
 from shardline.core.leases import CommitCheckpoint, Refused
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
@@ -79,7 +80,7 @@ class Worker(CoordinatorShell):
             self.world.check_parents_done(event.shard_id)
             at = event.checkpoint.sequence_number
             self.readings[event.shard_id] = Reading(event.grant, 0 if at is None else at.number)
-        elif isinstance(event, HandOverAsked):
+        elif isinstance(event, HandOverAsked | LeaseSurplus):
             self.readings[event.shard_id].draining = True
         elif isinstance(event, (LeaseLost, LeaseReleased)):
             self.readings.pop(event.shard_id, None)

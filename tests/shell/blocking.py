@@ -52,7 +52,7 @@ class Blocking:
 
 
 class BlockingConsumer(Blocking):
-    waiting = (*Blocking.waiting, "run", "commit", "pause", "resume", "seek")
+    waiting = (*Blocking.waiting, "run", "commit", "pause", "resume", "seek", "reconfigure")
 
     def __init__(self, *arguments, **settings):
         super().__init__(sync.Consumer(*arguments, **settings))
@@ -69,7 +69,7 @@ class BlockingConsumer(Blocking):
 
 
 class BlockingProducer(Blocking):
-    waiting = (*Blocking.waiting, "put", "put_many", "flush")
+    waiting = (*Blocking.waiting, "put", "put_many", "flush", "reconfigure")
 
     def __init__(self, *arguments, **settings):
         super().__init__(sync.Producer(*arguments, **settings))

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from producer_endpoint import BEGIN, STREAM
 from producer_world import START
 
-from shardline.core.consumer.consumer_events import HandlerRecovered, HandlerStuck, ShardsPaused, ShardsResumed
+from shardline.core.consumer.consumer_events import (
+    HandlerRecovered,
+    HandlerStuck,
+    MaxLeasesChanged,
+    ShardsPaused,
+    ShardsResumed,
+)
 from shardline.core.consumer.cursor import SLICE
 from shardline.core.consumer.failure_policy import WriteDeadLetter
 from shardline.core.consumer.handler_task import Attempt, Stop
@@ -231,7 +237,7 @@ class Books:
         """Check an event of the hand-out."""
         worker = self.worker
         worker.note(type(event).__name__, *event)
-        if isinstance(event, ShardsPaused | ShardsResumed):
+        if isinstance(event, ShardsPaused | ShardsResumed | MaxLeasesChanged):
             return
         shard_id = event.shard_id
         if isinstance(event, HandlerStuck):
@@ -328,7 +334,7 @@ class Books:
             return
         assert worker.until_latest, f"idle for {idle} s, not for {timeout} s"
         self.reached.add("a run ended by until=latest")
-        if truth.epoch or worker.plan.max_leases is not None:
+        if truth.epoch or worker.plan.max_leases is not None or self.world.fleet.user.limits:
             return
         kept = [shard for shard in worker.hand_out.shards.values() if not shard.is_stopping]
         began = {shard.shard_id: worker.readings[shard.grant].began_at for shard in kept}

@@ -3,6 +3,7 @@
 - When a commit is over, the store has at least the position that was done when the host got the request, or the request
   names the shard as lost.
 - After a pause, no record of a paused shard is handed out until it is resumed, and no bound ends the run.
+- Once ``max_leases`` has changed, the worker keeps at most this many leases. It releases the others.
 - A seek is the only write with which a checkpoint goes back (``Watch`` checks this). The user seeks only positions that
   were done, so no record is skipped.
 """
@@ -12,6 +13,7 @@ from random import Random
 
 from shardline.core.consumer.control_requests import Request, sought_checkpoint
 from shardline.core.consumer.handler_task import Attempt
+from shardline.core.consumer.lease_phases import Phase
 from shardline.model.position import TRIM_HORIZON, after_sequence_number, at_sequence_number
 from shardline.model.sequence import SequenceNumber
 
@@ -30,6 +32,21 @@ class Control:
         self._commits = []  # requests, and the places that were done when the host got them
         if self.kinds:
             self._act_later()
+        self._limits = Random(f"limits {fleet.seed} {worker.place} {life}")
+        if fleet.user.limits:
+            self._limit_later()
+
+    def _limit_later(self):
+        self.worker.at_local(self.worker.now + self._limits.uniform(0.1, 4.0), self._limit)
+
+    def _limit(self):
+        """Change ``max_leases``. In the end, the limit of the worker's plan applies again."""
+        worker = self.worker
+        is_calm = worker.world.time >= worker.world.fleet.calm_at
+        limit = worker.plan.max_leases if is_calm else self._limits.choice([None, 1, 2, 3])
+        worker.post(partial(self._limit_leases, limit))
+        if not is_calm:
+            self._limit_later()
 
     def _act_later(self):
         delay = self._rng.choice([0.05, 0.5, 1.5]) * self._rng.random()
@@ -61,6 +78,17 @@ class Control:
             if number is not None and (request.shards is None or shard.key in request.shards):
                 done[shard.shard_id] = (number.number, number.sub_sequence)
         self._commits.append((request, done))
+
+    def _limit_leases(self, limit, now):
+        hand_out, request = self.worker.hand_out, Request()
+        before = hand_out.config.max_leases
+        if limit is None or (before is not None and limit > before):
+            self.reached.add("max_leases raised")
+        elif limit < len(self.worker.machine.held.holdings):
+            self.reached.add("max_leases lowered below the leases that are held")
+        hand_out.limit_leases(request, limit, now)
+        assert request.is_over
+        self.check_leases()
 
     def _pause(self, request, now):
         hand_out = self.worker.hand_out
@@ -119,7 +147,8 @@ class Control:
             assert lease not in self.paused, "a record of a paused shard is handed out"
 
     def check(self):
-        """Check the commits that are over."""
+        """Check the leases, and the commits that are over."""
+        self.check_leases()
         world = self.worker.world
         open_ = [(request, done) for request, done in self._commits if not request.is_over]
         over = [(request, done) for request, done in self._commits if request.is_over]
@@ -134,6 +163,12 @@ class Control:
                 is_written = known.finished or (known.highest is not None and known.highest >= done[shard_id])
                 assert is_written, f"the commit of {shard_id} is over, and the store does not have {done[shard_id]}"
                 self.reached.add("a commit was confirmed")
+
+    def check_leases(self):
+        """Check that the worker keeps no more leases than ``max_leases``."""
+        limit = self.worker.hand_out.config.max_leases
+        kept = [one for one in self.worker.machine.held.holdings.values() if one.phase is Phase.ACTIVE]
+        assert limit is None or len(kept) <= limit, f"{len(kept)} leases are kept, and {limit} are allowed"
 
     def check_exhausted(self):
         assert not self.is_all_paused, "a bound ended a run that is paused"

@@ -90,6 +90,10 @@ STATES = frozenset({
     "lease lost while several handlers were at work",
     "a hand-over waited for several handlers",
     "records that were done early were left out by the next iteration",
+    "several records travelled to a process together",
+    "a process died while it handled a record",
+    "a process that hangs was killed",
+    "a handler in a process failed",
     # the user
     "dead letter",
     "dead letter could not be written at first",
@@ -134,6 +138,8 @@ STATES = frozenset({
     "read again from a sought position",
     "sought, and released before it was read again",
     "a checkpoint went back by a seek",
+    "max_leases raised",
+    "max_leases lowered below the leases that are held",
     # lives
     "crash with records in hand",
     "crash with a commit under way",

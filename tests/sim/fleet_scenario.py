@@ -141,6 +141,14 @@ class UserPlan:
     """The calls with which the user controls its running consumer."""
     concurrency: int | None = None
     """How many handlers of a run may work at once; ``None``: one for each shard."""
+    processes: float | None = None
+    """Handlers of a run work in processes, which are killed after this many seconds with one record or batch. ``None``:
+    they work in the worker itself.
+    """
+    die_chance: float = 0.0
+    """How often a process dies while it handles a record or batch, or hangs."""
+    limits: bool = False
+    """Whether the user changes ``max_leases`` while its consumer runs."""
     order: str = "shard"
     """Which records of a run are handled one after the other: those of a shard, of a key, or none."""
 
@@ -275,6 +283,8 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
         _draw_readers(Random(f"readers {seed}"), fleet)
         _draw_lanes(Random(f"lanes {seed}"), fleet)
         _draw_dedup(Random(f"dedup {seed}"), fleet)
+        _draw_processes(Random(f"processes {seed}"), fleet)
+        fleet.user.limits = Random(f"limits {seed}").random() < 0.15
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
@@ -426,6 +436,16 @@ def _draw_dedup(rng, fleet):
         faults = fleet.producing.faults
         fleet.producing.faults = {"lost-answer": rng.choice([0.2, 0.5]), **faults}
         fleet.producing.fault_windows = [*fleet.producing.fault_windows, (0.0, rng.choice([2.0, fleet.duration]))]
+
+
+def _draw_processes(rng, fleet):
+    """Let the handlers of a run work in processes."""
+    user = fleet.user
+    if user.concurrency is not None and rng.random() < 0.35:
+        user.processes = rng.choice([0.3, 2.0])
+        user.die_chance = rng.choice([0.0, 0.02, 0.2])
+        user.threaded = False
+        fleet.config = replace(fleet.config, ack="auto")
 
 
 def _some(rng, kinds, count, chances):

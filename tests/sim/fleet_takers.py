@@ -12,6 +12,7 @@ from fleet_tasks import WAIT, Cancelled, Task, ask
 from shardline.core.consumer.failure_policy import WriteDeadLetter
 from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Outcome, Run, Stop
 from shardline.core.consumer.handout import Iteration
+from shardline.core.consumer.process_messages import Handled, MessageWatch, split_messages
 
 
 class Application:
@@ -135,6 +136,7 @@ class Application:
         self._number += 1
         limits = {"batch": self.plan.batch, "max_wait": self.plan.max_wait}
         limits |= {"concurrency": self.plan.concurrency, "order": self.plan.order}
+        limits |= {"in_processes": self.plan.processes is not None}
         run = Run(self.hand_out, self._number, policy=self.plan.policy, rng=self.rng, **limits)
         self._begin(run)
         tasks = []
@@ -218,11 +220,68 @@ class Application:
             error = yield from self._bury(taker, step.letter)
         elif isinstance(step, Attempt):
             taker.cursor.taken_at = self.worker.now
-            error = yield from self._call(step.records, task, taker)
+            if self.plan.processes is None:
+                error = yield from self._call(step.records, task, taker)
+            else:
+                error, _ = yield from self._handle_message(taker, [step.records])
+        elif self.plan.processes is not None:
+            error = yield from self._send_messages(taker)
         else:
             while error is None and (records := self._take(taker)):
                 error = yield from self._call(records, task, taker)
         taker.outcome = Outcome(error)
+
+    # ---- a handler in a process
+
+    def _send_messages(self, taker):
+        """Send the records of a cursor to processes, as the shell does. Return what a handler raised."""
+        cursor = taker.cursor
+        for message in split_messages(cursor.records[cursor.place : cursor.end]):
+            if not cursor.is_open:
+                return None
+            if len(message) > 1:
+                self.reached.add("several records travelled to a process together")
+            first = cursor.place
+            cursor.take(self.worker.now)
+            error, handled = yield from self._handle_message(taker, [[record] for record in message])
+            handled.report(cursor, first)
+            if error is not None:
+                return error
+        return None
+
+    def _handle_message(self, taker, calls):
+        """Handle the records or the batch of one message in a process, which may die or hang meanwhile. Return what a
+        handler raised, and what has become of the records.
+        """
+        books, done, watch = self.worker.books, [], MessageWatch(self.plan.processes, self.worker.now)
+        for number, records in enumerate(calls):
+            watch.handle_progress(number + 1, self.worker.now)
+            books.see_call(records, taker)
+            duration, fails = self._draw_call(records)
+            is_dying, is_hanging = self._draw(self.plan.die_chance), duration > self.plan.processes
+            try:
+                if is_hanging:
+                    while not watch.is_hung(self.worker.now):
+                        yield watch.next_deadline() - self.worker.now + 1e-9
+                    self.reached.add("a process that hangs was killed")
+                else:
+                    yield duration * (self.rng.random() if is_dying else 1.0)
+            finally:
+                books.see_return(records)
+            if is_dying or is_hanging or fails:
+                # The parent knows how many records of the message are done, from the answer or from the progress.
+                handled = Handled(number, has_failed=True) if not (is_dying or is_hanging) else watch.handled
+                assert handled.done == number, "a record that was not handled counts as done"
+                self.reached.add(
+                    "a process died while it handled a record" if is_dying else "a handler in a process failed"
+                )
+                books.handled[taker] = done
+                return "sim", handled
+            self._finish(records)
+            books.see_handled(records)
+            done += records
+        books.handled[taker] = done
+        return None, Handled(len(calls), has_failed=False)
 
     def _bury(self, taker, letter):
         taker.cursor.taken_at = self.worker.now

@@ -351,7 +351,7 @@ class Worker(Process, CoordinatorShell):
                     self._start_reading(event, self.hand_out.shards[STREAM, shard_id].grant)
                 else:
                     reached.add("sought, and released before it was read again")
-            case told.HandOverAsked(shard_id):
+            case told.HandOverAsked(shard_id) | told.LeaseSurplus(shard_id):
                 self.hand_out.handle_hand_over_asked(STREAM, shard_id, self.now)
                 assert self.hand_out.shards[STREAM, shard_id].is_stopping, "no more of it is handed out"
                 if len(self.hand_out.shards[STREAM, shard_id].placed) > 1:

@@ -39,6 +39,10 @@ class Allowance:
         self.balance -= cost
         return allowed
 
+    def set_rate(self, rate, now):
+        self.balance = min(rate, self.rate, self.balance + self.rate * (now - self.now))
+        self.now, self.rate = now, rate
+
 
 class StepOracles:
     """Checks one producer."""
@@ -115,7 +119,8 @@ class StepOracles:
         aggregates = [aggregate for _, _, aggregate in lane._queue] + list(lane.open.values())
         for aggregate in aggregates:
             oldest = min(record.expires_at for record in aggregate.records)
-            assert aggregate.due_at <= oldest - life + SLACK, f"due at {aggregate.due_at}, not at {oldest - life}"
+            due_at = aggregate.due_at + lane._linger_change
+            assert due_at <= oldest - life + SLACK, f"due at {due_at}, not at {oldest - life}"
 
     def _check_expiry(self):
         """Check that no waiting record outlives its TTL, and that the machine wakes up when the next one expires."""
@@ -152,7 +157,7 @@ class StepOracles:
             return
         for lane in router.all_lanes():
             if lane.open and not lane.queued:
-                due_at = min(aggregate.due_at for aggregate in lane.open.values())
+                due_at = min(aggregate.due_at for aggregate in lane.open.values()) + lane._linger_change
                 assert deadline <= max(now, due_at) + SLACK, f"forgotten: {due_at}, not {deadline}"
             if not lane.queued or lane.held or lane._is_busy():
                 continue
@@ -239,6 +244,13 @@ class StepOracles:
         for one in shipments:
             if not one.aggregate.separate:
                 assert all(other.lane is not one.lane for other in separate), "P9: beside an aggregate"
+
+    def note_rates(self):
+        """Note that the user has changed the rates. A balance is at most one second of the new rate."""
+        config, now = self.shell.config, self.shell.now
+        for allowances in self._allowances.values():
+            for allowance, rate in zip(allowances, (config.records_per_second, config.bytes_per_second), strict=True):
+                allowance.set_rate(rate, now)
 
     def _allowance(self, lane):
         """Return the allowance of a lane (not of a shard: a lane that comes back after AUTO starts over)."""

@@ -24,6 +24,8 @@ STATES = frozenset({
     "put interrupted after the append",
     "sorted in slices",
     "abandoned",
+    "linger changed while records waited",
+    "rates changed by the user",
     "parked",
     "delivered after a wrong shard",
     "bisected down to a record inside an aggregate",

@@ -61,6 +61,8 @@ class Load:
     """How often a put is interrupted half-way, as by Ctrl-C."""
     own_ttls: dict[bytes, float] = field(default_factory=dict)
     """The TTLs of the records that have their own, by their data."""
+    changes: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    """When the application changes settings of the running producer, and to which values."""
     headers: dict[bytes, dict[str, str]] = field(default_factory=dict)
     """The headers of the records that have any, by their data."""
 
@@ -166,6 +168,8 @@ def draw_scenario(seed: int) -> Scenario:
         _draw_own_ttls(Random(f"which TTLs {seed}"), scenario)
     if Random(f"headers {seed}").random() < 0.4:
         draw_headers(Random(f"which headers {seed}"), scenario)
+    if not scenario.steady_poison and Random(f"changes {seed}").random() < 0.2:
+        _draw_changes(Random(f"which changes {seed}"), scenario)
     if scenario.on_demand and Random(f"channels {seed}").random() < 0.4:
         _draw_channels(Random(f"which channels {seed}"), scenario)
     if Random(f"dedup {seed}").random() < 0.4:
@@ -212,6 +216,22 @@ def _draw_own_ttls(rng, scenario):
         ttls = [linger + 0.01, linger + 0.3, linger + 1.5, record_ttl + 0.5, record_ttl * 3]
         ttls = rng.sample(ttls, rng.randint(1, 3))
         load.own_ttls = {put[3]: rng.choice(ttls) for put in load.puts if rng.random() < share}
+
+
+def _draw_changes(rng, scenario):
+    """Let the application change settings: ``linger`` up to almost the shortest TTL, and rates that are far apart."""
+    for load in scenario.loads:
+        config = load.config
+        longest = min([config.record_ttl, *load.own_ttls.values()])
+        for _ in range(rng.randint(1, 4)):
+            linger = rng.choice([0.0, 0.02, 0.3, 1.0]) * rng.choice([0.1, 1.0])
+            kinds = {
+                "linger": min(linger, 0.9 * longest),
+                "records_per_second": config.records_per_second * rng.choice([0.5, 1.0, 3.0]),
+                "bytes_per_second": config.bytes_per_second * rng.choice([0.5, 1.0, 3.0]),
+            }
+            names = rng.sample(sorted(kinds), rng.randint(1, 3))
+            load.changes.append((rng.uniform(0, scenario.duration), {name: kinds[name] for name in names}))
 
 
 def _poison_steadily(rng, scenario):

@@ -17,6 +17,7 @@ from shardline.core.clock import NEVER
 from shardline.core.failures import FailureKind
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import SLICE_RECORDS
+from shardline.core.producer.producer_config import SettingChanges
 
 START = 5_000.25  # a monotonic clock starts anywhere
 MOST_EVENTS = 200_000
@@ -136,6 +137,8 @@ class Shell(ProducerShell):
             world.at(START + put[0], self.offer, put)
         for moment in load.flushes:
             world.at(START + moment, self.flush)
+        for moment, changes in load.changes:
+            world.at(START + moment, self.reconfigure, changes)
         for moment in load.spurious:
             world.at(START + moment, self.pump)
         if load.abandoned_at is not None:
@@ -203,6 +206,22 @@ class Shell(ProducerShell):
         self.machine.flush()
         self.pump()
         self.oracles.check_flushed()
+
+    def reconfigure(self, changes):
+        if self.closed:
+            return
+        self.note("reconfigure", *changes.items())
+        waits = any(lane.open or lane.queued for lane in self.machine._router.all_lanes())
+        self.machine.reconfigure(SettingChanges(**changes), self.now)
+        before, self.config = self.config, self.machine.config
+        self.oracles.note_rates()
+        self.pump()
+        if self.config.linger != before.linger:
+            self.oracles.check_flushed()
+            if waits:
+                self.world.reached.add("linger changed while records waited")
+        if self.config.records_per_second != before.records_per_second:
+            self.world.reached.add("rates changed by the user")
 
     def abandon(self):
         """End a close that ran out of time."""

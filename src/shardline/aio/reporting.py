@@ -187,6 +187,11 @@ def _producer_line(event: producer_events.Event) -> _Line | None:
         case producer_events.DistributionChanged(auto):
             how = "by AUTO record distribution: nothing is aggregated" if auto else "by partition key"
             return logging.WARNING, f"the stream distributes records {how}"
+        case producer_events.ProducerReconfigured(linger, records, size):
+            return (
+                logging.INFO,
+                f"settings changed: linger {linger:g} s, {records:g} records/s and {size:g} bytes/s a shard",
+            )
         case producer_events.ChannelsFound(channels):
             has = "1 channel, which reads" if channels == 1 else f"{channels} channels, which read"
             return logging.WARNING, (
@@ -315,6 +320,10 @@ def _control_line(event: consumer_events.Event) -> _Line | None:
             return logging.INFO, f"paused: {_shards_named(shard_ids, is_all=is_all)}"
         case consumer_events.ShardSought(shard_id):
             return logging.WARNING, f"seek moved {shard_id} from {event.before} to {event.checkpoint.position}"
+        case consumer_events.LeaseSurplus(shard_id):
+            return logging.INFO, f"releasing {shard_id}, because this worker has more leases than max_leases"
+        case consumer_events.MaxLeasesChanged(limit, before):
+            return logging.INFO, f"max_leases changed from {before} to {limit}"
         case consumer_events.ShardsResumed(shard_ids):
             return logging.INFO, f"resumed: {_shards_named(shard_ids, is_all=False)}"
         case consumer_events.DedupWindowOverflowed(shard_id):

@@ -128,6 +128,15 @@ class ChannelsFound(NamedTuple):
 
 
 @final
+class ProducerReconfigured(NamedTuple):
+    """Your code changed settings of the running producer. The event contains the values that apply from now on."""
+
+    linger: float
+    records_per_second: float
+    bytes_per_second: float
+
+
+@final
 class ProducerMeasured(NamedTuple):
     """The state of the producer. Emitted every 5 seconds."""
 
@@ -152,5 +161,6 @@ Event: TypeAlias = (
     | DistributionChanged
     | AggregationStopped
     | ChannelsFound
+    | ProducerReconfigured
     | ProducerMeasured
 )

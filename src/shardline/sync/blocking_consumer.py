@@ -29,7 +29,7 @@ from shardline.aio.client import ConnectionArguments
 from shardline.aio.consumer.async_consumer import ConsumerFacade
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
-from shardline.aio.consumer.consumer_control import commit, pause, resume, seek
+from shardline.aio.consumer.consumer_control import commit, pause, reconfigure, resume, seek
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
 from shardline.aio.consumer.fan_out import FanOut
@@ -420,6 +420,24 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         thread = self._running()
         refuse_to_wait_in_callback("seek()")
         thread.call(lambda: seek(self._session, position, shards, timeout))
+
+    def reconfigure(self, *, max_leases: int | None) -> None:
+        """Change the maximum number of shards that this worker reads. Returns when the new limit applies.
+
+        If this worker reads more shards than the new limit allows, it releases those that it gained last. Your code has
+        ``hand_over_timeout`` seconds to finish the records in hand, as with a hand-over to another worker. If the limit
+        is higher than before, the worker takes more shards, up to its fair share of the group's shards.
+
+        Args:
+            max_leases: the new maximum. ``None`` means the worker's fair share.
+
+        Raises:
+            UsageError: the value is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        thread = self._running()
+        refuse_to_wait_in_callback("reconfigure()")
+        thread.call(lambda: reconfigure(self._session, max_leases))
 
     # ---- queries
 

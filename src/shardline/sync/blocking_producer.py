@@ -41,7 +41,7 @@ from shardline.aio.producer.validation import (
 )
 from shardline.codec.packing import PackingName
 from shardline.core.producer.intake import Put
-from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
@@ -408,6 +408,30 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         snapshot: list[Any] = thread.ask(self._intake.unfinished)
         self._flush_and_wait(thread, check_timeout("timeout", timeout), snapshot)
         return undelivered(snapshot)
+
+    def reconfigure(
+        self,
+        *,
+        linger: float | None = None,
+        records_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+    ) -> None:
+        """Change settings while the producer runs. Settings that you do not pass stay the same.
+
+        The new values apply when this returns. If ``linger`` changes, the records that were put before are sent without
+        further waiting.
+
+        Args:
+            linger: the longest time that a record waits for others to share its request, in seconds.
+            records_per_second: entries per second that the producer sends to a shard.
+            bytes_per_second: bytes per second that the producer sends to a shard.
+
+        Raises:
+            UsageError: a value is wrong, or no value was passed.
+            Closed: the producer is closed, or not started.
+        """
+        changes = self._check_changes(SettingChanges(linger, records_per_second, bytes_per_second))
+        self._running().ask(partial(self._driver.reconfigure, changes))
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
         """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing

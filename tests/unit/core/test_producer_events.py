@@ -13,6 +13,7 @@ from shardline.core.producer_events import (
     Event,
     LaneStats,
     ProducerMeasured,
+    ProducerReconfigured,
     RecordsDelivered,
     RecordsFailed,
     RecordsRetried,
@@ -47,6 +48,7 @@ EXAMPLES = [
     DistributionChanged(auto=True),
     AggregationStopped(FAILURE),
     ChannelsFound(1),
+    ProducerReconfigured(0.1, 1_000.0, 1_048_576.0),
     ProducerMeasured(
         outstanding=4,
         buffered_bytes=400,

@@ -451,5 +451,5 @@ _TRANSLATIONS: Final[dict[type, Callable[[Meter, Any], list[Change]]]] = {
     ev.ConsumerFailed: Meter.consumer_failed,
 }
 _OTHER_PRODUCER_EVENTS: Final = frozenset(
-    {ev.StreamUnknown, ev.DistributionChanged, ev.AggregationStopped, ev.ChannelsFound}
+    {ev.StreamUnknown, ev.DistributionChanged, ev.AggregationStopped, ev.ChannelsFound, ev.ProducerReconfigured}
 )

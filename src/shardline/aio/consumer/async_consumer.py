@@ -18,7 +18,7 @@ from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.async_iteration import BatchIterator, ChangedIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
-from shardline.aio.consumer.consumer_control import commit, pause, resume, seek
+from shardline.aio.consumer.consumer_control import commit, pause, reconfigure, resume, seek
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
 from shardline.aio.consumer.dead_letters import DeadLetterTarget
@@ -71,6 +71,11 @@ class ConsumerFacade:
     def health(self) -> Health:
         """The ``health`` of ``status()``. Reading only the health costs less if there are many shards."""
         return self._session.health
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The settings that are in force. ``reconfigure`` changes them."""
+        return self._session.current_config
 
     @property
     def worker_id(self) -> str:
@@ -445,6 +450,22 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             Closed: the consumer is closed, or not started.
         """
         await seek(self._opened, position, shards, timeout)
+
+    async def reconfigure(self, *, max_leases: int | None) -> None:
+        """Change the maximum number of shards that this worker reads. Returns when the new limit applies.
+
+        If this worker reads more shards than the new limit allows, it releases those that it gained last. Your code has
+        ``hand_over_timeout`` seconds to finish the records in hand, as with a hand-over to another worker. If the limit
+        is higher than before, the worker takes more shards, up to its fair share of the group's shards.
+
+        Args:
+            max_leases: the new maximum. ``None`` means the worker's fair share.
+
+        Raises:
+            UsageError: the value is wrong.
+            Closed: the consumer is closed, or not started.
+        """
+        await reconfigure(self._opened, max_leases)
 
     # ---- state
 

@@ -1,4 +1,5 @@
-"""Implements the methods that control a running consumer: ``commit``, ``pause``, ``resume`` and ``seek``.
+"""Implements the methods that control a running consumer: ``commit``, ``pause``, ``resume``, ``seek`` and
+``reconfigure``.
 
 Each call checks its arguments, posts a ``Request`` to the host and waits until the host has ended the request. The
 machines in ``core/consumer`` decide everything else.
@@ -10,6 +11,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast
@@ -67,6 +69,14 @@ async def seek(
     checkpoint = sought_checkpoint(target, session.latest_at)
     request = Request(keys)
     await _carry_out(session, request, partial(session.driver.hand_out.seek, request, checkpoint), timeout, "seek")
+
+
+async def reconfigure(session: ConsumerSession, max_leases: int | None) -> None:
+    """Implement ``Consumer.reconfigure`` for both facades."""
+    replace(session.config, max_leases=max_leases)  # checks the value
+    request = Request()
+    message = partial(session.driver.hand_out.limit_leases, request, max_leases)
+    await _carry_out(session, request, message, None, "reconfigure")
 
 
 def _check_record(

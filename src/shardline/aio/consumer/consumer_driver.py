@@ -167,7 +167,7 @@ class ConsumerDriver:
         events = self.coordinator.take_events()
         for event in events:
             # It is too late to start reading, or to hand over in good order.
-            if not isinstance(event, _Begin | consumer_events.HandOverAsked):
+            if not isinstance(event, _Begin | consumer_events.HandOverAsked | consumer_events.LeaseSurplus):
                 self._handle_event(event)
         self._report(events)
         self.hand_out.end(self.clock())
@@ -462,7 +462,7 @@ class ConsumerDriver:
             case consumer_events.ShardSought():
                 if hand_out.can_go_on(stream, event):
                     self._start_reading(event)
-            case consumer_events.HandOverAsked(shard_id):
+            case consumer_events.HandOverAsked(shard_id) | consumer_events.LeaseSurplus(shard_id):
                 hand_out.handle_hand_over_asked(stream, shard_id, now)
             case consumer_events.HandOverOverdue(shard_id) | consumer_events.LeaseLost(shard_id):
                 hand_out.handle_gone(stream, shard_id, now)

@@ -324,6 +324,10 @@ class ConsumerSession:
         return self._hand_out
 
     @property
+    def current_config(self) -> ConsumerConfig:
+        return self.config if self._hand_out is None else self._hand_out.config
+
+    @property
     def is_ready(self) -> bool:
         return self._hand_out is not None and self._hand_out.bounds.is_ready and not self.is_closed
 

@@ -4,10 +4,10 @@ Each process is started when a handler needs it. A thread of this process waits 
 
 Invariants:
 
-- A process gets one message at a time, so the memory for messages is bounded: a message has up to ``MESSAGE_MAX_BYTES``
-  of data, or one record, or one batch.
-- A process that ends, or that handles one record or batch for longer than ``timeout``, is killed and replaced. The
-  record or batch that it handled has failed, as if the handler had raised ``HandlerProcessFailed``.
+- A process gets one message at a time. ``core/consumer/process_messages`` decides how large a message is, when a
+  process counts as hung, and which records are then done.
+- A process that ends or hangs is killed and replaced. The record or batch that it handled has failed, as if the handler
+  had raised ``HandlerProcessFailed``.
 - When a call is cancelled, because the lease is lost or the run ends, its process is dead before the cancellation goes
   on (L2, which docs/guarantees.md defines). So no two handlers have the same record.
 - No process outlives its run: ``close`` kills all of them.
@@ -26,10 +26,10 @@ import anyio.to_thread
 
 from shardline.aio.consumer.handler_child import UNGUARDED_MAIN, Answer, Handlers, Work, row_of, work
 from shardline.core.consumer.handler_errors import summarize_error
+from shardline.core.consumer.process_messages import MessageWatch
 from shardline.errors import HandlerProcessFailed, UsageError
 from shardline.model.record import Record
 
-MESSAGE_MAX_BYTES: Final = 1_048_576
 _LOOK_INTERVAL: Final = 0.25  # seconds between two looks at a busy process
 _START_TIMEOUT: Final = 60.0  # seconds for the start of a process, and the import of the handler's module
 _spawn: Final = mp.get_context("spawn")
@@ -61,6 +61,8 @@ class HandlerProcess:
         self._timeout = timeout
         self._ours, self._theirs = _spawn.Pipe()
         self.progress = _spawn.RawValue(c_ulonglong, 0)
+        self.watch = MessageWatch(None, 0.0)
+        """The progress of the last message."""
         self._process = _spawn.Process(target=work, args=(self._theirs, self.progress), name="shardline handler")
         self._is_killed = False
         self.is_started = False
@@ -104,21 +106,27 @@ class HandlerProcess:
         self._theirs.close()
 
     def _ask(self, message: bytes, timeout: float | None) -> Answer:
+        watch = self.watch = MessageWatch(timeout, 0.0)
         try:
             self._ours.send_bytes(message)
-            seen, waited = self.progress.value, 0.0
+            # The clock of the watch counts only the time in which this thread runs. If the program was suspended, the
+            # handler was probably suspended, too.
+            waited = 0.0
             pause = _LOOK_INTERVAL if timeout is None else min(_LOOK_INTERVAL, timeout)
             while not wait([self._ours, self._process.sentinel], pause) and self._process.exitcode is None:
-                waited = waited + pause if self.progress.value == seen else 0.0
-                seen = self.progress.value
-                if timeout is not None and waited >= timeout:
-                    raise HandlerProcessFailed(f"a handler did not return within {timeout:g} s: its process was killed")
+                waited += pause
+                watch.handle_progress(self.progress.value, waited)
+                if watch.is_hung(waited):
+                    raise HandlerProcessFailed(
+                        f"a handler did not return within {timeout or 0:g} s: its process was killed"
+                    )
             if self._ours.poll():
                 answer: Answer = pickle.loads(self._ours.recv_bytes())  # noqa: S301 - from our own process
                 return answer
         except (EOFError, OSError):  # the process has ended, or is about to
             pass
         self._process.join(_LOOK_INTERVAL)
+        watch.handle_progress(self.progress.value, 0.0)
         raise self._died()
 
     def _died(self) -> Exception:
@@ -161,7 +169,7 @@ class HandlerProcesses:
             )
             is_well = True
         except (HandlerProcessFailed, UsageError) as error:
-            done = 0 if process is None else max(0, process.progress.value - 1)
+            done = 0 if process is None else process.watch.handled.done
             return Answer(done, pickle.dumps(error), summarize_error(error, ()))
         finally:
             if process is not None:
@@ -196,18 +204,6 @@ class HandlerProcesses:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(process.end, limiter=self._threads)
         self._all.discard(process)
-
-
-def messages(records: Sequence[Record[Any]]) -> list[Sequence[Record[Any]]]:
-    """Split records into messages of up to ``MESSAGE_MAX_BYTES``, each with at least one record."""
-    found: list[Sequence[Record[Any]]] = []
-    start = size = 0
-    for place, record in enumerate(records):
-        if size and size + len(record.data) > MESSAGE_MAX_BYTES:
-            found.append(records[start:place])
-            start, size = place, 0
-        size += len(record.data) + 1
-    return [*found, records[start:]]
 
 
 def load_error(error: bytes) -> BaseException:

@@ -27,7 +27,7 @@ from shardline.aio.consumer.consumer_arguments import check_batch
 from shardline.aio.consumer.consumer_session import ConsumerSession, current_session
 from shardline.aio.consumer.dead_letters import DeadLetterTarget, DeadLetterWriter, dead_letter_writer
 from shardline.aio.consumer.handler_child import Answer, Handlers, refuse_in_unguarded_main
-from shardline.aio.consumer.handler_processes import HandlerProcesses, load_error, messages, pickle_handlers
+from shardline.aio.consumer.handler_processes import HandlerProcesses, load_error, pickle_handlers
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.callbacks import MAY_FAIL, is_cancelled
 from shardline.core.clock import NEVER, Instant
@@ -37,6 +37,7 @@ from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLette
 from shardline.core.consumer.handler_checks import check_handler, check_processes, check_side_by_side, is_async_callable
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.handler_task import NOT_CALLED, Attempt, Handle, HandlerTask, Outcome, Run, Step
+from shardline.core.consumer.process_messages import Handled, split_messages
 from shardline.errors import HandlerFailed
 from shardline.model.headers import NO_HEADERS
 from shardline.model.record import Record, hand_out
@@ -283,13 +284,13 @@ class ShardHandler:
 
     async def _handle_in_processes(self, cursor: Cursor, processes: HandlerProcesses) -> Outcome:
         """Send the records of the cursor to processes, in one or more messages."""
-        for message in messages(cursor.records[cursor.place : cursor.end]):
+        for message in split_messages(cursor.records[cursor.place : cursor.end]):
             if not cursor.is_open:
                 break
             first = cursor.place
             cursor.take(boot_time())
             answer = await processes.call(message, self._session.service_now())
-            cursor.place = first + answer.done + (answer.error is not None)
+            Handled(answer.done, has_failed=answer.error is not None).report(cursor, first)
             if answer.error is not None:
                 return _outcome(answer)
         return _DONE

@@ -39,6 +39,7 @@ from shardline.aio.producer.delivery import wake_waiters
 from shardline.aio.reporting import ProducerReporter
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.producer.machine import ProducerMachine
+from shardline.core.producer.producer_config import SettingChanges
 from shardline.core.producer.producer_record import BufferedRecord
 from shardline.core.requests import PutRecords
 from shardline.errors import UsageError, WaitTimeout
@@ -133,6 +134,11 @@ class Driver:
     def flush(self) -> None:
         """Send the records that were put, without lingering. Must be called in the event loop."""
         self.machine.flush()
+        self.wake()
+
+    def reconfigure(self, changes: SettingChanges) -> None:
+        """Change settings. The values must be valid. Must be called in the event loop."""
+        self.machine.reconfigure(changes, time.monotonic())
         self.wake()
 
     async def flush_and_wait(self, limit: float | None, snapshot: list[Any]) -> None:

@@ -42,7 +42,7 @@ from shardline.codec.packing import PackingName, packing_named
 from shardline.codec.stamps import ANY_STAMP
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import ProducerMachine
-from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import date_records
 from shardline.errors import BufferFull, Closed, UsageError
 from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
@@ -181,7 +181,7 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     def _extra_ttl(self, ttl: float | None) -> float:
         """Return how much longer than ``record_ttl`` a record with this TTL lives."""
-        extra_ttl = self._config.extra_ttl(ttl)
+        extra_ttl = self._machine.config.extra_ttl(ttl)
         if extra_ttl:
             self._intake.ttls_differ = True  # set before the put
         return extra_ttl
@@ -238,6 +238,22 @@ class ProducerFacade(ABC, Generic[_Q]):
             raise Closed(self._intake.refusal)
 
     # ---- state
+
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings that are in force. ``reconfigure`` changes some of them."""
+        return self._machine.config
+
+    def _check_changes(self, changes: SettingChanges) -> SettingChanges:
+        """Check the settings that are to change.
+
+        Raises:
+            UsageError: a value is wrong, or nothing is to change.
+        """
+        if changes == SettingChanges():
+            raise UsageError(f"reconfigure changes nothing: pass at least one of {', '.join(SettingChanges._fields)}")
+        self._config.changed(changes)
+        return changes
 
     @property
     def headers_refusal(self) -> str | None:

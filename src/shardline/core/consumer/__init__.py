@@ -30,8 +30,8 @@ Each module's docstring says what the module decides. A shell drives the machine
 
 - A store request takes less than a lease duration. The shell cancels a request that takes longer, and reports a failure
   with ``maybe_received``.
-- On ``HandOverAsked``, call ``handle_hand_over_asked``. On ``LeaseLost``, ``HandOverOverdue`` and ``LeaseReleased``,
-  call ``handle_gone``.
+- On ``HandOverAsked`` and ``LeaseSurplus``, call ``handle_hand_over_asked``. On ``LeaseLost``, ``HandOverOverdue`` and
+  ``LeaseReleased``, call ``handle_gone``.
 - On ``StreamReplaced`` and ``ConsumerFailed``, call ``hand_out.fail``. When a reader has ended, call
   ``handle_reader_over``.
 - The task of a user's handler carries out the steps of its ``HandlerTask``. Only records that the ``HandlerTask``

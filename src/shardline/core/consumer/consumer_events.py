@@ -60,6 +60,16 @@ class HandOverAsked(NamedTuple):
 
 
 @final
+class LeaseSurplus(NamedTuple):
+    """This worker has more leases than ``max_leases`` allows, and releases this one. The user has until ``until`` to
+    finish the records in hand.
+    """
+
+    shard_id: str
+    until: Instant
+
+
+@final
 class HandOverOverdue(NamedTuple):
     """The user did not finish in time. The shell must cancel the user's code for this shard. The worker commits the
     acknowledged records and hands the lease over.
@@ -161,6 +171,16 @@ class ShardsResumed(NamedTuple):
     """The shards that had been paused until now."""
     is_all: bool
     """Whether shards that the worker gains later are still paused."""
+
+
+@final
+class MaxLeasesChanged(NamedTuple):
+    """Your code changed ``max_leases`` of the running consumer."""
+
+    max_leases: int | None
+    """The maximum number of shards that this worker reads from now on. ``None`` means its fair share."""
+    before: int | None
+    """The former value."""
 
 
 @final
@@ -455,6 +475,7 @@ Event: TypeAlias = (
     LeaseGained
     | ShardSought
     | HandOverAsked
+    | LeaseSurplus
     | HandOverOverdue
     | LeaseLost
     | LeaseReleased
@@ -467,6 +488,7 @@ Event: TypeAlias = (
     | TooManyUnacknowledged
     | ShardsPaused
     | ShardsResumed
+    | MaxLeasesChanged
     | ReadFailed
     | Subscribed
     | SubscriptionEnded

@@ -132,6 +132,7 @@ class Coordinator:
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
         self._duplicates = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration, read_by))
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
+        self._max_leases: int | None = config.max_leases
         self._planner: Planner = Planner(
             self.view,
             self.topology.graph,
@@ -195,6 +196,13 @@ class Coordinator:
         graph = self.topology.graph
         graph.handle_children(children)
         self.held.end(shard_id, graph.listings)
+        self._make_plan(now)
+
+    def limit_leases(self, max_leases: int | None, now: Instant) -> None:
+        """Change ``max_leases``. The worker releases the leases that exceed it, and takes leases up to it."""
+        self._max_leases = max_leases
+        self._planner.limit_leases(max_leases)
+        self._shed(now)
         self._make_plan(now)
 
     def mark_missing(self, shard_id: str, now: Instant) -> None:
@@ -312,6 +320,7 @@ class Coordinator:
             self._follow_changes(now)
         elif isinstance(operation, TakeLease) and isinstance(result, Lease):
             self.held.handle_taken(result, flight.sent_at, now, self.view.rows)
+            self._shed(now)  # the limit may have been lowered while the take was in flight
             if self._is_closing:
                 self.held.leave(operation.shard_id)
         elif self._is_closing:
@@ -389,6 +398,11 @@ class Coordinator:
         unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
         if (list_at := min(self.held.handle_children(self.view.rows), unknown_at)) < NEVER:
             self.topology.discovery.list_by(max(now, list_at))
+
+    def _shed(self, now: Instant) -> None:
+        """Begin to release the leases that exceed ``max_leases``."""
+        if self._max_leases is not None:
+            self.held.shed(self._max_leases, now)
 
     def _report_emptied(self) -> None:
         """Report that the store has lost all rows, unless a worker deleted them because the stream was re-created."""

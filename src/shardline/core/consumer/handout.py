@@ -31,6 +31,7 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
@@ -38,6 +39,7 @@ from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.consumer.consumer_events import (
     HandlingEvent,
     LeaseGained,
+    MaxLeasesChanged,
     ShardSought,
     ShardsPaused,
     ShardsResumed,
@@ -108,7 +110,7 @@ class ReadingFailed(NamedTuple):
 
 
 Action: TypeAlias = StopReading | WakeReader | CancelHandler | CallBack | CancelCallBack
-ControlEvent: TypeAlias = ShardsPaused | ShardsResumed
+ControlEvent: TypeAlias = ShardsPaused | ShardsResumed | MaxLeasesChanged
 OutEvent: TypeAlias = HandlingEvent | WatchEvent | ControlEvent | WorkEvent
 
 
@@ -342,6 +344,18 @@ class HandOut:
         self._is_pump_due = True
         self._questions.serve(now)
 
+    def limit_leases(self, request: Request, max_leases: int | None, now: Instant) -> None:
+        """Change ``max_leases``. The coordinators release the leases that exceed it (``LeaseSurplus``)."""
+        before = self.config.max_leases
+        if max_leases != before:
+            self.config = replace(self.config, max_leases=max_leases)
+            self.bounds.limit_leases(max_leases)
+            for coordinator in self.coordinators.values():
+                coordinator.limit_leases(max_leases, now)
+            self._events.append(MaxLeasesChanged(max_leases, before))
+            self._is_pump_due = True
+        request.is_over = True
+
     def _find_refusal(self, shard: HeldShard, holding: Holding) -> str | None:
         """Return why the shard cannot be sought, or ``None``."""
         if self.is_over:
@@ -523,7 +537,7 @@ class HandOut:
         return shard
 
     def handle_hand_over_asked(self, stream: str, shard_id: str, now: Instant) -> None:
-        """Stop the shard, because another worker asked for its lease."""
+        """Stop the shard, because another worker asked for its lease, or because this worker has too many leases."""
         shard = self.shards[(stream, shard_id)]
         shard.is_asked = True
         self._stop(shard)

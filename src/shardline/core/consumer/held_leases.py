@@ -13,6 +13,8 @@ Invariants (docs/guarantees.md):
   arrived.
 - A shard with too many unacknowledged records is full until the user acknowledges some. One event reports that the
   shard is full.
+- If the worker holds more leases than ``max_leases`` allows, because the user has lowered the limit, it releases those
+  that it gained last. The user has as much time for the records in hand as with a hand-over.
 - Each gained lease causes one ``LeaseGained``, and later exactly one ``LeaseLost`` or ``LeaseReleased``.
 """
 
@@ -32,6 +34,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseHandedOver,
     LeaseLost,
     LeaseReleased,
+    LeaseSurplus,
     ShardSought,
     TooManyUnacknowledged,
 )
@@ -55,6 +58,7 @@ HeldEvent: TypeAlias = (
     | HandOverOverdue
     | LeaseLost
     | LeaseReleased
+    | LeaseSurplus
     | ShardSought
     | TooManyUnacknowledged
     | Committed
@@ -196,6 +200,15 @@ class HeldLeases:
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.leave()
+            self._arrange(holding)
+
+    def shed(self, most: int, now: Instant) -> None:
+        """Begin to release the leases that exceed ``most``. Leases that are already being released do not count."""
+        active = [holding for holding in self.holdings.values() if holding.phase is Phase.ACTIVE]
+        until = self._config.hand_over_timeout + now
+        for holding in active[most:]:
+            holding.drain(until)
+            self._events.append(LeaseSurplus(holding.shard_id, until))
             self._arrange(holding)
 
     def seek(self, shard_id: str, checkpoint: Checkpoint) -> None:

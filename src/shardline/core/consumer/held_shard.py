@@ -69,9 +69,9 @@ class HeldShard:
         self._passed: Record | None = None  # the last of these records that left ``pages``, until it is acknowledged
         self.children: Children = ()
         self.is_stopping: bool = False
-        """Whether the hand-out has stopped the shard: another worker asked for the lease, or the consumer ends."""
+        """Whether the hand-out has stopped the shard: the lease goes to another worker, or the consumer ends."""
         self.is_asked: bool = False
-        """Whether another worker asked for the lease."""
+        """Whether the lease goes to another worker: one asked for it, or this worker has too many leases."""
         self.is_paused: bool = False
         """Whether the user has paused the shard. If so, no more records are handed out. Written by the hand-out."""
         self.is_sought: bool = False

@@ -51,7 +51,7 @@ class Phase(Enum):
     __hash__ = object.__hash__  # members are unique, and the hash of an Enum is a slow Python function
 
     ACTIVE = "the shard is read"
-    DRAINING = "another worker asked for the lease: the user finishes the records in hand"
+    DRAINING = "another worker gets the lease: the user finishes the records in hand"
     LEAVING = "no more records are acknowledged: commit, then release the lease"
     RELEASED = "the lease was released in an orderly way"
     FINISHED = "SHARD_END is written"
@@ -140,7 +140,9 @@ class Holding:
     # ---- commands
 
     def drain(self, until: Instant) -> None:
-        """Give the user until ``until`` to finish the records in hand, because another worker asked for the lease."""
+        """Give the user until ``until`` to finish the records in hand, because another worker asked for the lease, or
+        because this worker has more leases than ``max_leases`` allows.
+        """
         if self.phase is Phase.ACTIVE:
             self._enter(Phase.DRAINING)
             self.drain_until = until

@@ -50,8 +50,8 @@ class RevokedShard(NamedTuple):
     token: int
     """The fencing token that was passed to ``on_assigned``."""
     reason: Reason
-    """``"hand-over"``: another worker asked for the lease. ``"close"``: the consumer is closed. ``"lost"``: the lease
-    expired, or another worker took it."""
+    """``"hand-over"``: another worker asked for the lease, or ``max_leases`` was lowered. ``"close"``: the consumer is
+    closed. ``"lost"``: the lease expired, or another worker took it."""
     lost: bool
     """Whether the lease is already gone. If it is, another worker may read the shard. If not, this worker holds the
     lease until the callback returns."""

@@ -69,6 +69,10 @@ class Planner:
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
 
+    def limit_leases(self, max_leases: int | None) -> None:
+        """Change the maximum number of leases for this worker. The next plan respects it."""
+        self._max_leases = max_leases
+
     def plan(
         self, held: Collection[str], ending: Collection[str], start: GroupStart, now: Instant
     ) -> list[PlannedOperation]:

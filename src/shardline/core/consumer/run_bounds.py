@@ -89,6 +89,10 @@ class RunBounds:
         if not self._until_latest:
             self.is_exhausted = False
 
+    def limit_leases(self, max_leases: int | None) -> None:
+        """Change the maximum number of leases of this worker."""
+        self._max_leases = max_leases
+
     # ---- inputs
 
     def handle_activity(self, now: Instant) -> None:

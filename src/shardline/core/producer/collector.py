@@ -56,7 +56,7 @@ class Collector:
         self._max_bytes = config.request_max_bytes
         self._burst_bytes = config.shard_burst_bytes
         self._max_in_flight = config.max_in_flight
-        self._gather = min(_GATHER_SHARE * config.linger, _GATHER_MAX)
+        self._gather = _gather_time(config)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._blocked_until: Instant = -NEVER
         self._ready: deque[Lane] = deque()  # the lane at the front contributes the next aggregate
@@ -66,6 +66,14 @@ class Collector:
         self._draining = False
         self._isolated_last = False
         self.in_flight = 0
+
+    # ---- commands
+
+    def reconfigure(self, config: ProducerConfig, now: Instant) -> None:
+        """Apply another ``linger`` and other rates. Lanes that wait for tokens may have to wait for less time now."""
+        self._gather = _gather_time(config)
+        for lane in [*self._aside]:
+            self.note_returned(lane, now)
 
     # ---- inputs
 
@@ -210,3 +218,8 @@ class Collector:
             if lane.queued:
                 self._count(lane)  # puts the lane behind the others
         return shipments
+
+
+def _gather_time(config: ProducerConfig) -> float:
+    """Return how long the collector gathers lanes that wait for tokens."""
+    return min(_GATHER_SHARE * config.linger, _GATHER_MAX)

@@ -76,9 +76,10 @@ class Lane:
     # fmt: off
     __slots__ = (
         "_backoff", "_blocked_until", "_bucket", "_config", "_failure_score", "_failure_score_at",
-        "_in_turn", "_keys", "_landed_as_predicted", "_life_after_due", "_misdirected_at", "_opened_due_at", "_ordered",
-        "_packing", "_queue", "_rates", "_rng", "_sealed_so_far", "_share_changed_at", "_spare_address",
-        "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight", "is_ready",
+        "_in_turn", "_keys", "_landed_as_predicted", "_life_after_due", "_linger_change", "_misdirected_at",
+        "_opened_due_at", "_ordered", "_packing", "_queue", "_rates", "_rng", "_sealed_so_far", "_share_changed_at",
+        "_spare_address", "aggregates", "counted_bytes", "counted_entries", "fresh", "hash_range", "held", "in_flight",
+        "is_ready",
         "max_bytes", "max_count", "may_aggregate", "numbers", "open", "predicted", "queued", "queued_bytes", "released",
         "sends_no_key", "shard_id", "share", "stamper", "ttls_differ", "vanished",
     )
@@ -131,6 +132,7 @@ class Lane:
         self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
         self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due = config.record_ttl - config.linger
+        self._linger_change = 0.0  # by how much ``linger`` has changed since. ``due_at`` of an aggregate leaves it out.
         self._rng = rng
         self.max_bytes, self.max_count = config.aggregate_max_bytes, self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
@@ -151,6 +153,16 @@ class Lane:
         if self.aggregates:
             return self._config.aggregate_max_count or NEVER
         return min(_BUNDLE, self._config.request_max_entries)
+
+    # ---- settings
+
+    def reconfigure(self, config: ProducerConfig, now: Instant) -> None:
+        """Apply another ``linger`` and other rates. A share that throttling has lowered stays as low."""
+        self._linger_change += config.linger - self._config.linger
+        self._config = config
+        if self.shard_id is not None:
+            self._rates = (config.records_per_second, config.bytes_per_second)
+            self._apply_rates(now)
 
     # ---- whether to aggregate
 
@@ -343,12 +355,16 @@ class Lane:
 
     def open_due_at(self) -> Instant:
         """Return when the first open aggregate is due."""
-        return min([aggregate.due_at for aggregate in self.open.values()], default=NEVER)
+        return min([aggregate.due_at for aggregate in self.open.values()], default=NEVER) + self._linger_change
 
     def due_at(self) -> Instant:
         """Return when the first waiting aggregate is due."""
+        return self._first_due_at() + self._linger_change
+
+    def _first_due_at(self) -> Instant:
+        """Return when the first waiting aggregate would be due if ``linger`` had not changed."""
         sealed = self._queue[0][0] if self._queue else NEVER
-        return min(sealed, self.open_due_at()) if self.open else sealed
+        return min([sealed, *(aggregate.due_at for aggregate in self.open.values())]) if self.open else sealed
 
     def is_due(self, now: Instant) -> bool:
         """Return whether the waiting records should be sent now."""
@@ -357,14 +373,14 @@ class Lane:
     def expires_at(self) -> Instant:
         """Return a time before which no waiting record expires."""
         if not self.ttls_differ:
-            return min(self.due_at() + self._life_after_due, self._keys.expires_at())
+            return min(self._first_due_at() + self._life_after_due, self._keys.expires_at())
         aggregates = [*(aggregate for _, _, aggregate in self._queue), *self.open.values()]
         waiting = [aggregate.expires_at() for aggregate in aggregates]
         return min([self._keys.expires_at(), *waiting])
 
     def oldest(self) -> Instant:
         """Return the ``expires_at`` of the waiting record that was put first."""
-        return min(self.due_at() + self._life_after_due, self._keys.oldest())
+        return min(self._first_due_at() + self._life_after_due, self._keys.oldest())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
         """Take the waiting records whose TTL has ended. The other records stay in their order."""
@@ -562,10 +578,13 @@ class Lane:
         """
         self.share = share
         self._share_changed_at = now
+        self._apply_rates(now)
+
+    def _apply_rates(self, now: Instant) -> None:
         records, size = self._rates
-        if share < 1.0 and self.shard_id is not None:
-            records = min(records, SHARD_WRITE_RECORDS_PER_SECOND) * share
-            size = min(size, SHARD_WRITE_BYTES_PER_SECOND) * share
+        if self.share < 1.0 and self.shard_id is not None:
+            records = min(records, SHARD_WRITE_RECORDS_PER_SECOND) * self.share
+            size = min(size, SHARD_WRITE_BYTES_PER_SECOND) * self.share
         self._bucket.set_rates(records, size, now)
 
 

@@ -33,7 +33,7 @@ from shardline.core.producer.intake import Intake, round_limits
 from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.ledger import Ledger
-from shardline.core.producer.producer_config import ProducerConfig
+from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import BufferedRecord, Undelivered
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.core.producer.readiness import Readiness
@@ -42,7 +42,13 @@ from shardline.core.producer.retries import Retries, ids_of
 from shardline.core.producer.router import Router
 from shardline.core.producer.shard_map import ShardMap
 from shardline.core.producer.stream_summary import StreamFacts
-from shardline.core.producer_events import Event, ProducerMeasured, ShardMapFailed, ShardsChanged
+from shardline.core.producer_events import (
+    Event,
+    ProducerMeasured,
+    ProducerReconfigured,
+    ShardMapFailed,
+    ShardsChanged,
+)
 from shardline.core.rates import MEASURE_INTERVAL, Rate
 from shardline.core.requests import DescribeStreamSummary, ListShards, PutRecords
 from shardline.model.limits import KIB
@@ -113,6 +119,22 @@ class ProducerMachine:
     def flush(self) -> None:
         """Make every record due now, so that nothing lingers any longer (P10)."""
         self._due_at = -NEVER
+
+    def reconfigure(self, changes: SettingChanges, now: Instant) -> None:
+        """Change ``linger`` or rates. The values must be valid.
+
+        If ``linger`` changes, the records that were put before are sent at once. Otherwise a record with a short TTL of
+        its own could expire before a longer ``linger`` is over.
+        """
+        before, config = self._config, self._config.changed(changes)
+        self._config = config
+        self._router.reconfigure(config, now)
+        self._collector.reconfigure(config, now)
+        if config.linger != before.linger:
+            self.flush()
+        if config != before:
+            rates = config.records_per_second, config.bytes_per_second
+            self.ledger.events.append(ProducerReconfigured(config.linger, *rates))
 
     def abandon(self, code: str, message: str) -> None:
         """End the producer: fail all records that are not in flight.
@@ -236,6 +258,11 @@ class ProducerMachine:
             self._arm(now)
 
     # ---- queries
+
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings that are in force. Other threads may read it."""
+        return self._config
 
     @property
     def refuses_order(self) -> bool:

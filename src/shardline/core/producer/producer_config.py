@@ -7,8 +7,8 @@ Invariants:
 - The default rates are the service's own limits per shard. The limits of an aggregate are also in ``model/limits.py``.
 """
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
 from shardline.codec.packing import PACKINGS, PackingName
 from shardline.core.producer.kpl_properties import translate
@@ -62,6 +62,15 @@ def _check_setting(name: str, value: object, rules: dict[str, Any]) -> None:
         check_number(name, value, **rules)
     elif about is not None and not isinstance(value, bool):
         raise UsageError(f"{name} must be True or False, not {value!r}")
+
+
+@final
+class SettingChanges(NamedTuple):
+    """The settings that can change while a producer runs. ``None`` means that a setting stays the same."""
+
+    linger: float | None = None
+    records_per_second: float | None = None
+    bytes_per_second: float | None = None
 
 
 @final
@@ -196,6 +205,15 @@ class ProducerConfig:
         settings, untranslated = translate(text)
         taken: dict[str, Any] = {**settings, "untranslated": untranslated, **changes}
         return cls(**taken)
+
+    def changed(self, changes: SettingChanges) -> Self:
+        """Return the settings with these changes.
+
+        Raises:
+            UsageError: a value is wrong.
+        """
+        given: dict[str, Any] = {name: value for name, value in changes._asdict().items() if value is not None}
+        return replace(self, **given)
 
     def extra_ttl(self, ttl: object) -> float:
         """Return how much longer than ``record_ttl`` a record with this TTL lives. A TTL of ``None`` is ``record_ttl``.

@@ -241,6 +241,12 @@ class Router:
             found += [lane] * (-(-start >> shift) - len(found))  # the quotient is rounded up
         return found
 
+    def reconfigure(self, config: ProducerConfig, now: Instant) -> None:
+        """Apply another ``linger`` and other rates, to all lanes and to lanes that are created later."""
+        self._config = config
+        for lane in self.all_lanes():
+            lane.reconfigure(config, now)
+
     def limit_aggregates(self, record_max_bytes: int) -> None:
         """Limit aggregates to the size of the largest record that the stream accepts, minus space for a key."""
         self._aggregate_max_bytes = min(self._config.aggregate_max_bytes, record_max_bytes - KIB)

@@ -3,7 +3,7 @@
 import pytest
 from tests.harness.hand_out import Desk, FakeReader
 
-from shardline.core.consumer.consumer_events import ShardSought, ShardsPaused, ShardsResumed
+from shardline.core.consumer.consumer_events import MaxLeasesChanged, ShardSought, ShardsPaused, ShardsResumed
 from shardline.core.consumer.control_requests import Request, sought_checkpoint
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import CancelHandler
@@ -638,3 +638,26 @@ def test_after_a_seek_an_idle_task_holds_up_nothing(desk):
     (newer,) = run.new_tasks
     assert desk.ask(newer)
     assert newer.cursor.records == [record]
+
+
+# ---- settings
+
+
+def limit(desk, max_leases):
+    request = Request()
+    desk.hand_out.limit_leases(request, max_leases, desk.now)
+    assert request.is_over
+
+
+def test_a_changed_limit_reaches_the_coordinators_and_is_reported_once(desk):
+    limit(desk, None)
+    assert (desk.groups["s"].limits, desk.hand_out.take_events()) == ([], []), "nothing has changed"
+    limit(desk, 2)
+    limit(desk, 2)
+    assert desk.hand_out.config.max_leases == 2
+    assert desk.groups["s"].limits == [2]
+    assert desk.hand_out.take_events() == [MaxLeasesChanged(2, before=None)]
+    assert desk.hand_out.take_pump_due()
+    limit(desk, None)
+    assert desk.groups["s"].limits == [2, None]
+    assert desk.hand_out.take_events() == [MaxLeasesChanged(None, before=2)]

@@ -7,9 +7,11 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer import coordinator as module
 from shardline.core.consumer.consumer_events import (
     ConsumerFailed,
+    HandOverOverdue,
     LeaseGained,
     LeaseLost,
     LeaseReleased,
+    LeaseSurplus,
     ListingFailed,
     ShardTrimmed,
     Stalled,
@@ -429,3 +431,68 @@ def test_a_listing_that_fails_does_not_end_the_wait_for_a_summary(group):
     machine.poll_request(group.now)
     machine.handle_request_failed(DOWN, group.now)
     assert machine.trims.take_events() == []
+
+
+# ---- max_leases changes
+
+
+def test_a_lower_limit_releases_the_leases_that_were_gained_last(group):
+    worker = group.worker("me")
+    group.run(0.0)
+    gained = [event.shard_id for event in worker.seen(LeaseGained)]
+    worker.machine.limit_leases(4, group.now)
+    group.run(5.0)
+    assert [event.shard_id for event in worker.seen(LeaseSurplus)] == gained[4:]
+    assert [event.until for event in worker.seen(LeaseSurplus)] == [130.0, 130.0]
+    assert sorted(worker.held) == sorted(gained[:4])
+    assert {group.rows[shard_id].owner for shard_id in gained[4:]} == {None}
+    assert worker.seen(LeaseLost) == []
+
+
+def test_leases_that_a_worker_releases_go_to_another_one(group):
+    first, second = group.worker("first"), group.worker("second")
+    group.run(60.0)
+    assert group.loads() == [3, 3]
+    first.machine.limit_leases(1, group.now)
+    group.run(30.0)
+    assert (len(first.held), len(second.held)) == (1, 5)
+    first.machine.limit_leases(None, group.now)
+    group.run(60.0)
+    assert group.loads() == [3, 3]
+
+
+def test_a_higher_limit_applies_at_once(group):
+    worker = group.worker("me", max_leases=2)
+    group.run(0.0)
+    assert len(worker.held) == 2
+    worker.machine.limit_leases(3, group.now)
+    group.run(0.1)
+    assert len(worker.held) == 3
+
+
+def test_a_lease_that_is_taken_while_the_limit_is_lowered_is_released_again(group):
+    worker = group.sleeper("me")
+    machine = worker.machine
+    worker.pump()
+    while worker.outbox and not any(isinstance(operation, TakeLease) for operation in worker.outbox):
+        worker.settle(worker.outbox[0])
+        worker.pump()
+    machine.limit_leases(1, group.now)
+    while worker.outbox:
+        worker.settle(worker.outbox[0])
+        worker.pump()
+    assert len(worker.seen(LeaseSurplus)) == 5
+    group.run(3.0)
+    assert len(worker.held) == 1
+
+
+def test_a_user_that_is_not_done_in_time_does_not_keep_a_surplus_lease(group):
+    worker = group.worker("me")
+    group.run(0.0)
+    worker.drains = False
+    worker.machine.limit_leases(5, group.now)
+    group.run(29.0)
+    assert len(worker.held) == 6
+    group.run(3.0)
+    assert len(worker.held) == 5
+    assert len(worker.seen(HandOverOverdue)) == 1

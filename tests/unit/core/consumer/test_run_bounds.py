@@ -97,3 +97,12 @@ def test_the_facts_of_a_group_are_those_of_its_coordinator():
     coordinator.view = SimpleNamespace(rows={})
     assert not group_facts("s", coordinator, ()).is_listed
     assert not group_facts("s", coordinator, {("t", "held")}).is_ready, "its reader was not started yet"
+
+
+def test_the_limit_of_leases_may_change():
+    made = bounds(until_latest=True, max_leases=2)
+    group = ALONE._replace(others=[OTHER])
+    made.limit_leases(None)
+    assert not made.handle_facts([group], [QUIET, QUIET], 101.0)
+    made.limit_leases(1)
+    assert made.handle_facts([group], [QUIET], 102.0)

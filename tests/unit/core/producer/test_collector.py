@@ -289,3 +289,17 @@ def test_a_lane_that_was_emptied_meanwhile_is_dropped_and_comes_again(bench):
     assert bench.drain() is None
     bench.seal()
     assert bench.drain() == ["0"]
+
+
+def test_lanes_that_wait_for_tokens_are_checked_again_if_the_rates_change():
+    bench = Bench(1, records_per_second=1.0)
+    bench.seal(0, 10, 10)
+    assert bench.drain() == ["0"]
+    assert bench.drain() is None
+    assert bench.collector.next_deadline() == pytest.approx(1.0)
+    config = replace(bench.config, records_per_second=100.0, linger=0.0)
+    bench.lanes[0].reconfigure(config, 0.5)
+    bench.collector.reconfigure(config, 0.5)
+    assert bench.poll(0.5) is None
+    assert bench.collector.next_deadline() == pytest.approx(0.505), "half a token was there"
+    assert bench.poll(0.506) == ["0"]

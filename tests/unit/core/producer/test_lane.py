@@ -585,3 +585,51 @@ def test_a_record_with_its_own_ttl_leaves_its_aggregate_and_the_others_keep_thei
 def test_a_lane_without_records_never_expires():
     one, _ = with_ttls()
     assert (one.expires_at(), one.oldest(), one.take_expired(100.0)) == (NEVER, NEVER, [])
+
+
+# ---- settings that change
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.5])
+def test_another_linger_moves_the_time_when_records_are_due_and_not_when_they_expire(linger):
+    one = lane()
+    fill(one, b"1", put_at=1.0)
+    one.seal()
+    fill(one, b"2", put_at=2.0)
+    one.reconfigure(replace(CONFIG, linger=linger), 2.5)
+    assert one.due_at() == pytest.approx(1.0 + linger)
+    assert one.open_due_at() == pytest.approx(2.0 + linger)
+    assert one.oldest() == one.expires_at() == pytest.approx(11.0)
+    fill(one, b"3", put_at=2.2)
+    assert one.take_expired(10.999) == []
+    assert [each.data for each in one.take_expired(11.001)] == [b"1"]
+    assert [each.data for each in one.take_expired(12.001)] == [b"2"]
+    assert [each.data for each in one.take_expired(12.201)] == [b"3"]
+    one.reconfigure(CONFIG, 12.3)
+    fill(one, b"4", put_at=12.3)
+    assert one.due_at() == pytest.approx(12.4)
+
+
+def test_other_rates_apply_at_once_and_a_lowered_share_stays():
+    one = lane(records_per_second=10.0)
+    one.reconfigure(replace(CONFIG, records_per_second=2.0), 0.0)
+    for _ in range(5):
+        fill(one, b"x")
+        one.seal()
+    assert [leave(one), leave(one), leave(one)] == [[b"x"], [b"x"], None]
+    assert one.wakes_at(0.0) == pytest.approx(0.5)
+    one.reconfigure(replace(CONFIG, records_per_second=100.0), 0.0)
+    assert one.wakes_at(0.0) == pytest.approx(0.01)
+    one.handle_failure(0.0, throttled=True)
+    one.reconfigure(replace(CONFIG, records_per_second=200.0), 0.0)
+    assert one.share == pytest.approx(0.7)
+    assert one._bucket._entry_rate == pytest.approx(140.0)
+
+
+def test_the_lane_without_a_shard_has_no_rates():
+    one = lane(shard_id=None)
+    one.reconfigure(replace(CONFIG, records_per_second=0.001), 0.0)
+    for _ in range(3):
+        fill(one, b"x")
+        one.seal()
+        assert leave(one) == [b"x"]

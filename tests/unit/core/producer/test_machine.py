@@ -6,9 +6,11 @@ from tests.aggregates import split_aggregate
 from shardline.core.clock import NEVER
 from shardline.core.producer.intake import ROUND_BYTES, ROUND_RECORDS, Put
 from shardline.core.producer.machine import BLIND_TIMEOUT, SLICE_RECORDS
+from shardline.core.producer.producer_config import SettingChanges
 from shardline.core.producer.producer_record import BufferedRecord, Receipt, Undelivered
 from shardline.core.producer_events import (
     ProducerMeasured,
+    ProducerReconfigured,
     RecordsDelivered,
     RecordsFailed,
     RequestAnswered,
@@ -723,3 +725,48 @@ def test_stats_count_since_the_start_and_give_rates(rig):
     assert stats.requests_per_second == pytest.approx(1.1, rel=0.3)
     one.machine.abandon("Closed", "closed")
     assert one.machine.stats(one.now).failures_by_code == {"Closed": 1}
+
+
+# ---- settings that change
+
+
+def test_another_linger_sends_waiting_records_and_applies_to_later_ones(rig):
+    one = rig(linger=10.0)
+    one.put(b"waits")
+    assert one.send() is None
+    one.machine.reconfigure(SettingChanges(linger=0.5), one.now)
+    assert one.send() == [[b"waits"]]
+    one.stored()
+    began = one.now
+    one.put(b"later")
+    assert one.send() is None
+    assert one.to_deadline().now - began == pytest.approx(0.5)
+    assert one.send() == [[b"later"]]
+    assert one.machine.config.linger == 0.5
+
+
+def test_a_record_with_a_short_ttl_does_not_expire_because_linger_grows(rig):
+    one = rig(linger=0.1)
+    one.put(b"short", ttl=0.3)
+    assert one.send() is None
+    one.machine.reconfigure(SettingChanges(linger=5.0), one.now)
+    assert one.send() == [[b"short"]]
+
+
+def test_a_change_is_reported_once_with_all_settings(rig):
+    one = rig(linger=0.1)
+    one.machine.take_events()
+    one.machine.reconfigure(SettingChanges(linger=0.1), one.now)
+    assert one.machine.take_events() == []
+    one.machine.reconfigure(SettingChanges(records_per_second=5.0, bytes_per_second=2_000.0), one.now)
+    assert one.machine.take_events() == [ProducerReconfigured(0.1, 5.0, 2_000.0)]
+    assert one.machine.next_deadline() == NEVER, "nothing is flushed"
+
+
+def test_shards_that_are_found_later_have_the_new_rates(rig):
+    one = rig(facts=True, **NO_MAP)
+    one.machine.reconfigure(SettingChanges(records_per_second=7.0), one.now)
+    assert one.machine.poll_list_shards(one.now) is not None
+    one.listed(a=(0, 16))
+    (lane,) = one.machine._router.lanes
+    assert lane._rates[0] == 7.0
