@@ -202,6 +202,7 @@ bench: $(BENCH) $(NATIVE) $(SERVERS) ## measure, with the peers beside us
 	$(BIN)/python benchmarks/bench_server.py
 	$(BIN)/python benchmarks/bench_producer.py
 	$(BIN)/python benchmarks/bench_consumer.py
+	$(BIN)/python benchmarks/bench_handlers.py
 	$(BIN)/python benchmarks/bench_fanout.py
 	$(BIN)/python benchmarks/bench_growth.py
 	$(BIN)/python benchmarks/bench_sinks.py

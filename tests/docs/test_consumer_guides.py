@@ -485,3 +485,33 @@ def test_filter(page, put):
     seen = []
     anyio.run(page("def is_for_us(").read, seen)
     assert seen == [b'{"to": "us"}']
+
+
+def test_max_leases_changes(page, kinesis):
+    follow_load = page("async def follow_load(").follow_load
+
+    async def main():
+        async with Consumer("orders", group="g", store="memory:", config=QUICK) as consumer:
+            await follow_load(consumer, is_overloaded=True)
+            assert consumer.config.max_leases == 2
+            await follow_load(consumer, is_overloaded=False)
+            assert consumer.config.max_leases is None
+
+    anyio.run(main)
+
+
+def test_batch_windows(page, put):
+    put(*[b"%d" % number for number in range(40)])
+    rows, sizes = [], []
+
+    async def insert(data):
+        rows.extend(map(int, data))
+        sizes.append(len(data))
+
+    async def main():
+        async with Consumer("orders", group="g", store="memory:", config=QUICK, until="latest") as consumer:
+            await page("async def load_in_windows(").load_in_windows(consumer, insert)
+
+    anyio.run(main)
+    assert sorted(rows) == list(range(40))
+    assert max(sizes) > 1

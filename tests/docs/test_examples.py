@@ -39,6 +39,7 @@ TESTED = {
     "worker.py",
     "read_to_the_end.py",
     "replay.py",
+    "side_by_side.py",
     "file_leases.py",  # in tests/contract/test_file_leases.py
 }
 
@@ -469,6 +470,18 @@ def test_reading_to_the_end(put, kinesis):
     *shards, last = printed.splitlines()
     assert (code, errors, last) == (0, "", "100 records, 100 bytes")
     assert sum(int(line.split()[1]) for line in shards) == 100
+
+
+@pytest.mark.parametrize("processes", [(), ("2",)], ids=["concurrency", "processes"])
+def test_handlers_side_by_side(put, kinesis, tmp_path, processes):
+    put(*[b"%d" % number for number in range(30)])
+    store = f"sqlite:///{tmp_path}/leases.db"
+    code, printed, errors = run("side_by_side.py", "orders", "g", store, *processes, kinesis=kinesis)
+    *lines, last = printed.splitlines()
+    assert (code, errors, last, len(lines)) == (0, "", "30 records", 30)
+    assert len({line.split(": ")[1] for line in lines}) == 30
+    again = run("side_by_side.py", "orders", "g", store, *processes, kinesis=kinesis)
+    assert again == (0, "0 records\n", ""), "all records are committed"
 
 
 def test_a_replay_from_a_time(put, kinesis):

@@ -432,3 +432,14 @@ def test_an_async_hook_comes_to_its_end(kinesis, backend):
 
     anyio.run(main, backend=backend)
     assert dead == [b"x"]
+
+
+def test_settings_of_a_running_producer(page, kinesis):
+    share_the_stream = page("async def share_the_stream(").share_the_stream
+
+    async def main():
+        async with Producer("orders") as producer:
+            await share_the_stream(producer, 4)
+            assert (producer.config.records_per_second, producer.config.bytes_per_second) == (250.0, 262_144.0)
+
+    anyio.run(main)

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Final, Literal, final
 
 import anyio
@@ -243,6 +244,7 @@ class SignedHttp:
         return f"{message} (this machine's clock is off by {off_by}; corrected from the next request on)"
 
 
+@lru_cache(maxsize=8)  # a consumer asks for the time with each record, and the header changes with each response
 def _parse_date(text: str) -> float | None:
     try:
         parsed = parsedate_to_datetime(text)

@@ -54,7 +54,6 @@ from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
 from shardline.aio.loop.host_tasks import Flag, has_ended, has_ended_well, make_flag, running_task, spawn
 from shardline.aio.loop.latch import Latch
-from shardline.aio.loop.notifier import Notifier
 from shardline.aio.producer.validation import check_callable, check_client, check_timeout
 from shardline.aio.reporting import ConsumerReporter
 from shardline.aio.tracing import Tracings, find_tracings
@@ -95,14 +94,19 @@ current_session: Final = ContextVar["ConsumerSession | None"]("shardline_current
 class _TaskWaiter:
     """One task's wait for an answer from the host."""
 
-    __slots__ = ("caller", "notifier")
+    __slots__ = ("_flag", "caller")
 
     def __init__(self) -> None:
         self.caller = running_task()
-        self.notifier = Notifier()
+        self._flag = make_flag()
 
     def wake(self) -> None:
-        self.notifier.notify()
+        self._flag.set()
+
+    async def wait(self) -> None:
+        """Wait for a call of ``wake`` since the last wait."""
+        await self._flag.wait()
+        self._flag.clear()
 
 
 def _caller_has_ended(caller: object) -> bool:
@@ -430,7 +434,7 @@ class ConsumerSession:
         driver, number = self._enter(taker, waiter)
         try:
             while taker.answered < number and not driver.has_ended:
-                await waiter.notifier.wait()
+                await waiter.wait()
         finally:
             taker.leave(waiter)
         taker.is_over = taker.is_over or taker.answered < number  # no answer: the host has ended

@@ -311,7 +311,7 @@ class Flag:
         if limit < _FOREVER:
             self.until = min(self.until, loop.time() + limit)
             timer = loop.call_later(limit, self._wake)
-            self._supervisor.ensure_check()
+        self._supervisor.ensure_check()
         try:
             await future
         finally:

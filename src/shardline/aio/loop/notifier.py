@@ -9,11 +9,10 @@ Invariants:
   stays on the list until the task is awake.
 """
 
-from typing import Final, final
+import math
+from typing import final
 
 from shardline.aio.loop.host_tasks import Flag, make_flag
-
-_LONGEST_WAIT: Final = 3600.0
 
 
 @final
@@ -30,11 +29,11 @@ class Notifier:
         for flag in [*self._waiting]:
             flag.set()
 
-    async def wait(self, limit: float = _LONGEST_WAIT) -> None:
+    async def wait(self, limit: float = math.inf) -> None:
         """Wait for the next notification, for at most ``limit`` seconds."""
         flag = make_flag()
         self._waiting.append(flag)
         try:
-            await flag.wait(min(limit, _LONGEST_WAIT))
+            await flag.wait(limit)  # without a limit there is no timer, which would cost as much as the wait
         finally:
             self._waiting.remove(flag)

@@ -151,8 +151,8 @@ class ShardLanes:
         """Release the keys of records that are done, or that no handler of this worker will get."""
         if self._by_key:
             # Most often there is one record, which needs no set.
-            keys = (records[0].key,) if len(records) == 1 else {record.key for record in records}
-            self._keys.release(key for key in keys if key is not None)
+            keys = [records[0].key] if len(records) == 1 else {record.key for record in records}
+            self._keys.release([key for key in keys if key is not None])
 
     def put_back(self, taken: Sequence[Placed]) -> None:
         """Put back records that were taken, in the order of the shard, and whose keys were not released."""
