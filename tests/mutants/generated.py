@@ -19,7 +19,10 @@ from itertools import chain
 
 from mutants import HERE, SOURCE, Mutant
 
-HAND_OUT = "machines/test_consumer_handout"  # two files: the promises, and the callbacks
+HAND_OUT = (
+    "machines/test_consumer_handout"  # four files: the promises, the callbacks, handlers side by side, and the counts
+)
+CONCURRENCY = "machines/test_consumer_handout_concurrency.py"
 READER = "machines/test_consumer_reader_promises.py"
 MODULES = {  # files of core/consumer, and the tests that run first on their mutants
     "handout": HAND_OUT,
@@ -28,8 +31,8 @@ MODULES = {  # files of core/consumer, and the tests that run first on their mut
     "taker": HAND_OUT,
     "held_shard": HAND_OUT,
     "handler_task": HAND_OUT,
-    "key_lanes": "unit/core/consumer/test_key_lanes.py",
-    "handler_pool": "unit/core/consumer/test_handler_pool.py",
+    "key_lanes": CONCURRENCY,
+    "handler_pool": CONCURRENCY,
     "reader": READER,
     "page_reader": READER,
     "polling_reader": READER,

@@ -11,7 +11,7 @@ equivalent.
 
 Invariants:
 
-- The unchanged code passes everything first; otherwise nothing is proved.
+- The unchanged code passes the tests first; otherwise nothing is proved.
 - A hang is detected by CPU time, not by the clock of a busy machine.
 - Hypothesis draws the same cases for the same tests, and shrinks nothing: a mutant that is found today is found
   tomorrow, and the first failing case is enough.
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from footprints import Recorder, is_recorded, read_footprints, tests_that_can_kill
+from footprints import Recorder, file_of, is_recorded, read_footprints, tests_that_can_kill
 from generated import load_generated
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -79,20 +79,22 @@ def say(*words):
     sys.stdout.flush()
 
 
-def tests_for(trial, items, last, footprints, *, quick):
-    """Return the tests that run on a mutant, in rounds: the last killer, the expected killer, and then all others.
+def tests_for(trial, items, last, footprints):
+    """Return the tests that run on a mutant, in rounds: the last killer, and then the others.
 
-    With footprints, the expected killer has no round: the footprints show better which tests run first.
+    Without footprints, the tests that are expected to kill the mutant come before the rest.
     """
-    mutant = trial.mutant
     first = [item for item in items if last and item.nodeid.startswith(f"tests/{last}")]
-    expected = [item for item in items if item not in first and item.nodeid.startswith(f"tests/{mutant.killer}")]
-    if quick:
-        return [first, expected]
-    fit = [item for item in items if is_fit(item, mutant.area) and item not in first]
-    if footprints is None:
-        return [first, expected, [item for item in fit if item not in expected]]
-    return [first, [], tests_that_can_kill(mutant, trial.changes, fit, footprints)]
+    others = [item for item in items if item not in first]
+    if footprints is not None:
+        return [first, tests_that_can_kill(trial.mutant, trial.changes, others, footprints)]
+    expected = [item for item in others if is_expected(item, trial.mutant)]
+    return [[*first, *expected], [item for item in others if item not in expected]]
+
+
+def is_expected(item, mutant):
+    """Whether a test is expected to kill a mutant."""
+    return item.nodeid.startswith(f"tests/{mutant.killer}")
 
 
 def is_fit(item, area):
@@ -109,7 +111,6 @@ class Session:
 
     def __init__(self, trials, jobs, *, quick):
         self._trials, self._jobs, self._quick = trials, jobs, quick
-        self._areas = {trial.mutant.area for trial in trials if trial.mutant is not None}
         self._last = last_killers()
         self._has_failed = False
         self._file = -1
@@ -147,19 +148,17 @@ class Session:
             self._file = trial.open()
             if trial.changes is not None:
                 put_into_loaded_code(trial.mutant, trial.changes)
-            fit = [item for item in session.items if any(is_fit(item, area) for area in self._areas)]
-            if trial.mutant is None:
-                rounds = [[item for item in fit if not is_recorded(item)]]
-            else:
-                known = None if self._quick or trial.changes is None else read_footprints(fit)
-                last = self._last.get(trial.mutant.id)
-                rounds = tests_for(trial, session.items, last, known, quick=self._quick)
             recorder = Recorder(trial.directory) if trial.mutant is None else None
             if recorder is not None:
+                rounds = [self._not_recorded(session.items)]
                 recorder.start()
+            else:
+                items = self._fit(trial.mutant, session.items)
+                known = None if trial.changes is None else read_footprints(items)
+                rounds = tests_for(trial, items, self._last.get(trial.mutant.id), known)
             for number, chosen in enumerate(rounds):
                 used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-                seconds = CPU_SECONDS_FIRST if number < 2 else CPU_SECONDS
+                seconds = CPU_SECONDS_FIRST if number == 0 else CPU_SECONDS
                 seconds = CPU_SECONDS_UNCHANGED if trial.mutant is None else seconds
                 resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, -1))
                 self._run_round(session, chosen, recorder)
@@ -170,6 +169,19 @@ class Session:
             os.write(self._file, f"error: {traceback.format_exc()}".encode())
         finally:
             os._exit(0)
+
+    def _fit(self, mutant, items):
+        """Return the tests that may run on a mutant."""
+        if self._quick:
+            return [item for item in items if is_expected(item, mutant)]
+        return [item for item in items if is_fit(item, mutant.area)]
+
+    def _not_recorded(self, items):
+        """Return the tests that the unchanged code has to pass, and has not passed yet: all of a file, or none."""
+        mutants = [trial.mutant for trial in self._trials if trial.changes is not None]
+        kinds = {(mutant.area, mutant.killer): mutant for mutant in mutants}
+        files = {file_of(item) for mutant in kinds.values() for item in self._fit(mutant, items)}
+        return [item for item in items if file_of(item) in files and not is_recorded(item)]
 
     def _run_round(self, session, chosen, recorder):
         session.items = chosen
@@ -280,7 +292,7 @@ def run_all(mutants, directory, *, quick=False, with_sim=True, jobs=1, note=None
             import_and_run(trial, suites, quick=quick)  # the process of the trial prints the outcome
             if note is not None:
                 note(trial.outcome)
-    unchanged = [] if quick else [Trial(None, directory, "unchanged", tell)]
+    unchanged = [Trial(None, directory, "unchanged", tell)]
     loaded = [trial for trial in trials if trial.changes is not None]
     collect_and_run([*unchanged, *loaded], jobs, suites, quick=quick)
     return [*outcomes, *(trial.outcome for trial in trials)]
@@ -420,7 +432,9 @@ def parse_options():
     parser.add_argument("--new", action="store_true", help="only mutants that were not run, or that survived")
     parser.add_argument("--count", action="store_true", help="run nothing; write the figures of earlier runs again")
     parser.add_argument(
-        "--quick", action="store_true", help="only the tests that are expected to kill each; proves nothing"
+        "--quick",
+        action="store_true",
+        help="only the tests that are expected to kill each; a mutant that is not found stays as it was",
     )
     parser.add_argument(
         "--machines", action="store_true", help="leave out the simulation; a mutant that is not found stays as it was"
@@ -432,8 +446,6 @@ def parse_options():
             f"no mutant is named {', '.join(unknown)}, nor is one in such a file: tests/mutants/*.toml have the names, "
             "of which all is needed, and the files, of which a part is enough"
         )
-    if options.write and options.quick:
-        parser.error("--write goes with whole runs: --quick proves nothing")
     if options.new:
         mutants = unfinished(mutants)
     if not options.whole:
@@ -446,7 +458,7 @@ def main():
     if options.count:
         write_results([])
         return 0
-    notebook = Notebook(with_survivors=not options.machines)
+    notebook = Notebook(with_survivors=not (options.machines or options.quick))
     note = notebook.note if options.write else None
     with tempfile.TemporaryDirectory() as directory:
         outcomes = run_all(

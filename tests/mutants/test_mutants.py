@@ -46,7 +46,7 @@ import json, sys, tempfile
 sys.path.insert(0, sys.argv[1])
 import run
 from mutants import Mutant
-run.CPU_SECONDS_FIRST = 3
+run.CPU_SECONDS_FIRST = run.CPU_SECONDS = 3
 file, killer = "core/backoff.py", "machines/test_producer_promises.py::test_max_attempts_is_how_often_a_record_is_sent"
 right, wrong = "self.failures += 1", "self.failures += 'one'"
 mutants = [
@@ -151,9 +151,9 @@ def test_the_test_that_killed_a_mutant_last_time_runs_first():
         }.items()
     }
     known = {item.nodeid: found for item, found in items.items()}
-    rounds = run.tests_for(trial, [*items], "machines/test_last", known, quick=False)
+    rounds = run.tests_for(trial, [*items], "machines/test_last", known)
     names = [[item.nodeid.removeprefix("tests/machines/test_") for item in items] for items in rounds]
-    assert names == [["last"], [], ["fast", "slow", "unknown", "before"]]
+    assert names == [["last"], ["fast", "slow", "unknown", "before"]]
 
 
 def test_the_simulation_runs_as_a_whole_or_not_at_all():
@@ -161,19 +161,17 @@ def test_the_simulation_runs_as_a_whole_or_not_at_all():
     lines = {"core/consumer/cursor.py": [*changed_lines(trial.mutant)]}
     chunk, states = Item("sim/test_fleet.py::test_chunk"), Item("sim/test_fleet.py::test_states")
     reached = {chunk.nodeid: (9.0, lines), states.nodeid: (0.1, {})}
-    assert run.tests_for(trial, [chunk, states], None, reached, quick=False) == [[], [], [chunk, states]]
+    assert run.tests_for(trial, [chunk, states], None, reached) == [[], [chunk, states]]
     not_reached = {chunk.nodeid: (9.0, {}), states.nodeid: (0.1, {})}
-    assert run.tests_for(trial, [chunk, states], None, not_reached, quick=False) == [[], [], []]
+    assert run.tests_for(trial, [chunk, states], None, not_reached) == [[], []]
 
 
-def test_a_quick_run_has_only_the_tests_that_are_expected_to_find_a_mutant():
+def test_without_footprints_the_tests_that_are_expected_to_find_a_mutant_run_first():
     mutant = Mutant("m", "core/consumer/x.py", "", "", "", "machines/test_b.py")
     items = [Item(name) for name in ("machines/test_a.py::test_1", "machines/test_b.py::test_2", "sim/test_c.py::x")]
     trial = SimpleNamespace(mutant=mutant, changes=None)
-    assert run.tests_for(trial, items, None, None, quick=True) == [[], [items[1]]]
-    last = "machines/test_a.py::test_1"
-    assert run.tests_for(trial, items, last, None, quick=True) == [[items[0]], [items[1]]]
-    assert run.tests_for(trial, items, last, None, quick=False) == [[items[0]], [items[1]], [items[2]]]
+    assert run.tests_for(trial, items, None, None) == [[items[1]], [items[0], items[2]]]
+    assert run.tests_for(trial, items, "sim/test_c.py::x", None) == [[items[2], items[1]], [items[0]]]
 
 
 def test_the_lines_that_a_mutant_changes_are_those_of_the_original():
