@@ -5,6 +5,8 @@ limits), in processes of their own (fanout_client.py):
 
 - the time from a put to the handler, at 20 records per second over 8 shards;
 - CPU seconds per million records at full rate, plain and aggregated, in turns, best and median round;
+- the same by instructions, counted by callgrind, which other programs on the machine do not change (if valgrind is
+  installed); of memory that is copied, callgrind counts each byte;
 - the CPU and the connections of a worker with 1,000 idle shards;
 - the memory of a worker whose handler hangs.
 
@@ -22,6 +24,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import instructions
 from consumer_server import (
     AGGREGATED,
     EMPTY,
@@ -45,6 +48,7 @@ CONNECTIONS_TARGET = 40
 # Beside the budget, each shard may hold a page and an opened slice of 10,000 records (core/consumer/prefetch.py).
 SLACK_PER_SHARD = 10_000 * (SIZE + RECORD_BYTES) + 10_000 * SIZE
 MIB = 1024 * 1024
+COUNTED = 12_000  # records: a page and an event of each shard have the same 3,000, about 1 MB
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,15 @@ QUICK = Plan(records=60_000, rounds=3, seconds=8.0)
 
 
 def ask(question: str, reader: str, stream: str, server: Server, plan: Plan, *, rounds: int = 1) -> dict:
-    facts = server.facts
-    line = [sys.executable, str(HERE / "fanout_client.py"), question, "--reader", reader, "--stream", stream]
-    line += ["--url", facts["url"], "--access-key", facts["access_key"], "--secret-key", facts["secret_key"]]
-    line += ["--seconds", str(plan.seconds), "--records", str(plan.records), "--rounds", str(rounds)]
+    line = [sys.executable, *client_line(question, reader, stream, server, plan, rounds=rounds)]
     return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def client_line(question: str, reader: str, stream: str, server: Server, plan: Plan, *, rounds: int) -> list[str]:
+    facts = server.facts
+    line = [str(HERE / "fanout_client.py"), question, "--reader", reader, "--stream", stream]
+    line += ["--url", facts["url"], "--access-key", facts["access_key"], "--secret-key", facts["secret_key"]]
+    return [*line, "--seconds", str(plan.seconds), "--records", str(plan.records), "--rounds", str(rounds)]
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -110,6 +118,20 @@ def report_cpu(plan: Plan, server: Server) -> list[bool]:
     return met
 
 
+def report_count(plan: Plan, _: Server) -> list[bool]:
+    if needed := instructions.missing():
+        print(f"\nInstructions per record: not counted, because {needed} is missing")
+        return []
+    print(f"\n{COUNTED:,} records of {SIZE} B (plain) over {SHARDS} shards: instructions per record, without the start")
+    counted = Plan(COUNTED, plan.rounds, plan.seconds)
+    with running_consumer_server(COUNTED) as server:
+        found = instructions.run_counted(client_line("count", READERS[0], PLAIN, server, counted, rounds=1))
+    cost = {reader: (found[f"1 reading {reader}"] - found[f"1 start {reader}"]) / COUNTED for reader in READERS}
+    ratio = cost["fan-out"] / cost["polling"]
+    what = f"{', '.join(f'{reader} {cost[reader]:,.0f}' for reader in READERS)}: ratio {ratio:.3f}"
+    return [verdict(what, "at most polling's", met=ratio <= 1.0, of="instructions per record")]
+
+
 def report_idle(plan: Plan, server: Server) -> list[bool]:
     stream, shards = max(EMPTY.items(), key=lambda item: item[1])
     print(f"\nA worker of {shards:,} shards that have nothing")
@@ -141,7 +163,13 @@ def report_stuck(plan: Plan, server: Server) -> list[bool]:
     return met
 
 
-REPORTS = {"latency": report_latency, "cpu": report_cpu, "idle": report_idle, "stuck": report_stuck}
+REPORTS = {
+    "latency": report_latency,
+    "cpu": report_cpu,
+    "count": report_count,
+    "idle": report_idle,
+    "stuck": report_stuck,
+}
 
 
 def main() -> int:

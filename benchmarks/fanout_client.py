@@ -144,7 +144,9 @@ async def start_and_close(options: argparse.Namespace, measure: AbstractContextM
 
 
 async def start_reading_nothing(options: argparse.Namespace) -> None:
-    async with consumer_of(options, *BLANK) as consumer:
+    from shardline import ConsumerConfig
+
+    async with consumer_of(options, *BLANK, config=ConsumerConfig(lease_duration=LONG)) as consumer:
         reading = asyncio.create_task(anext(aiter(consumer)))
         await consumer.wait_ready(60)
         while not all(shard.lag == 0 for shard in consumer.status().shards):  # noqa: ASYNC110 - no event says so
