@@ -92,7 +92,7 @@ The cost of a record hardly depends on the number of records. It grows with the 
   own, or a sink on loopback. Nothing here was measured against AWS.
 - Each other library has its own environment and its best settings (aiokpl runs on uvloop).
 - Other jobs on the machine only add CPU time, so the best round of each client counts. The tables also show the
-  ratio of the medians. A ratio meets its target only if both do.
+  ratio of the medians. A ratio meets its target only if the ratio of the medians does too.
 - Latency is measured from the time when a record was due, so that a stall counts for every record that it delays.
 - Enhanced fan-out was measured later than the rest, on 2026-11-18, while other jobs kept the machine busy (load average
   9 to 15). The CPU of its idle shards includes the work on the leases of 1,000 shards, as polling's does.

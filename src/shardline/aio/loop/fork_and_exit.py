@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("shardline.producer")
 
 
 class Watched(Protocol):
-    """An async or a blocking producer."""
+    """A producer, async or blocking, that is notified of forks and checked when the program exits."""
 
     @property
     def outstanding(self) -> int: ...
@@ -39,7 +39,7 @@ class Watched(Protocol):
 
 
 class Forkable(Protocol):
-    """An async or a blocking consumer."""
+    """A consumer, async or blocking, that is notified of forks."""
 
     def handle_fork(self) -> None:
         """Called in the child process after a fork."""

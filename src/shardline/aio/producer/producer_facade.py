@@ -1,4 +1,5 @@
-"""The base class of the async and the blocking ``Producer``: the arguments, the machine, the driver and the end.
+"""The base class of the async and the blocking ``Producer``: it checks the arguments, accepts puts and ends the
+producer.
 
 Invariants:
 

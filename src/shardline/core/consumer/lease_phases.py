@@ -81,7 +81,7 @@ class WrittenCheckpoint(NamedTuple):
 
 @final
 class Holding:
-    """A lease that this worker holds. Decides which operation comes next for it."""
+    """Decides which operation comes next for one lease that this worker holds."""
 
     def __init__(
         self,

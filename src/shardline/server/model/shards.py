@@ -92,13 +92,13 @@ class ServerShard:
     # ---- rates: each method returns whether a call passes now. If it does, it is charged, unless it is a dry run.
 
     def may_write(self, size: int, now: float, *, is_dry: bool = False) -> bool:
-        """Return whether a record of ``size`` bytes passes."""
+        """Return whether the shard's limits allow a record of ``size`` bytes now."""
         if not self._write_bytes.allows(size, now) or not self._write_records.take(1, now, is_dry=is_dry):
             return False
         return self._write_bytes.take(size, now, is_dry=is_dry)
 
     def may_read(self, now: float, *, is_dry: bool = False) -> bool:
-        """Return whether a GetRecords passes. ``charge_read`` charges its bytes afterwards."""
+        """Return whether the shard's limits allow a GetRecords now. ``charge_read`` charges its bytes afterwards."""
         return self._read_bytes.allows(0, now) and self._read_calls.take(1, now, is_dry=is_dry)
 
     def charge_read(self, size: int) -> None:
