@@ -7,7 +7,7 @@ from shardline.model.stream import parse_stream
 
 
 def checked_fan_out(name: str | None, stream: str) -> FanOut | None:
-    """Return the registered consumer to read with; ``None`` if the option is not given.
+    """Return the registered consumer to read with, or ``None`` if the option is not given.
 
     Raises:
         WrongUsage: the value is wrong, or names a consumer of another stream.

@@ -72,7 +72,7 @@ async def retry_while(
 async def call_for_each(
     keys: Iterable[K], call: Callable[[K], Awaitable[T]], concurrency: float = math.inf
 ) -> dict[K, T]:
-    """Call ``call`` for each key, at most ``concurrency`` at a time; return the results by key."""
+    """Call ``call`` for each key, at most ``concurrency`` at a time, and return the results by key."""
     results: dict[K, T] = {}
     limiter = anyio.CapacityLimiter(concurrency)
 

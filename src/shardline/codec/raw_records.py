@@ -278,7 +278,7 @@ def _text(record: Mapping[str, object], name: str) -> str | None:
 
 
 def _count(record: Mapping[str, object], name: str) -> int:
-    """Return a number that may be missing, empty, or written as text."""
+    """Return a value as a number. The value may be missing, empty, or written as text."""
     value = record.get(name)
     text = "" if value is None else str(value)
     if text and not (text.isascii() and text.isdigit()):

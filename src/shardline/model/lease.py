@@ -27,7 +27,7 @@ _KINDS: Final = frozenset(PositionKind) - {PositionKind.AFTER_SEQUENCE_NUMBER}
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A position at or before which all records were acknowledged.
+    """A position in a shard. All records at or before it were acknowledged.
 
     A consumer resumes by reading AT this position and skipping the acknowledged records.
     """

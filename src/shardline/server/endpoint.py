@@ -174,7 +174,7 @@ class Endpoint:
         return self._encode(Answer(refusal=refusal), call.form, self._clock.now())
 
     def _persist(self, answer: Answer) -> Answer:
-        """Persist the changes of a request; return its answer, or InternalFailure if they cannot be persisted."""
+        """Persist the changes of a request, and return its answer, or InternalFailure if they cannot be persisted."""
         self.wakeups.wake_touched()
         if self._on_handled is None:
             return answer

@@ -402,7 +402,7 @@ class ConsumerDriver:
     async def _write(self, operations: list[LeaseOperation]) -> None:
         """Apply the operations and report the results to the coordinator.
 
-        Each operation is for another lease (L1). They are applied together if the store supports this.
+        Each operation is for a different lease (L1). They are applied together if the store supports this.
         """
         answers: Sequence[LeaseAnswer] = [CLOSED] * len(operations)
         try:

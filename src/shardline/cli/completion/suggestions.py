@@ -58,7 +58,7 @@ async def stream_items(invocation: Invocation, incomplete: str) -> list[Completi
 
 
 def complete_shard(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the ids of the stream's shards that are not on the line yet; after a digit, return shard numbers."""
+    """Return the ids of the stream's shards that are not on the line yet. After a digit, return shard numbers."""
     del parameter
     return _complete_shard(context, incomplete, only_open=False)
 

@@ -115,7 +115,7 @@ def _start(text: str) -> Position:
 async def _consume(
     invocation: Invocation, stream: str, runs: CommandRuns, settings: dict[str, Any]
 ) -> tuple[Interrupts, int]:
-    """Consume until a bound is reached or a signal arrives; return the signals, and the number of dead letters."""
+    """Consume until a bound is reached or a signal arrives. Return the signals and the number of dead letters."""
     dead_count = 0
 
     def count_dead_letters(event: object) -> None:

@@ -11,7 +11,7 @@ _HOST = "127.0.0.1"
 
 
 def sinks(port: int | None) -> list[Sink]:
-    """Return the sinks of a producer or worker that serves its metrics on ``port``; no sinks if it is ``None``.
+    """Return the sinks of a producer or worker that serves its metrics on ``port``, or no sinks if it is ``None``.
 
     Raises:
         UsageError: the extra is not installed.

@@ -54,7 +54,7 @@ async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) ->
 async def take_steps(
     store: LeaseStore, steps: Sequence[Step], *, force: bool, interrupted_by: Callable[[], int | None] = lambda: None
 ) -> Outcome:
-    """Take the steps one by one until ``interrupted_by`` returns the number of a signal; return the outcome."""
+    """Take the steps one by one until ``interrupted_by`` returns the number of a signal, and return the outcome."""
     outcome = Outcome()
     for step in steps:
         if (number := interrupted_by()) is not None:

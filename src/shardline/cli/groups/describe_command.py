@@ -160,7 +160,7 @@ async def _repeat(
     check: Callable[[Description], None],
     interval: float,
 ) -> bool:
-    """Show the group repeatedly, until a signal arrives or a check fails; return whether the signal was SIGTERM."""
+    """Show the group repeatedly until a signal arrives or a check fails. Return whether the signal was SIGTERM."""
     with interrupts() as signals, signals.stage(), _Picture(invocation) as picture:
         while not standard_streams.is_lost():
             began_at = anyio.current_time()

@@ -245,7 +245,7 @@ async def watch_groups(stores: Sequence[LeaseStore], seconds: float, *, until_mo
 
 
 async def require_quiet(store: LeaseStore, lease_duration: float) -> dict[str, Lease]:
-    """Watch a group for ``lease_duration``, or as long as its owners may be silent; return its rows if no row changed.
+    """Watch a group for ``lease_duration``, or as long as its owners may be silent. If no row changed, return the rows.
 
     Raises:
         ClickException: a lease changed during the watch.

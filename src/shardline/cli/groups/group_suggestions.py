@@ -107,7 +107,7 @@ async def _groups(context: click.Context, invocation: Invocation) -> list[GroupO
 
 
 async def _group_on_line(context: click.Context, invocation: Invocation) -> GroupOnStream | None:
-    """Return the group that the line names, with its stream; ``None`` if it is unknown or ambiguous."""
+    """Return the group that the line names, with its stream, or ``None`` if it is unknown or ambiguous."""
     group, stream = typed(context, "group"), typed(context, "stream")
     if group is None:
         return None

@@ -129,7 +129,7 @@ async def _position_after(client: Client, stream: str, shard_id: str, number: st
 
 
 async def _shards_since(client: Client, stream: str, moment: float) -> frozenset[str]:
-    """Return the shards that were open at that time or were created later; empty if the server cannot filter."""
+    """Return the shards that were open at that time or were created later, or no shards if the server cannot filter."""
     wanted = ShardFilter("FROM_TIMESTAMP", timestamp=moment)
     try:
         found = await with_retries(lambda: client.list_shards(stream, wanted))

@@ -110,7 +110,7 @@ class ShardReading:
                 await self._start_children(tasks, shard_id, children, TRIM_HORIZON if start == LATEST else start)
 
     async def _read_pages(self, shard_id: str, source: PageSource) -> Sequence[ChildShard] | None:
-        """Read one shard, and return its children at its end; ``None`` if the bound was reached first."""
+        """Read one shard to its end and return its children, or return ``None`` if the bound was reached first."""
         while True:
             page = await source.next_page()
             records = self._within_bound(page.records)

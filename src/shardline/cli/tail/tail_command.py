@@ -212,7 +212,7 @@ def _format(invocation: Invocation, settings: dict[str, Any]) -> Format:
 
 
 async def _tail(invocation: Invocation, request: TailRequest, printer: "Printer") -> bool:
-    """Read until the bound or a signal; return whether SIGTERM ended the reading."""
+    """Read until the bound or a signal, and return whether SIGTERM ended the reading."""
     with interrupts() as signals, signals.stage():
         async with invocation.client(max_connections=_CONNECTIONS) as client:
             await _read(client, request, printer)
