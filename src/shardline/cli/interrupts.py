@@ -25,7 +25,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.first: int | None = None
-        """The number of the first signal; ``None`` before any signal. The signal handler sets it."""
+        """The number of the first signal, or ``None`` before any signal. The signal handler sets it."""
         self._stage: anyio.CancelScope | None = None
 
     @contextmanager

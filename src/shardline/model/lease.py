@@ -7,7 +7,7 @@ Invariants:
 
 - ``counter`` grows with every write by an owner. The counter that a take writes is the fencing token.
 - A lease at LATEST stores the time that LATEST refers to (L6). Otherwise each restart before the first commit would
-  skip the records that arrived meanwhile.
+  skip the records that arrived in the meantime.
 - An incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it does
   not know, so a row may hold the incarnation of an earlier owner.
 """
@@ -63,7 +63,7 @@ class Incarnation(NamedTuple):
     lease_duration: float
     """Seconds of silence after which this owner counts as dead."""
     read_by: str | None = None
-    """How the process reads, for people: ``"polling"`` or ``"fan-out"``; ``None`` if the row does not contain it."""
+    """How the process reads, for people: ``"polling"`` or ``"fan-out"``, or ``None`` if the row does not contain it."""
 
 
 @final

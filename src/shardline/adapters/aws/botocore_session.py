@@ -77,7 +77,7 @@ class CredentialFacts(NamedTuple):
     access_key: str
     is_temporary: bool
     seconds_left: int | None
-    """Seconds until the credentials expire, up to ``_EXPIRY_MAX``; ``None`` if botocore does not know."""
+    """Seconds until the credentials expire, up to ``_EXPIRY_MAX``, or ``None`` if botocore does not know."""
 
 
 @final

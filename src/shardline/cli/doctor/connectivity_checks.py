@@ -119,7 +119,7 @@ def check_endpoint(url: str, answer: object, first: float, second: float | None)
         url: the endpoint.
         answer: the answer to the first request.
         first: how long the first request took, including the connection.
-        second: how long the second request took; ``None`` if it was not sent.
+        second: how long the second request took, or ``None`` if it was not sent.
     """
     parts = urlsplit(url)
     place = f"{parts.scheme}://{parts.netloc}"

@@ -106,7 +106,7 @@ def _check_options(context: click.Context, stream: str | None, role: Role, fan_o
 
 
 def _rows(findings: Sequence[Finding]) -> list[tuple[Text, str, str]]:
-    """Return a row for each finding. Checks that were not made for the same reason share a row."""
+    """Return a row for each finding. Checks that were skipped for the same reason share a row."""
     rows: list[tuple[Text, str, str]] = []
     for (verdict, seen), same in groupby(findings, key=lambda finding: (finding.verdict, finding.seen)):
         first, *others = same

@@ -40,7 +40,7 @@ class Outcome:
     done: list[str] = field(default_factory=list[str])
     """The shards whose steps are complete."""
     stopped_by: str | None = None
-    """Why the other steps were not taken; ``None`` if all steps were taken."""
+    """Why the other steps were not taken, or ``None`` if all steps were taken."""
     interrupted_by: int | None = None
     """The number of the signal that stopped the run."""
 

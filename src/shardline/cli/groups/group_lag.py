@@ -32,9 +32,9 @@ _CONCURRENCY: Final = 8
 @final
 class Lag(NamedTuple):
     millis: int | None = None
-    """How long the next record has been waiting; 0 if no record is waiting; ``None`` if it is unknown."""
+    """How long the next record has been waiting; 0 if no record is waiting, or ``None`` if it is unknown."""
     arrived_at: float | None = None
-    """When the record at the checkpoint arrived; ``None`` if there is no such record in the stream."""
+    """When the record at the checkpoint arrived, or ``None`` if there is no such record in the stream."""
     problem: str | None = None
     """Why the lag could not be found."""
 

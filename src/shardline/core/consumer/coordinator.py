@@ -413,10 +413,10 @@ class Coordinator:
     def _postpone_rows_at_latest(self, operations: list[PlannedOperation], now: Instant) -> list[PlannedOperation]:
         """Postpone the creation of rows at LATEST while the known rows are older than the listing.
 
-        Another worker may have begun the group meanwhile, with a shard that is closed by now. We would not see the row
-        of this shard, and would create rows for its open children as for a new group. The children would then be read
-        before their parent is finished (L3). Also, before the first commit, the rows show the time from which the group
-        reads (L6), and therefore the shards with which the group begins.
+        Another worker may have begun the group in the meantime, with a shard that is closed by now. We would not see
+        the row of this shard, and would create rows for its open children as for a new group. The children would then
+        be read before their parent is finished (L3). Also, before the first commit, the rows show the time from which
+        the group reads (L6), and therefore the shards with which the group begins.
 
         While rows at LATEST still have to be created, no operation other than the creation of rows is sent.
         """

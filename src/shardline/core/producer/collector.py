@@ -11,7 +11,7 @@ Invariants:
 - At most ``max_in_flight`` requests are in flight. After a whole request failed, the collector pauses with jitter, and
   then sends one request at a time until one succeeds, so that a recovering service is not flooded.
 - A lane that may not send (it has no tokens, is paused, or waits for an answer) is set aside until it may send, and
-  costs nothing meanwhile.
+  costs nothing in the meantime.
 - Parts of refused requests (``isolation``) and normal requests take turns, so that neither starves the other.
 - ``next_deadline`` is in the past only if ``poll_group`` would return a group.
 """

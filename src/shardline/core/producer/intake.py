@@ -108,9 +108,9 @@ class Intake:
         self.gate_records = 0
         """``quiet_records``, or 0 while the gate is closed."""
         self.refusal: str | None = None
-        """Why puts are refused; ``None`` if they are accepted."""
+        """Why puts are refused, or ``None`` if they are accepted."""
         self.headers_refusal = config.headers_refusal
-        """Why records with headers are refused; ``None`` if they are accepted. Written by the host."""
+        """Why records with headers are refused, or ``None`` if they are accepted. Written by the host."""
         self.waiters: deque[Any] = deque()
         """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
         self.invalid: list[BufferedRecord] = []
