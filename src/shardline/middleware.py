@@ -8,7 +8,7 @@ Your own middleware is a function, or a coroutine function, that takes a record 
 Invariants:
 
 - A record that a middleware of a producer refuses is not accepted: ``put`` raises.
-- A record that a middleware of a consumer refuses fails like in a handler that raises. It is never skipped.
+- A record that a middleware of a consumer refuses fails as if its handler had raised. It is never skipped.
 - ``decompress`` never uses much more memory than ``max_bytes``, whatever the data.
 - The messages of exceptions contain no data of the record.
 """

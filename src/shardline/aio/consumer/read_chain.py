@@ -35,7 +35,7 @@ class ReadChain:
         return self._read(given)
 
     async def read_async(self, given: Any) -> Any:
-        """Like ``read``, also with async middleware."""
+        """Like ``read``, but async middleware is allowed."""
         if isinstance(given, Batch):
             return _batch([await self._read_async(record) for record in _records(given)], given)
         return await self._read_async(given)
@@ -67,7 +67,7 @@ class ReadChain:
 
 
 def read_chain(middleware: object) -> ReadChain | None:
-    """Return the middleware of a consumer. ``None`` if the list is empty."""
+    """Return the middleware of a consumer, or ``None`` if the list is empty."""
     checked = check_middleware(middleware)
     return ReadChain(checked) if checked else None
 

@@ -52,7 +52,7 @@ class PutChain:
     async def prepare_async(
         self, data: Any, key: Any, explicit_hash_key: Any, headers: Any
     ) -> tuple[bytes, Any, Any, Any]:
-        """Like ``prepare``, also with async middleware."""
+        """Like ``prepare``, but async middleware is allowed."""
         record = self._begin(data, key, explicit_hash_key, headers)
         for middleware in self._middleware:
             result = middleware(record)
