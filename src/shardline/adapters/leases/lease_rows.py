@@ -55,7 +55,7 @@ def write_checkpoint(checkpoint: Checkpoint, latest_at: float | None = None) -> 
 
 
 def read_checkpoint(text: str, sub_sequence: int, at: float | None) -> tuple[Checkpoint, float | None]:
-    """Return the checkpoint, and the time to which it is pinned if it is LATEST.
+    """Return the checkpoint and, if it is LATEST, the time that it is pinned to.
 
     Raises:
         UsageError: the text is not a checkpoint.

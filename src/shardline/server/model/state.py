@@ -5,7 +5,7 @@ Invariants:
 - The caller passes the time, and time never goes back: an earlier ``now`` counts as the latest one so far.
 - A stream that is CREATING or DELETING serves no records. Requests for its records are answered as if it did not exist.
 - Advancing the time costs nothing until a change is due. The cost of a change does not depend on the number of streams.
-- Two streams with the same name differ in their second of creation and in their sequence numbers, even if one is
+- Two streams with the same name differ in their creation time and in their sequence numbers, even if one is
   deleted and the other created in the same second. Client libraries, iterators and page tokens rely on that. On AWS,
   deleting a stream takes longer than a second.
 """

@@ -91,7 +91,7 @@ class ServerStream:
 
     @property
     def last_began(self) -> int:
-        """The latest starting second among the sequence numbers of this stream's shards."""
+        """The latest second in which the numbering of a shard of this stream began."""
         return max((shard.numbering.began for shard in self.shards.values()), default=self.numbers_begin)
 
     @property
