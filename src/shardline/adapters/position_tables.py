@@ -62,7 +62,7 @@ WHERE {_OF_SHARD} AND (length(sequence_number), sequence_number, sub_sequence) <
 
 @final
 class ShardKey(NamedTuple):
-    """Names the row of a shard."""
+    """Identifies the row of a shard."""
 
     group: str
     stream: str
@@ -71,13 +71,13 @@ class ShardKey(NamedTuple):
 
 @final
 class PositionTables:
-    """Makes the statements for PostgreSQL, or for SQLite."""
+    """Builds the SQL statements for PostgreSQL or SQLite."""
 
     def __init__(self, *, is_postgres: bool) -> None:
         self._is_postgres = is_postgres
 
     def find(self) -> Statement:
-        """Count those of our tables that exist. There are two."""
+        """Count how many of our two tables exist."""
         if self._is_postgres:
             return self._statement(
                 "SELECT num_nonnulls(to_regclass('shardline_positions'), to_regclass('shardline_done'))"
@@ -120,7 +120,7 @@ class PositionTables:
         return self._statement(_READ + how if self._is_postgres else _READ, *key)
 
     def add_done(self, key: ShardKey, records: Sequence[SequenceNumber]) -> list[Statement]:
-        """Add records beyond the watermark. Returns one row for each record that was not there."""
+        """Add records beyond the watermark. Return one row for each record that was not there yet."""
         parts = [records[first : first + _ROWS_MAX] for first in range(0, len(records), _ROWS_MAX)]
         return [
             self._statement(
@@ -135,7 +135,7 @@ class PositionTables:
         return self._statement(_MOVE, str(through), through.sub_sequence, *key)
 
     def prune(self, key: ShardKey, through: SequenceNumber) -> Statement:
-        """Remove the records at or before the watermark from those beyond it."""
+        """Remove the rows of the records that the watermark has passed."""
         return self._statement(_PRUNE, *key, len(str(through)), str(through), through.sub_sequence)
 
     def _statement(self, text: str, *parameters: object) -> Statement:

@@ -5,8 +5,8 @@ everything else: the action, the consequences for the lane, and the words in the
 
 Invariants:
 
-- P4: an aggregate that did not land in the predicted shard is delivered only if every record in it belongs to that
-  shard's range. A record that was sent alone is delivered wherever it landed.
+- P4: an aggregate that did not land in the predicted shard is delivered only if all its records belong to the shard
+  where it landed. A record that was sent alone is delivered wherever it landed.
 - P5: after a fatal failure (see ``core/failures.py``), the records fail at once. After any other failure, they are
   sent again later.
 - Exactly one rule applies to each answer.
