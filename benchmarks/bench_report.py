@@ -123,7 +123,7 @@ RESULTS_HEAD = """\
 
 `make bench-report` wrote these tables on {date}; [Benchmarks](benchmarks.md) explains how they are measured.
 To measure a table again, run the command above it in the environment that `make setup` creates
-(`. .venv/bin/activate`). With `--quick` or fewer rounds, the figures are rougher. Ratios are of CPU time: "boto3 /
+(`. .venv/bin/activate`). With `--quick` or fewer rounds, the figures are rougher. Ratios compare CPU time: "boto3 /
 shardline: 2.9" means that boto3 needs 2.9 times as much.
 """
 

@@ -1,4 +1,4 @@
-"""Passes records that were read through the middleware of the consumer, before user code gets them.
+"""Applies the middleware of a consumer to the records that were read, before user code gets them.
 
 Invariants:
 

@@ -1,4 +1,4 @@
-"""Serializes a record that is put, and passes it through the middleware of the producer.
+"""Serializes a record that is put, and applies the middleware of the producer to it.
 
 Invariants:
 

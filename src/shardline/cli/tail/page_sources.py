@@ -139,7 +139,7 @@ def _new_pace() -> ReadPace:
 
 @final
 class FanOutSource:
-    """Reads a shard by subscriptions of a registered consumer."""
+    """Reads a shard through subscriptions of a registered consumer."""
 
     def __init__(self, client: Client, consumer_arn: str, shard_id: str, start: Position, give_up_after: float) -> None:
         self._client = client
