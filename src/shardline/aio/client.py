@@ -131,7 +131,7 @@ class Client(ControlPlane):
         self._users: list[Callable[[], None]] = []
 
     async def start(self) -> None:
-        """Look up the settings that were omitted. Sends no request to Kinesis.
+        """Look up the settings that were omitted. No request is sent to Kinesis.
 
         Raises:
             UsageError: no region, an unknown profile, an unreadable CA file or a missing extra.

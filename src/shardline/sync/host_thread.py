@@ -93,7 +93,7 @@ class LoopThread:
         self._started.wait()
 
     def stop(self, last: Work[None] | None = None) -> None:
-        """Ask the thread to run ``last`` and end. Does not wait for the end."""
+        """Ask the thread to run ``last`` and end, without waiting for it."""
         self._last = last
         self._is_stopping = True  # in case the loop is not running yet
         self.soon(self._set_end)
@@ -178,7 +178,7 @@ class LoopThread:
         return question()
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Call ``call()`` in the loop, without waiting. Does nothing if the loop has ended."""
+        """Call ``call()`` in the loop, without waiting. Nothing happens if the loop has ended."""
         if os.getpid() == self._pid and self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended: ``_run`` wakes the threads that wait
                 self._loop.call_soon_threadsafe(call)

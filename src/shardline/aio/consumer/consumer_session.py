@@ -461,7 +461,7 @@ class ConsumerSession:
         return driver, number
 
     def post(self, message: Message) -> None:
-        """Have the host make this call. Does nothing if there is no host."""
+        """Have the host make this call. Nothing happens if there is no host."""
         if self._driver is not None:
             self._driver.post(message)
 

@@ -1,4 +1,4 @@
-"""Finds the groups of a lease store and finds out whether they are alive.
+"""Finds the groups of a lease store, and checks whether they are alive.
 
 A single read of a row does not show whether its owner is alive; only a changing counter does. So the store is watched
 for a while, and the report says what was seen.

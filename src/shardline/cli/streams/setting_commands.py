@@ -182,7 +182,7 @@ def record_size(invocation: Invocation, /, stream: str, *, size: str, **how: Any
 def tag(invocation: Invocation, /, stream: str, *, tags: tuple[str, ...], remove: tuple[str, ...], **how: Any) -> None:
     """Show, add, replace and remove the tags of a stream.
 
-    Without tags and --remove, the command prints the stream's tags.
+    Without tags or --remove, the command prints the stream's tags.
 
     \b
     Examples:
