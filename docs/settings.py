@@ -217,7 +217,7 @@ CONSUMER = [
                 set_it("to recognize a worker in logs and tables. Each process needs its own name."),
             ],
             "store_patience": [
-                up("if permissions take long to repair and you prefer a waiting worker to a restarting one."),
+                up("if permissions take a long time to fix and you prefer a waiting worker to a restarting one."),
                 down("if a supervisor restarts workers and raises the alarm."),
             ],
         },

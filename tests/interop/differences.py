@@ -611,9 +611,9 @@ most ten violated constraints, in an order that varies. We use the order of the 
 ## kinesis-local
 
 The same calls go to both servers, through boto3, and the answers are compared field by field. Sequence numbers,
-iterators, times and message texts are not compared. Neither are states that last for milliseconds (CREATING, UPDATING,
-DELETING), DescribeLimits, SubscribeToShard, the order of ParentShards, and ListStreams after an unknown name, where
-kinesis-local lists all streams. The column "Basis" says what supports our answer: AWS's documentation, or a recording.
+iterators, times and message texts are not compared. The comparison also leaves out states that last for milliseconds (CREATING,
+UPDATING, DELETING), DescribeLimits, SubscribeToShard, the order of ParentShards, and ListStreams after an unknown name,
+where kinesis-local lists all streams. The column "Basis" says what supports our answer: AWS's documentation, or a recording.
 """
 
 DETAILS_HEAD = f"""# Details of AWS

@@ -537,7 +537,7 @@ class ConsumerDriver:
         return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def register_again(self, consumer_arn: str) -> str | None:
-        """Register the consumer again after the stream was re-created. Return its ARN, or ``None`` without one.
+        """Register the consumer again after the stream was re-created. Return its ARN, or ``None`` if that fails.
 
         The readers of all shards ask for this. Only the first reader registers the consumer.
         """

@@ -97,7 +97,7 @@ class ProducerConfig:
     packing: PackingName | None = field(
         default=None,
         metadata={
-            "about": "The format in which records of the same key share a Kinesis record, instead of the KPL's.",
+            "about": "Packs records of the same key into one Kinesis record in this format, instead of the KPL's.",
             "choices": tuple(PACKINGS),
         },
     )
