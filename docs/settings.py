@@ -371,9 +371,9 @@ TAILS = {
     "client": """\
 ## Timeouts
 
-`read_timeout` limits how long a response may pause. The whole response is limited, too, so that a server that sends a
-byte now and then cannot hold a request: it may take `read_timeout`, plus one second for each 16 KiB. A page of 10 MiB
-may take ten minutes. The events of `subscribe_to_shard` are limited by silence only.
+`read_timeout` limits how long a response may pause. The whole response is limited, too: it may take `read_timeout`,
+plus one second for each 16 KiB, so a page of 10 MiB may take ten minutes. This keeps a server that sends a byte now and
+then from blocking a request. For the events of `subscribe_to_shard`, only the pauses are limited.
 
 ## Credentials that change
 

@@ -34,7 +34,7 @@ _GAPS_MAX: Final = 1_000
 
 
 class _Gap(NamedTuple):
-    """A time span without any records that were read. Ages are in seconds, as of the arrival of the page."""
+    """A span of time from which no record was read. Ages are in seconds, as of the arrival of the page."""
 
     shard_id: str
     youngest: float
