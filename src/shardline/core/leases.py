@@ -80,7 +80,7 @@ class RenewLease:
     def written(self, row: Lease) -> Lease:
         throughput = row.throughput if self.throughput is None else round(self.throughput, THROUGHPUT_DECIMALS)
         # The moving counter is the only sign of life that other workers see.
-        return row.renewed(throughput)
+        return replace(row, counter=row.counter + 1, throughput=throughput)
 
     def landed(self, row: Lease) -> bool:
         return row.counter == self.counter + 1 and row.holder == self.by

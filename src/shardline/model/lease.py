@@ -133,27 +133,6 @@ class Lease:
         known = self.incarnation_of(me.owner)
         return known is not None and known.id != me.id
 
-    def renewed(self, throughput: float | None) -> "Lease":
-        """Return the row after a renewal.
-
-        ``dataclasses.replace`` takes half as long again, and an idle worker spends a third of its CPU on renewals.
-        """
-        return Lease(
-            self.shard_id,
-            self.counter + 1,
-            self.owner,
-            self.checkpoint,
-            self.parent_ids,
-            self.child_ids,
-            self.hash_range,
-            self.owner_switches,
-            self.checkpoint_owner,
-            self.latest_at,
-            self.pending_checkpoint,
-            throughput,
-            self.incarnation,
-        )
-
     @property
     def fence(self) -> Fence:
         """The fields of this row that a conditional write compares."""

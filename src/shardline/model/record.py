@@ -81,7 +81,7 @@ class Origin:
         self.deserializer: Callable[[bytes], Any] | None = None
         """The user's deserializer, for ``Record.value``."""
         self.may_have_headers = True
-        """Whether a record of the page may have headers. The deaggregator writes it."""
+        """Whether a record of the page may have headers. The deaggregator and the middleware write it."""
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 
     def hand_out(self, record: "Record[Any]", at: float) -> None:

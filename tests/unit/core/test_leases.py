@@ -22,6 +22,7 @@ from shardline.core.leases import (
     landed,
 )
 from shardline.errors import UsageError
+from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END, at_sequence_number
 
@@ -328,3 +329,21 @@ def test_a_commit_stores_the_stamps_or_keeps_them_and_a_reset_clears_them():
     assert apply(stamped, replace(COMMIT, counter=stamped.counter, window="")).window == ""
     assert apply(stamped, replace(RENEW, counter=stamped.counter)).window == "stamps"
     assert apply(stamped, reset(stamped)).window == ""
+
+
+def test_a_renewal_keeps_every_field_but_the_counter_and_the_throughput():
+    row = Lease(
+        SHARD,
+        counter=4,
+        owner="a",
+        checkpoint=FIVE,
+        parent_ids=frozenset({"p"}),
+        child_ids=frozenset({"x", "y"}),
+        hash_range=HashRange(1, 2),
+        owner_switches=2,
+        pending_checkpoint=FIVE,
+        throughput=1.0,
+        incarnation=A,
+        window="stamps",
+    )
+    assert apply(row, replace(RENEW, throughput=2.5)) == replace(row, counter=5, throughput=2.5)

@@ -1,12 +1,11 @@
 """Leases and checkpoints as values."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
 from shardline.errors import UsageError
-from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import (
     LATEST,
@@ -126,23 +125,3 @@ def test_another_process_of_our_name_is_known_by_its_id(incarnation, foreign):
 def test_a_lease_duration_is_a_finite_number_above_0(duration):
     with pytest.raises(UsageError, match="lease duration"):
         Lease("s", incarnation=ME._replace(lease_duration=duration))
-
-
-def test_a_renewed_lease_differs_in_its_counter_and_throughput_alone():
-    lease = Lease(
-        "shardId-1",
-        7,
-        "next",
-        Checkpoint(LATEST),
-        frozenset({"shardId-0"}),
-        frozenset({"shardId-2", "shardId-3"}),
-        HashRange(1, 2),
-        3,
-        "me",
-        1_700_000_000.0,
-        Checkpoint(TRIM_HORIZON),
-        1.5,
-        Incarnation("me", "id", 10.0),
-    )
-    assert all(getattr(lease, each.name) != each.default for each in fields(Lease))
-    assert lease.renewed(2.5) == replace(lease, counter=8, throughput=2.5)

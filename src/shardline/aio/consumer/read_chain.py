@@ -115,4 +115,6 @@ def _same_place(given: Record[Any], found: Record[Any]) -> Record[Any]:
     )
     if not is_same:
         raise UsageError("a middleware must return the record it got, or a copy by shardline.middleware.replace")
+    if found.headers is not given.headers:
+        found.origin.may_have_headers = True  # the deaggregator cannot know of headers that a middleware adds
     return found
