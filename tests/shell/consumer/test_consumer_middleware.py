@@ -5,8 +5,10 @@ import pytest
 from tests.shell.blocking import EVERY_API
 
 import shardline.sync
-from shardline import Consumer, FailurePolicy, HandlerFailed, Producer, UsageError
+from shardline import Consumer, FailurePolicy, HandlerFailed, Producer, Record, UsageError
+from shardline.aio.consumer.read_chain import read_chain
 from shardline.middleware import compress, decompress, replace, validate
+from shardline.model.record import Origin
 
 pytestmark = pytest.mark.anyio
 
@@ -224,3 +226,13 @@ def test_middleware_must_be_a_list_of_callables(kind, middleware):
 def test_the_blocking_consumer_takes_no_async_middleware():
     with pytest.raises(UsageError, match="the blocking API takes no async middleware, such as async_suffix"):
         shardline.sync.Consumer("s", region="eu-west-1", middleware=[async_suffix(b"a")])
+
+
+async def test_headers_that_a_middleware_adds_count_for_the_page():
+    origin = Origin()
+    origin.may_have_headers = False
+    record = Record(b"data", "key", sequence_number="1", shard_id="shardId-1", origin=origin)
+    assert read_chain([lambda given: given]).read(record) is record
+    assert not origin.may_have_headers
+    assert read_chain([lambda given: replace(given, headers={"a": "b"})]).read(record).headers == {"a": "b"}
+    assert origin.may_have_headers

@@ -209,3 +209,12 @@ def test_a_lost_position_lets_everything_through():
     assert opened(one, stamped(0)) == [(0, 0)]
     one.stop_skipping()
     assert opened(one, stamped(0)) == [(0, 0)]
+
+
+def test_the_origin_says_whether_a_record_may_have_headers():
+    plain, without, with_headers = Origin(), Origin(), Origin()
+    assert plain.may_have_headers, "nothing is known yet"
+    opener().open([raw(b"plain", 1)], plain)
+    opener().open([raw(aggregate([("a", b"1"), ("b", b"2")]), 1)], without)
+    opener().open([raw(aggregate([("a", b"1"), ("b", b"2", {"name": "value"})]), 1), raw(b"plain", 2)], with_headers)
+    assert [origin.may_have_headers for origin in (plain, without, with_headers)] == [False, False, True]
