@@ -256,7 +256,7 @@ class Application:
         books, done, watch = self.worker.books, [], MessageWatch(self.plan.processes, self.worker.now)
         for number, records in enumerate(calls):
             watch.handle_progress(number + 1, self.worker.now)
-            books.see_call(records, taker)
+            books.see_call(records, taker, is_in_hand=number > 0)
             duration, fails = self._draw_call(records)
             is_dying, is_hanging = self._draw(self.plan.die_chance), duration > self.plan.processes
             try:
