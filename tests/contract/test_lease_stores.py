@@ -17,7 +17,7 @@ from shardline.testing import BatchingLeaseStoreContract, LeaseStoreContract
 pytestmark = pytest.mark.anyio
 
 SHARD = "shardId-000000000000"
-BATCHING = ["memory", "sqlite", "redis"]
+BATCHING = ["memory", "sqlite", "redis", "cluster", "sentinel"]
 DYNAMODB = ["dynalite", "ministack"]
 AWS = AwsAccess(wall_time=time.time, credentials=Credentials("AKIDEXAMPLE", "secret"))
 
@@ -36,6 +36,8 @@ def url(request, kind, tmp_path, unique):
         return f"sqlite:///{tmp_path / 'leases.db'}"
     if kind == "redis":
         return f"redis://127.0.0.1:{request.getfixturevalue('valkey_port')}/0"
+    if kind in {"cluster", "sentinel"}:
+        return request.getfixturevalue(f"{kind}_url")
     return f"dynamodb://{unique}?region=eu-west-1&endpoint_url={request.getfixturevalue(f'{kind}_url')}"
 
 
@@ -112,7 +114,7 @@ async def test_a_missing_store_is_not_created_for_those_who_only_look(url, uniqu
             lease_store(url, group=unique, stream="orders", aws=AWS, existing=True),
         ):
             opened = await one.open()
-            if kind in {"memory", "redis"}:
+            if kind in {"memory", "redis", "cluster", "sentinel"}:
                 assert opened is None  # these need not be created
             else:
                 assert (opened.kind, opened.code) == (FailureKind.NOT_FOUND, "NoSuchStore")

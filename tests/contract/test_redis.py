@@ -247,10 +247,10 @@ async def test_a_full_server_is_a_failure(start_valkey):
 async def test_a_replica_is_a_failure_that_may_pass(start_valkey):
     port = start_valkey()
     async with opened(f"redis://127.0.0.1:{port}") as store:
-        store._client.replicaof("127.0.0.1", 1)
+        store._servers.client().replicaof("127.0.0.1", 1)
         failure = await store.apply(CreateLease(Lease(SHARD)))
         assert failure.kind is FailureKind.TRANSIENT
-        store._client.replicaof("NO", "ONE")
+        store._servers.client().replicaof("NO", "ONE")
         assert await store.apply(CreateLease(Lease(SHARD))) == Lease(SHARD)
 
 
@@ -337,7 +337,7 @@ async def test_every_answer_is_a_value(reply, kind, code):
         failure = await store.list_leases()
         await store.close()
     assert (failure.kind, failure.code) == (kind, code)
-    assert ("not supported" in failure.message) is (code == "RedisCluster")
+    assert ("use redis+cluster://" in failure.message) is (code == "RedisCluster")
 
 
 async def test_tls_is_verified(tmp_path):

@@ -1,8 +1,8 @@
 """A lease store in Redis or Valkey.
 
-Each group on a stream has one hash. Each field is a shard, and its value is the JSON of ``lease_rows``. ``row_swaps``
-decides what to write, and a script swaps each row atomically. The client is redis-py. Its blocking API runs in worker
-threads, because its asyncio API does not support trio.
+Each group on a stream has one hash, on one server (``redis_servers``). Each field is a shard, and its value is the JSON
+of ``lease_rows``. ``row_swaps`` decides what to write, and a script swaps each row atomically. The client is redis-py.
+Its blocking API runs in worker threads, because its asyncio API does not support trio.
 
 Invariants:
 
@@ -13,20 +13,18 @@ Invariants:
 - No password gets into a message or a repr.
 """
 
-import re
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, cast, final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import anyio
 import anyio.to_thread
 import redis
 import redis.exceptions
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from shardline.adapters.leases.lease_rows import split_at_counter
+from shardline.adapters.leases.redis_servers import Command, parse_address, redis_servers
 from shardline.adapters.leases.row_swaps import RowSwaps, Swap, SwapReply
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import LeaseOperation
@@ -36,8 +34,6 @@ from shardline.ports import GroupOnStream, LeaseAnswer
 
 PREFIX: Final = "shardline:leases:"
 TIMEOUT: Final = 5.0
-# The parameters of redis-py that are allowed in the URL. A password is not allowed, because it would end up in logs.
-_QUERY: Final = re.compile(r"ssl_\w+|socket_timeout|socket_connect_timeout|client_name")
 _THREADS: Final = 4
 _WRITERS: Final = 3  # at most this many of the threads write, so that a thread is left for listings
 _EXACT_MAX: Final = 2**53  # Lua's numbers are floats: larger integers are inexact
@@ -71,6 +67,7 @@ _FAILURES: Final[tuple[tuple[type[Exception], FailureKind, str], ...]] = (
     (redis.exceptions.OutOfMemoryError, FailureKind.LIMIT_EXCEEDED, "OutOfMemory"),
     (redis.exceptions.ReadOnlyError, FailureKind.TRANSIENT, "ReadOnly"),
     (redis.exceptions.MovedError, FailureKind.INVALID, "RedisCluster"),
+    (redis.exceptions.AskError, FailureKind.TRANSIENT, "SlotIsMoving"),
     (redis.exceptions.ClusterDownError, FailureKind.TRANSIENT, "ClusterDown"),
     (redis.exceptions.TryAgainError, FailureKind.TRANSIENT, "TryAgain"),
     (redis.exceptions.ResponseError, FailureKind.INVALID, "RedisError"),
@@ -87,7 +84,7 @@ class RedisLeases:
     """``LeaseStore`` in Redis.
 
     Args:
-        url: ``redis://`` or ``rediss://``, with query parameters of redis-py.
+        url: ``redis://``, ``redis+sentinel://`` or ``redis+cluster://``, or the same with ``rediss`` for TLS.
         group: the consumer group.
         stream: the stream.
         limit: timeout in seconds, for connecting and for the response to a command.
@@ -103,26 +100,11 @@ class RedisLeases:
         self.group: Final = group
         self.stream: Final = stream
         self._hash = f"{PREFIX}{quote(group, safe='')}:{quote(stream, safe='')}"
-        parts = urlsplit(url)
-        self._host = parts.netloc.rpartition("@")[2]
-        unknown = [name for name, _ in parse_qsl(parts.query) if not _QUERY.fullmatch(name)]
-        if unknown:
-            raise UsageError(
-                f"a Redis store's URL must not have the parameter {unknown[0]!r}; allowed are: ssl_..., "
-                "socket_timeout, socket_connect_timeout, client_name"
-            )
-        connect: Callable[..., Any] = cast("Any", redis.Redis).from_url
-        try:
-            self._client = connect(
-                url,
-                socket_timeout=limit,
-                socket_connect_timeout=limit,
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,  # every server since Redis 2.6 and every Valkey supports it
-                health_check_interval=0,  # redis-py notices closed connections without health checks
-            )
-        except (ValueError, TypeError) as error:
-            raise UsageError(f"redis-py cannot read the store's URL at {self._host}: {error}") from None
+        address = parse_address(url)
+        if address is None:
+            raise UsageError("the store's URL names no Redis database")
+        self._host = address.shown
+        self._servers = redis_servers(address, self._hash, limit)
         # This limiter is our own: all of anyio's default threads may be occupied by callers that wait for this store.
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._rows = RowSwaps(f"{self._hash!r} at {self._host}", self._swap, self._in_thread, writers=_WRITERS)
@@ -145,7 +127,7 @@ class RedisLeases:
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._in_thread(self._client.close)
+            await self._in_thread(self._servers.close)
 
     def __repr__(self) -> str:
         return f"<RedisLeases of group {self.group!r} on {self.stream!r} at {self._host}>"
@@ -162,10 +144,11 @@ class RedisLeases:
     # ---- called in a worker thread
 
     def _open(self) -> Failure | None:
-        self._client.ping()
-        self._connect()
+        client = self._servers.client()
+        client.ping()
+        self._connect(client)
         try:
-            memory: dict[str, object] = self._client.info("memory")
+            memory: dict[str, object] = client.info("memory")
         except redis.exceptions.ResponseError:
             return None  # this user may not run INFO, so the policy stays unknown
         policy = str(memory.get("maxmemory_policy", ""))
@@ -177,9 +160,9 @@ class RedisLeases:
             return Failure(FailureKind.INVALID, "EvictingServer", message, maybe_received=False)
         return None
 
-    def _connect(self) -> None:
+    def _connect(self, client: Any) -> None:
         """Open one connection per thread, so that no later call has to connect."""
-        pool, connections = self._client.connection_pool, list[Any]()
+        pool, connections = client.connection_pool, list[Any]()
         try:
             connections.extend(pool.get_connection() for _ in range(_THREADS))
         finally:
@@ -187,19 +170,20 @@ class RedisLeases:
                 pool.release(connection)
 
     def _read(self) -> Iterable[bytes]:
-        return cast("Iterable[bytes]", self._client.hvals(self._hash))
+        (rows,) = self._servers.send([("HVALS", self._hash)])
+        if isinstance(rows, Exception):
+            raise rows
+        return cast("Iterable[bytes]", rows)
 
     def _swap(self, swaps: Sequence[Swap]) -> list[SwapReply | Failure]:
-        pipeline = self._client.pipeline(transaction=False)
-        for swap in swaps:
-            if swap.row is None:
-                pipeline.hget(self._hash, swap.shard_id)
-            else:
-                pipeline.eval(
-                    _SWAP, 1, self._hash, swap.shard_id, swap.expected, *_script_arguments(swap.row, swap.floor)
-                )
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        replies = self._servers.send([self._command(swap) for swap in swaps])
         return [self._reply(swap, reply) for swap, reply in zip(swaps, replies, strict=True)]
+
+    def _command(self, swap: Swap) -> Command:
+        if swap.row is None:
+            return ("HGET", self._hash, swap.shard_id)
+        arguments = swap.shard_id, swap.expected, *_script_arguments(swap.row, swap.floor)
+        return ("EVAL", _SWAP, 1, self._hash, *arguments)
 
     def _reply(self, swap: Swap, reply: Any) -> SwapReply | Failure:
         if isinstance(reply, Exception):
@@ -211,7 +195,7 @@ class RedisLeases:
         return SwapReply(reply[1].join(split_at_counter(swap.row)) if reply else swap.row, is_swapped=True)
 
     def _groups(self) -> list[GroupOnStream]:
-        keys = cast("Iterable[bytes]", self._client.scan_iter(f"{PREFIX}*", count=1_000))
+        keys = self._servers.scan(f"{PREFIX}*")
         pairs = {tuple(key.decode().removeprefix(PREFIX).split(":")) for key in keys}
         return sorted(GroupOnStream(*map(unquote, pair)) for pair in pairs if len(pair) == 2)  # noqa: PLR2004 - a pair
 
@@ -223,7 +207,7 @@ class RedisLeases:
         else:
             kind, code = next((kind, code) for cause, kind, code in _FAILURES if isinstance(error, cause))
         words = " ".join(str(error).split()) or type(error).__name__
-        hint = ": a Redis Cluster is not supported" if code == "RedisCluster" else ""
+        hint = ": this is a node of a cluster: use redis+cluster://" if code == "RedisCluster" else ""
         return Failure(kind, code, f"{self._host}: {words}{hint}", maybe_received=code in _UNANSWERED)
 
 

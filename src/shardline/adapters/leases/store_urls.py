@@ -22,7 +22,9 @@ FORMS: Final = (
     "sqlite:///relative/path.db",
     "sqlite:////absolute/path.db",
     "redis://[user:password@]host[:port][/database]",
-    "rediss://... (the same over TLS)",
+    "redis+sentinel://[user:password@]host[:port][,host...]/service[/database]",
+    "redis+cluster://[user:password@]host[:port][,host...]",
+    "rediss..://... (the same over TLS)",
     "postgresql://[user:password@]host[:port][/database]",
     "dynamodb://table[?region=...&endpoint_url=...&kcl_failover=...]",
 )
@@ -80,7 +82,7 @@ def _from_url(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
             return _memory(url, group, stream)
         case "sqlite":
             return _sqlite(url, group, stream, existing=existing)
-        case "redis" | "rediss":
+        case "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "redis+sentinel" | "rediss+sentinel":
             return _redis(url, group, stream)
         case "postgresql" | "postgres":
             return _postgres(url, group, stream, existing=existing)
@@ -111,16 +113,12 @@ def _sqlite(url: str, group: str, stream: str, *, existing: bool) -> _Store:
 
 def _redis(url: str, group: str, stream: str) -> _Store:
     try:
-        parts = urlsplit(url)
-        host, _port = parts.hostname, parts.port
-    except ValueError:
-        host, parts = None, urlsplit("")
-    if not host or parts.fragment or not re.fullmatch(r"(/[0-9]*)?", parts.path):
-        _refuse(f"store {shown_url(url)} names no Redis database")
-    try:
         from shardline.adapters.leases.redis import RedisLeases  # noqa: PLC0415 - an extra
+        from shardline.adapters.leases.redis_servers import parse_address  # noqa: PLC0415
     except ImportError:
         raise UsageError("a store in Redis needs an extra: pip install 'shardline[redis]'") from None
+    if parse_address(url) is None:
+        _refuse(f"store {shown_url(url)} names no Redis database")
     return RedisLeases(url, group, stream)
 
 
