@@ -2,9 +2,9 @@
 
     python tests/drills/drill.py [NAME ...] [--store sqlite] [--full] [--keep DIRECTORY] [--report PAGE --part PART]
 
-Without names all are run but the long ones, on SQLite; ``--store all`` adds Redis and DynamoDB where the store matters;
-``--full`` has the real durations (leases of 10 s, a handler of 35 s); DRILL_SEED chooses what chaos does, SOAK_SECONDS how
-long soak takes. Exits with 1 if one failed, with 2 if it cannot do what it was asked; SIGTERM ends it as Ctrl-C does, and
+Without names all are run but the long ones, on SQLite; ``--store all`` adds Redis, DynamoDB and, if it is installed,
+PostgreSQL, where the store matters; ``--full`` has the real durations (leases of 10 s, a handler of 35 s); DRILL_SEED
+chooses what chaos does, SOAK_SECONDS how long soak takes. Exits with 1 if one failed, with 2 if it cannot do what it was asked; SIGTERM ends it as Ctrl-C does, and
 nothing is left behind.
 """
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fleet import BrokenPromiseError, DrillError
 from report import Line, catalogue, has_part, results, split_at, write_part
 from standstill import Standstill
-from stores import STORES
+from stores import STORES, has_postgres
 from verdict import LEASE
 
 from drills import DRILLS, LONG
@@ -62,6 +62,8 @@ def problems(options, environment):
     unknown = [name for name in options.names if name not in ALL]
     if unknown:
         yield f"no drill is named {', '.join(unknown)}; there are {', '.join(ALL)}"
+    if options.store == "postgres" and not has_postgres():
+        yield "PostgreSQL is missing: apt-get install postgresql"
     for name, (fits, what) in SETTINGS.items():
         if name in environment and not fits(environment[name]):
             yield f"{name} is {what}, not {environment[name]!r}"
@@ -70,6 +72,11 @@ def problems(options, environment):
             split_at(options.report, options.part)
         except (OSError, ValueError) as error:
             yield f"the results cannot be written: {error}"
+
+
+def every_store():
+    """Return all stores. PostgreSQL is left out if it is not installed, because it needs a package of the system."""
+    return [store for store in STORES if store != "postgres" or has_postgres()]
 
 
 def chosen(names, stores):
@@ -142,7 +149,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     for problem in problems(options, os.environ):
         parser.error(problem)
-    runs = list(chosen(options.names, list(STORES) if options.store == "all" else [options.store]))
+    runs = list(chosen(options.names, every_store() if options.store == "all" else [options.store]))
     there = [path for name, store in runs if options.keep and (path := options.keep / f"{name}-{store}").exists()]
     if there:
         parser.error(f"{there[0]} is there already: name another directory, or remove it")

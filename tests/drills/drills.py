@@ -29,7 +29,7 @@ from stream_drills import (
     trimmed,
 )
 
-EVERYWHERE = ("sqlite", "redis", "dynamodb")  # drills for which the store matters
+EVERYWHERE = ("sqlite", "redis", "dynamodb", "postgres")  # drills for which the store matters
 
 # For each name: the drill, and the stores on which ``--store all`` runs it.
 DRILLS = {
@@ -41,7 +41,7 @@ DRILLS = {
     "clock-jumps": (clock_jumps, EVERYWHERE),
     "store-down": (store_down, EVERYWHERE),
     "slow-store": (slow_store, EVERYWHERE),
-    "store-full": (store_full, ("sqlite", "redis")),
+    "store-full": (store_full, ("sqlite", "redis", "postgres")),
     "throttled": (throttled, ("dynamodb",)),
     "reshard": (reshard, EVERYWHERE),
     "reshard-latest": (reshard_latest, ("sqlite",)),

@@ -1,6 +1,6 @@
 """The lease stores of drills, and how each can be down, slow, throttled or full.
 
-SQLite is a file. Redis (Valkey) and DynamoDB (dynalite, ministack) are real servers, behind a relay that can be cut,
+SQLite is a file. Redis (Valkey), PostgreSQL and DynamoDB (dynalite, ministack) are real servers, behind a relay that can be cut,
 delay, and answer in place of DynamoDB. A full store is really full: a small tmpfs for SQLite, ``maxmemory`` for Valkey.
 """
 
@@ -23,7 +23,16 @@ CONTRACT = REPOSITORY / "tests" / "contract" / "conftest.py"
 
 def contract_servers():
     """Return the module that starts the servers, which belongs to the contract tests."""
-    spec = importlib.util.spec_from_file_location("contract_servers", CONTRACT)
+    return load("contract_servers", CONTRACT)
+
+
+def postgres_servers():
+    """Return the module that starts PostgreSQL, which belongs to the tests of its store."""
+    return load("postgres_servers", REPOSITORY / "tests" / "postgres" / "conftest.py")
+
+
+def load(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -287,5 +296,35 @@ def ministack_store(directory):
         yield store
 
 
-STORES = {"sqlite": sqlite_store, "redis": redis_store, "dynamodb": dynamodb_store}
+def has_postgres():
+    """Whether a PostgreSQL server is installed: from Debian's package, which keeps its programs outside the PATH."""
+    return bool(shutil.which("postgres") or [*Path("/usr/lib/postgresql").glob("*/bin/postgres")])
+
+
+@contextlib.contextmanager
+def postgres_store(_):
+    """PostgreSQL. It is full when each write fails with the error that a full disk causes."""
+    with postgres_servers().running_server() as server:
+        relay = Relay(server.port)
+
+        @contextlib.contextmanager
+        def full():
+            server.execute(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = '53100'; END $$",
+                "CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON shardline_leases EXECUTE FUNCTION refuse()",
+            )
+            try:
+                yield
+            finally:
+                server.execute("DROP FUNCTION refuse() CASCADE")
+
+        relayed, direct = (f"postgresql://postgres@127.0.0.1:{port}/postgres" for port in (relay.port, server.port))
+        try:
+            yield Store("postgres", relayed, direct, down=relay.cut, slow=relay.slow, full=full)
+        finally:
+            relay.close()
+
+
+STORES = {"sqlite": sqlite_store, "redis": redis_store, "dynamodb": dynamodb_store, "postgres": postgres_store}
 OTHERS = {"ministack": ministack_store, "small-sqlite": small_sqlite_store}

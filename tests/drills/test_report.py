@@ -44,7 +44,7 @@ def test_the_page_sums_up_the_results():
 def test_every_drill_says_what_it_is_about_and_where_it_runs():
     for drill, stores in (DRILLS | LONG).values():
         assert drill.__doc__
-        assert set(stores) <= {"sqlite", "redis", "dynamodb"}
+        assert set(stores) <= {"sqlite", "redis", "dynamodb", "postgres"}
         assert stores
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -189,6 +190,52 @@ async def test_a_store_that_lost_its_last_writes_gives_out_no_token_again(store,
         assert await fresh.list_leases() == [first]
         third = await fresh.apply(take(first, "c"))
     assert first.counter < second.counter < third.counter
+
+
+async def test_a_server_with_older_data_takes_over_behind_the_same_address(start_server):
+    """A copy of the data, from before the last writes, is started at the port of the server that died."""
+    server = start_server()
+    async with opened(server.url()) as store:
+        first = await store.apply(take(await store.apply(CreateLease(Lease(SHARD)))))
+        server.stop()
+        copy = server.path / "older"
+        shutil.copytree(server.path / "data", copy)
+        for path in (copy, *copy.rglob("*")):
+            shutil.chown(path, (server.path / "data").owner(), (server.path / "data").group())
+        server.start()
+        second = await answered(store, take(first, "b"))
+        renewed = await answered(store, RenewLease(SHARD, "b", second.counter))
+        server.stop(signal.SIGKILL)
+        shutil.rmtree(server.path / "data")
+        copy.rename(server.path / "data")
+        server.start()
+        refused = await answered(store, RenewLease(SHARD, "b", renewed.counter))
+        assert refused == Refused(first), "the older data does not have the second take"
+        third = await answered(store, take(first, "c"))
+        assert third.counter > renewed.counter, "the token grows all the same"
+        assert isinstance(await store.apply(RenewLease(SHARD, "b", renewed.counter)), Refused)
+
+
+async def answered(store, operation):
+    """Repeat an operation until the server answers it, as a worker does."""
+    with anyio.fail_after(30):
+        while isinstance(answer := await store.apply(operation), Failure):
+            assert answer.retryable, answer
+            await anyio.sleep(0.05)
+    return answer
+
+
+async def test_the_store_takes_no_advisory_lock_and_keeps_no_state_in_a_session(start_server):
+    """Otherwise it would not work behind pgbouncer in transaction mode."""
+    server = start_server("log_statement=all")
+    async with opened(server.url()) as store:
+        row = await store.apply(take(await store.apply(CreateLease(Lease(SHARD)))))
+        await store.apply(RenewLease(SHARD, "a", row.counter))
+        await store.list_leases()
+    log = (server.path / "log.txt").read_text().lower()
+    assert "insert into shardline_leases" in log
+    for word in ("advisory", "listen ", "prepare ", " set session", "temporary table"):
+        assert word not in log
 
 
 async def test_unknown_members_of_a_row_stay(store, raw):
