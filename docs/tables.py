@@ -174,6 +174,7 @@ KCL = [
     ("metricsLevel", "DETAILED", "`sinks=`, `status()`"),
     ("none: 5 calls and 2 MiB/s per shard", "", "`calls_per_second`, `bytes_per_second`"),
     ("none: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
+    ("none: copies that retries stored are delivered", "", "`dedup`"),
     ("none", "", "`if_recreated`"),
     ("none", "", "`store_patience`"),
     ("none", "", "`max_unacknowledged`"),

@@ -125,8 +125,7 @@ async def test_the_argument_overrides_the_setting(connection):
 
 async def test_a_record_too_large_for_its_stamp_is_refused(make_producer, kinesis):
     limit = 1024 * 1024
-    async with make_producer() as producer:
-        await producer.wait_ready()
+    async with make_producer(record_max_bytes=limit) as producer:
         with pytest.raises(UsageError, match=r"more, for its stamp \(dedup=True\)"):
             await producer.put(bytes(limit - 1), key="k")
         with pytest.raises(UsageError, match=r"record 0: .* for its headers"):
