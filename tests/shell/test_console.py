@@ -2,21 +2,29 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import threading
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from shardline.aio.client import Client
 from shardline.cli.groups.group_store import StorePlace
 from shardline.cli.invocation import Invocation
+from shardline.codec.record_lines import PlainRecord, line_of
 from shardline.console.console_actions import shown_store
 from shardline.console.console_command import serving
 from shardline.sync import Consumer, Producer
 from shardline.testing import Delays, LocalKinesis
 
+FILES = ("app.js", "pages.js", "charts.js", "style.css", "uplot.js", "uplot.css")
+PAGE = Path(__file__).parents[2] / "docs/reference/cli/console.md"
 RESET = {"group": "billing", "stream": "orders", "to": "TRIM_HORIZON"}
 
 
@@ -39,6 +47,22 @@ class Console:
 
     async def post(self, path, body):
         return await self.request("POST", path, json=body)
+
+    @asynccontextmanager
+    async def live(self, path):
+        """Yield a function that waits for an update of a live page that fulfils a condition."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with self.session.get(f"{self.base}/api/live/{path}", headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+
+            async def until(is_wanted):
+                async with asyncio.timeout(30):
+                    while True:
+                        line = await answer.content.readline()
+                        if line.strip() and is_wanted(update := json.loads(line.removeprefix(b"data: "))):
+                            return update
+
+            yield until
 
 
 @asynccontextmanager
@@ -100,7 +124,7 @@ def test_a_form_cannot_change_anything_and_a_foreign_name_gets_no_page(tmp_path)
 def test_pages_have_a_policy_without_inline_code_and_no_secret(tmp_path):
     async def run():
         async with running(tmp_path) as console:
-            for path in ("/", "/app.js", "/pages.js", "/charts.js", "/style.css", "/api/status"):
+            for path in ("/", *(f"/{name}" for name in FILES), "/api/status"):
                 headers = {"Authorization": f"Bearer {console.token}"}
                 async with console.session.get(console.base + path, headers=headers) as answer:
                     policy, text = answer.headers["Content-Security-Policy"], await answer.text()
@@ -144,14 +168,17 @@ def test_the_pages_show_streams_groups_and_records(tmp_path):
             assert (stream["name"], stream["open_shards"]) == ("orders", 2)
             (group,) = (await console.get("/api/groups"))[1]["groups"]
             assert (group["group"], group["stream"], group["store"]) == ("billing", "orders", 0)
-            found = (await console.get("/api/group?store=0&group=billing&stream=orders"))[1]
-            assert {shard["lag_ms"] for shard in found["shards"]} == {0}
+            lag = (await console.get("/api/lag?store=0&group=billing&stream=orders"))[1]
+            assert (lag["lag_ms"], lag["unknown"], lag["shards"]) == (0, 0, 2)
+            load = (await console.get("/api/load?stream=orders"))[1]
+            assert (load["open_shards"], load["measured_shards"], load["problem"]) == (2, 2, None)
+            assert load["records_per_second"] > 0
             found = (await console.get("/api/records?stream=orders&key=user-1"))[1]
             assert [record["views"]["text"] for record in found["records"]] == ['{"order": 1}']
             calls = (await console.get("/api/status"))[1]["calls"]
             assert calls["operations"]["GetRecords"] >= 3
-            for path in ("/api/records?stream=orders", "/api/group?store=7&group=a&stream=b", "/api/group?group=a"):
-                status, answer = await console.get(path)
+            for path in ("records?stream=orders", "lag?store=7&group=a&stream=b", "live/group?group=a", "live/stream"):
+                status, answer = await console.get(f"/api/{path}")
                 assert (status, bool(answer["error"])) == (400, True)
 
     asyncio.run(run())
@@ -252,42 +279,179 @@ def test_a_reset_to_a_time_knows_what_it_replays(tmp_path):
 def test_live_updates_have_the_rates_and_the_records_that_match(tmp_path):
     async def run():
         async with running(tmp_path, allow_changes=True) as console:
-            headers = {"Authorization": f"Bearer {console.token}"}
-            async with console.session.get(f"{console.base}/api/live/orders?key=vip", headers=headers) as answer:
-                await answer.content.readline()  # the first update: the shards are being read
+            async with console.live("stream?stream=orders&key=vip") as until:
+                await until(lambda update: update["open"] == 2)
                 for key in ("vip", "other"):
                     await console.post("/api/put", {"stream": "orders", "key": key, "data": key})
+                update = await until(lambda update: update["records"])
+                assert [record["key"] for record in update["records"]] == ["vip"]
+                assert update["matched"] == 1
+                assert sum(row[1] for shard in update["traffic"]["shards"].values() for row in shard["seconds"]) >= 1
+
+    asyncio.run(run())
+
+
+def test_a_tail_can_start_and_end_in_the_past(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            async with console.live("stream?stream=orders&from=TRIM_HORIZON") as until:
                 seen = []
-                async with asyncio.timeout(30):
-                    while not seen:
-                        line = await answer.content.readline()
-                        update = json.loads(line.removeprefix(b"data: ")) if line.strip() else {"records": []}
-                        seen = update["records"]
-            assert [record["key"] for record in seen] == ["vip"]
-            assert update["matched"] == 1
-            assert sum(row[1] for shard in update["traffic"]["shards"].values() for row in shard["seconds"]) >= 1
+                await until(lambda update: seen.extend(update["records"]) or len(seen) >= 2)
+                assert sorted(record["key"] for record in seen) == ["user-1", "user-2"]
+            now = console.kinesis.clock.now()
+            for to, count in ((f"{now - 3600:.3f}", 0), (f"{now + 60:.3f}", 1), ("+1m", 1)):
+                query = {"stream": "orders", "key": "user-1", "to": to}
+                found = (await console.request("GET", "/api/records", params=query))[1]
+                assert len(found["records"]) == count, to
+            status, answer = await console.get("/api/live/stream?stream=orders&from=yesterday")
+            assert (status, "yesterday" in answer["error"]) == (400, True)
+
+    asyncio.run(run())
+
+
+def test_throttles_are_those_that_the_embedded_server_refused(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console, console.live("stream?stream=orders") as until:
+            update = await until(lambda update: update["open"] == 2)
+            assert update["throttles"] == {"source": "the embedded server", "seconds": []}
+            console.kinesis.faults.throttle(operation="PutRecords", count=3)
+            await console.post("/api/put", {"stream": "orders", "key": "k", "data": "x"})
+            update = await until(lambda update: update["throttles"]["seconds"])
+            assert sum(row[1] for row in update["throttles"]["seconds"]) == 3
+
+    asyncio.run(run())
+
+
+def test_a_group_is_watched_with_its_lag_and_its_hand_overs(tmp_path):
+    store = f"sqlite:///{tmp_path}/leases.db"
+
+    seen_by_the_page = threading.Event()
+
+    def hold(kinesis, name):
+        where = {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+        with Consumer("orders", group="billing", store=store, worker_id=name, **where) as consumer:
+            consumer.wait_ready(30)
+            assert seen_by_the_page.wait(30)
+
+    async def run():
+        async with running(tmp_path) as console, console.live("group?store=0&group=billing&stream=orders") as until:
+            update = await until(lambda update: len(update["history"]) == 2)
+            assert {shard["lag_ms"] for shard in update["shards"]} == {0}
+            assert {rows[0][1] for rows in update["history"].values()} == {0}
+            assert (update["metrics"]["asked"], update["metrics"]["reading_lag"]) == (0, {})
+            holding = asyncio.create_task(asyncio.to_thread(hold, console.kinesis, "worker-b"))
+            seen = []
+            await until(lambda update: seen.extend(update["hand_overs"]) or len(seen) >= 2)
+            seen_by_the_page.set()
+            assert {(event["after"], event["kind"]) for event in seen} == {("worker-b", "changed")}
+            await until(lambda update: any(event["before"] == "worker-b" for event in update["hand_overs"]))
+            await holding
+
+    asyncio.run(run())
+
+
+def test_the_workers_own_metrics_have_the_reading_lag_and_the_dead_letters(tmp_path):
+    page = (
+        "# HELP shardline_consumer_reading_lag_seconds text\n"
+        'shardline_consumer_reading_lag_seconds{stream="orders",group="billing",shard_id="shardId-000000000000"} 2.5\n'
+        'shardline_consumer_dead_lettered_records_total{stream="orders",group="billing"} 3.0\n'
+        'shardline_producer_errors_total{stream="orders",code="ProvisionedThroughputExceededException"} 7.0\n'
+    )
+
+    async def run():
+        async def answer(_):
+            return web.Response(text=page)
+
+        application = web.Application()
+        application.router.add_get("/metrics", answer)
+        async with TestServer(application) as server:
+            urls = [f"http://user:secret@127.0.0.1:{server.port}", "http://127.0.0.1:9/metrics"]
+            async with running(tmp_path, metrics=urls) as console:
+                async with console.live("group?store=0&group=billing&stream=orders") as until:
+                    update = await until(lambda update: update["metrics"]["reading_lag"] and update["history"])
+                found = update["metrics"]
+                assert found["reading_lag"] == {"shardId-000000000000": 2.5}
+                assert found["dead_lettered"] == 3
+                assert update["history"]["shardId-000000000000"][-1][2] == 2500
+                (problem,) = found["problems"]
+                assert "http://127.0.0.1:9/metrics cannot be read" in problem
+                assert "secret" not in json.dumps(update)
+
+    asyncio.run(run())
+
+
+def test_dead_letters_are_shown_from_their_file(tmp_path):
+    path = tmp_path / "failed.jsonl"
+
+    async def run():
+        async with running(tmp_path, dead_letters=[f"billing={path}", "audit=stream:failed"]) as console:
+            assert (await console.get("/api/letters?group=billing"))[1]["letters"] == []
+            facts = {"error": "HandlerFailed", "message": "ValueError: no price", "stream": "orders"}
+            path.write_bytes(line_of(PlainRecord("user-7", b"seven"), **facts) + b"not a record\n")
+            found = (await console.get("/api/letters?group=billing"))[1]
+            (letter,) = found["letters"]
+            assert (letter["key"], letter["message"], letter["views"]["text"]) == ("user-7", facts["message"], "seven")
+            assert (found["unreadable"], found["more"]) == (1, False)
+            assert (await console.get("/api/letters?group=audit"))[1] == {"is_known": True, "stream": "failed"}
+            assert (await console.get("/api/letters?group=other"))[1] == {"is_known": False}
 
     asyncio.run(run())
 
 
 def test_live_updates_continue_after_an_error(tmp_path):
     async def run():
-        async with running(tmp_path) as console:
-            headers = {"Authorization": f"Bearer {console.token}"}
-            async with console.session.get(f"{console.base}/api/live/late", headers=headers) as answer:
+        async with running(tmp_path) as console, console.live("stream?stream=late") as until:
+            update = await until(lambda update: update["problem"] is not None)
+            assert "late" in update["problem"]
+            console.kinesis.create_stream("late", shards=1)
+            update = await until(lambda update: update["problem"] is None and update["open"])
+            assert update["open"] == 1
 
-                async def until(is_so):
-                    async with asyncio.timeout(30):
-                        while True:
-                            line = await answer.content.readline()
-                            if line.strip() and is_so(update := json.loads(line.removeprefix(b"data: "))):
-                                return update
+    asyncio.run(run())
 
-                update = await until(lambda update: update["problem"] is not None)
-                assert "late" in update["problem"]
-                console.kinesis.create_stream("late", shards=1)
-                update = await until(lambda update: update["problem"] is None)
-                assert update["open"] == ["shardId-000000000000"]
+
+def test_the_permissions_in_the_docs_are_the_calls_that_are_made(tmp_path):
+    """Every page and every change together make exactly the calls that the reference lists."""
+    listed = set(re.findall(r"`kinesis:(\w+)`", PAGE.read_text()))
+
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            console.kinesis.requests.clear()
+            for path in (
+                "streams",
+                "stream?stream=orders",
+                "load?stream=orders",
+                "groups",
+                "records?stream=orders&key=k",
+            ):
+                assert (await console.get(f"/api/{path}"))[0] == 200
+            for path in ("stream?stream=orders", "group?store=0&group=billing&stream=orders"):
+                async with console.live(path) as until:
+                    await until(lambda update: update.get("open") or update.get("history"))
+            for action, wish in (
+                ("put", {"stream": "orders", "key": "k", "data": "x", "headers": {"a": "b"}}),
+                ("reset", RESET),
+                ("reshard", {"stream": "orders", "split": "0"}),
+                ("reshard", {"stream": "orders", "merge": ["2", "3"]}),
+                ("reshard", {"stream": "orders", "shards": 4}),
+            ):
+                assert (await console.post(f"/api/{action}", wish))[0] == 200, wish
+            made = {request.operation for request in console.kinesis.requests}
+            assert made == listed
+            calls = (await console.get("/api/status"))[1]["calls"]
+            assert calls["total"] >= len(console.kinesis.requests)
+
+    asyncio.run(run())
+
+
+def test_a_click_does_not_wait_behind_the_readers_of_live_pages(tmp_path):
+    async def run():
+        async with running(tmp_path, calls_per_minute=40) as console, console.live("stream?stream=orders") as until:
+            await until(lambda update: update["open"])
+            await asyncio.sleep(4)  # the reader waits for its share of the budget
+            began = asyncio.get_running_loop().time()
+            assert (await console.get("/api/stream?stream=orders"))[0] == 200
+            assert asyncio.get_running_loop().time() - began < 5
 
     asyncio.run(run())
 

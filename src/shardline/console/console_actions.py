@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 
 from shardline.aio.client import Client
 from shardline.aio.producer.async_producer import Producer
+from shardline.cli.doctor import stream_checks
 from shardline.cli.groups import group_report
 from shardline.cli.groups.apply_reset import take_steps
 from shardline.cli.groups.describe_command import describe_lag
@@ -46,17 +48,22 @@ from shardline.cli.streams.streams_command import (
     read_summaries,
     shown_path,
 )
-from shardline.cli.time_arguments import parse_start
+from shardline.cli.time_arguments import parse_moment, parse_start, shown_time
 from shardline.codec.raw_records import deaggregate
+from shardline.console.dead_letter_files import DeadLetterPlace, newest_dead_letters
 from shardline.console.record_views import RecordFilter, record_json
+from shardline.core.failures import Failure
 from shardline.errors import ShardlineError, UsageError, WaitTimeout
 from shardline.model.hashing import hash_key_of
 from shardline.model.position import TRIM_HORIZON, Position
+from shardline.model.stream import parse_stream
+from shardline.server.model.fault_kinds import read_rule
 
 if TYPE_CHECKING:
     from shardline.testing.local_kinesis import LocalKinesis
 
 _PAGES_MAX: Final = 20
+_SHARDS_MEASURED: Final = 4
 _LEASE_DURATION: Final = 10.0
 _RESHARD_TIMEOUT: Final = 240.0  # browsers give up on a request without an answer after five minutes
 
@@ -73,15 +80,24 @@ def shown_store(url: str) -> str:
 class ConsoleActions:
     """The actions of one console: those that look, and those that change."""
 
-    def __init__(self, client: Client, stores: Sequence[StorePlace], kinesis: "LocalKinesis | None" = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        stores: Sequence[StorePlace],
+        kinesis: "LocalKinesis | None" = None,
+        dead_letters: Mapping[str, DeadLetterPlace] | None = None,
+    ) -> None:
         self._client = client
         self._stores = stores
         self._kinesis = kinesis
+        self._dead_letters = dead_letters or {}
         self.reads: Final[dict[str, Action]] = {
             "streams": self.streams,
             "stream": self.stream,
+            "load": self.load,
             "groups": self.groups,
-            "group": self.group,
+            "lag": self.lag,
+            "letters": self.letters,
             "records": self.records,
         }
         self.changes: Final[dict[str, Action]] = {"reset": self.reset, "reshard": self.reshard, "put": self.put}
@@ -102,6 +118,28 @@ class ConsoleActions:
         ]
         return stream_json(view) | {"tree": tree}
 
+    async def load(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure the load of a stream as ``shardline doctor`` does, from a few of its shards."""
+        stream = query["stream"]
+        shards = await with_retries(lambda: self._client.list_shards(stream))
+        opened_shards = [shard for shard in shards if shard.is_open]
+        step = max(1, len(opened_shards) // _SHARDS_MEASURED)
+        chosen = opened_shards[::step][:_SHARDS_MEASURED]
+        found = await stream_checks.sample(self._client.api, parse_stream(stream), chosen)
+        loads = {shard_id: load for shard_id, load in found.items() if not isinstance(load, Failure)}
+        problem = next((load.message for load in found.values() if isinstance(load, Failure)), None)
+        hottest = max(loads, key=lambda shard_id: stream_checks.fill(loads[shard_id]), default=None)
+        scale = len(opened_shards) / len(loads) if loads else 0.0
+        return {
+            "open_shards": len(opened_shards),
+            "measured_shards": len(loads),
+            "records_per_second": round(scale * sum(load.records for load in loads.values()), 1),
+            "bytes_per_second": round(scale * sum(load.bytes for load in loads.values())),
+            "hottest": hottest,
+            "hottest_load": None if hottest is None else round(stream_checks.fill(loads[hottest]), 3),
+            "problem": problem,
+        }
+
     async def groups(self, _: Mapping[str, Any]) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
         for number, place in enumerate(self._stores):
@@ -112,20 +150,36 @@ class ConsoleActions:
             found += [group | {"store": number, "store_name": shown_store(place.url)} for group in objects]
         return {"groups": found}
 
-    async def group(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        place = self._place(query)
+    async def lag(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return how far behind a group is, as ``shardline groups describe`` finds it."""
+        place = self.place_of(query)
         name = await find_group(place, query["group"], query["stream"])
         async with opened(place, name) as stores:
             (seen,) = await watch_groups(stores, 0.0)
-        found = await describe_lag(self._client, name, seen)
-        shards = group_report.shard_objects(found.seen, found.shards, found.lags)
-        return group_report.group_object(name, seen) | {"at": found.at, "notices": found.notices, "shards": shards}
+        lags = (await describe_lag(self._client, name, seen)).lags or {}
+        known = {shard_id: lag.millis for shard_id, lag in lags.items() if lag.millis is not None}
+        worst = max(known, key=lambda shard_id: known[shard_id], default=None)
+        return {
+            "shard_id": worst,
+            "lag_ms": None if worst is None else known[worst],
+            "unknown": len(lags) - len(known),
+            "shards": len(lags),
+        }
+
+    async def letters(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Return where the dead letters of a group are, with the newest of a file."""
+        place = self._dead_letters.get(query["group"])
+        if place is None:
+            return {"is_known": False}
+        if place.path is None:
+            return {"is_known": True, "stream": place.stream}
+        return {"is_known": True} | await anyio.to_thread.run_sync(newest_dead_letters, place.path)
 
     async def records(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Read one shard from a position, or with a key all shards that cover the key, oldest first."""
         stream = query["stream"]
-        wanted = RecordFilter(query.get("key", ""), query.get("text", ""), query.get("header", ""))
-        start = parse_start(query.get("from") or "TRIM_HORIZON", self._client.api.service_time())
+        wanted = self.filter_of(query)
+        start = self.start_of(query, "TRIM_HORIZON")
         places = await self._reading_places(stream, query.get("shard") or "", wanted.key, start)
         found: list[dict[str, Any]] = []
         seen: list[str] = []
@@ -143,9 +197,28 @@ class ConsoleActions:
                 records = deaggregate(page)
                 pages, read = pages + 1, read + len(records)
                 found += [record_json(record, shard_id) for record in records if wanted.accepts(record)]
-                iterator = page.next_iterator if page.millis_behind_latest else None
+                is_past = any(wanted.is_past(record) for record in records[-1:])
+                iterator = page.next_iterator if page.millis_behind_latest and not is_past else None
             is_end = iterator is None
         return {"shards": seen, "read": read, "is_end": is_end, "records": found[:limit]}
+
+    def filter_of(self, query: Mapping[str, Any]) -> RecordFilter:
+        """Return the filter that a query describes.
+
+        Raises:
+            UsageError: ``to`` is not a time.
+        """
+        to = query.get("to")
+        until = parse_moment(to, self._client.api.service_time()) if to else None
+        return RecordFilter(query.get("key", ""), query.get("text", ""), query.get("header", ""), until)
+
+    def start_of(self, query: Mapping[str, Any], default: str) -> Position:
+        """Return the position that ``from`` describes.
+
+        Raises:
+            UsageError: ``from`` is not a position.
+        """
+        return parse_start(query.get("from") or default, self._client.api.service_time())
 
     async def _reading_places(
         self, stream: str, shard_id: str, key: str, start: Position
@@ -170,7 +243,7 @@ class ConsoleActions:
 
     async def reset(self, wish: Mapping[str, Any]) -> dict[str, Any]:
         """Reset a group, or with ``dry_run`` return what would be replayed and skipped."""
-        place, is_dry, force = self._place(wish), bool(wish.get("dry_run")), bool(wish.get("force"))
+        place, is_dry, force = self.place_of(wish), bool(wish.get("dry_run")), bool(wish.get("force"))
         name = await find_group(place, wish["group"], wish["stream"])
         async with opened(place, name) as (leases,):
             shards = await with_retries(lambda: self._client.list_shards(str(name.stream)))
@@ -235,7 +308,8 @@ class ConsoleActions:
             raise UsageError("base64 is not valid base64") from None
         key = wish.get("key") or None
         if wish.get("dry_run"):
-            return {"dry_run": True, "sentence": f"{len(data)} bytes with the key {key!r} into {wish['stream']}"}
+            with_key = "without a key" if key is None else f"with the key {key!r}"
+            return {"dry_run": True, "sentence": f"{counted(len(data), 'byte')} {with_key} into {wish['stream']}"}
         async with Producer(wish["stream"], client=self._client) as producer:
             headers = dict(wish.get("headers") or {}) or None
             delivery = await producer.put(
@@ -252,34 +326,52 @@ class ConsoleActions:
         return {"faults": faults, "now": kinesis.clock.now(), "frozen": kinesis.clock.is_frozen}
 
     async def add_fault(self, wish: Mapping[str, Any]) -> dict[str, Any]:
-        """Add a fault rule, or remove all rules if ``clear`` is set."""
+        """Add a fault rule, remove the rule with the number ``remove``, or remove all rules if ``clear`` is set."""
         kinesis = self._embedded()
-        if wish.get("dry_run"):
-            return {"dry_run": True, "sentence": "the embedded server answers as the faults say"}
-        if wish.get("clear"):
-            kinesis.faults.clear()
+        unwanted = [fault for fault in kinesis.faults.rules if wish.get("clear") or fault.id == wish.get("remove")]
+        if "fault" not in wish:
+            for fault in [] if wish.get("dry_run") else unwanted:
+                fault.remove()
+            sentence = f"remove {counted(len(unwanted), 'fault')}: the embedded server answers normally again"
         else:
-            kinesis.faults.load([dict(wish["fault"])])
-        return await self.server(wish)
+            rule = read_rule(dict(wish["fault"]))
+            if not wish.get("dry_run"):
+                kinesis.faults.load([dict(wish["fault"])])
+            times = "until it is removed" if rule.count is None else f"{counted(rule.count, 'time')}"
+            sentence = f"the embedded server injects the fault {rule.kind!r}, {times}: every client sees it"
+        return {"dry_run": bool(wish.get("dry_run")), "sentence": sentence} | await self.server(wish)
 
     async def set_clock(self, wish: Mapping[str, Any]) -> dict[str, Any]:
         """Freeze, resume or advance the clock."""
-        kinesis = self._embedded()
-        if wish.get("dry_run"):
-            return {"dry_run": True, "sentence": "the clock of the embedded server changes; it cannot go back"}
-        if wish.get("freeze"):
-            kinesis.clock.freeze()
-        if wish.get("resume"):
-            kinesis.clock.resume()
-        if wish.get("advance"):
-            kinesis.clock.advance(float(wish["advance"]))
-        return await self.server(wish)
+        kinesis, is_dry = self._embedded(), bool(wish.get("dry_run"))
+        if "advance" in wish:
+            seconds = float(wish["advance"])
+            if not 0 < seconds < float("inf"):
+                raise UsageError(f"the clock can only be moved ahead, by a number of seconds above 0, not {seconds!r}")
+            then = shown_time(kinesis.clock.now() + seconds)
+            sentence = f"the clock moves ahead to {then}, and cannot go back: records and iterators may expire"
+            if not is_dry:
+                kinesis.clock.advance(seconds)
+        elif wish.get("freeze"):
+            sentence = "the clock stops: new records get the same time, and nothing expires, until it is resumed"
+            if not is_dry:
+                kinesis.clock.freeze()
+        else:
+            sentence = "the clock runs again"
+            if not is_dry:
+                kinesis.clock.resume()
+        return {"dry_run": is_dry, "sentence": sentence} | await self.server(wish)
 
     def _embedded(self) -> "LocalKinesis":
         assert self._kinesis is not None, "these actions exist only with an embedded server"
         return self._kinesis
 
-    def _place(self, query: Mapping[str, Any]) -> StorePlace:
+    def place_of(self, query: Mapping[str, Any]) -> StorePlace:
+        """Return the store that a query names by its number.
+
+        Raises:
+            UsageError: there is no such store.
+        """
         number = int(query.get("store", 0))
         if not 0 <= number < len(self._stores):
             raise UsageError(f"there is no store {number}: this console has {len(self._stores)}")

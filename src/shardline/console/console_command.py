@@ -22,6 +22,7 @@ from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import Invocation, global_options
 from shardline.console.call_budget import CallBudget
 from shardline.console.console_actions import ConsoleActions
+from shardline.console.dead_letter_files import parse_places
 from shardline.errors import UsageError
 from shardline.server.access import Access, check_allowed_host
 
@@ -48,6 +49,19 @@ BUDGET: Final = 600
     show_default=True,
     help="Port to listen on; 0 picks a free one.",
 )
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="URL",
+    help="Address of the /metrics page of a worker or producer, for reading lag, dead letters and throttles; "
+    "repeatable.",
+)
+@click.option(
+    "--dead-letters",
+    multiple=True,
+    metavar="GROUP=PLACE",
+    help="Where a group's dead letters are: GROUP=FILE or GROUP=stream:NAME; repeatable.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--allow-host", multiple=True, metavar="NAME", help="Serve requests for this host name; repeatable.")
 @click.option("--allow-changes", is_flag=True, help="Allow changes: put, reset and reshard. Each asks first.")
@@ -70,6 +84,7 @@ def console(invocation: Invocation, /, *, stores: tuple[str, ...], **how: Any) -
     Examples:
       shardline console --store redis://host/0
       shardline console --store sqlite:///leases.db --store dynamodb://leases --allow-changes
+      shardline console --store redis://host/0 --metrics http://worker-1:8080 --dead-letters billing=failed.jsonl
       shardline console --endpoint-url http://127.0.0.1:4567 --port 0
     """
 
@@ -98,6 +113,8 @@ async def serving(
     allow_host: Sequence[str] = (),
     allow_changes: bool = False,
     calls_per_minute: int = BUDGET,
+    metrics: Sequence[str] = (),
+    dead_letters: Sequence[str] = (),
     kinesis: "LocalKinesis | None" = None,
 ) -> AsyncGenerator[str]:
     """Serve the console during the block. Yield its address, which contains the token.
@@ -109,16 +126,25 @@ async def serving(
         from aiohttp import web  # noqa: PLC0415 - the extra may be missing
 
         from shardline.console.console_server import ConsoleServer  # noqa: PLC0415 - needs aiohttp
+        from shardline.console.fleet_metrics import FleetMetrics  # noqa: PLC0415 - needs aiohttp
     except ImportError:
         raise WrongUsage("the console needs aiohttp: pip install 'shardline[console]'") from None
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     try:
         access = Access(allowed=[check_allowed_host(name) for name in allow_host], token=token)
-    except UsageError as error:
+        fleet = FleetMetrics(metrics)
+    except (UsageError, ValueError) as error:
         raise WrongUsage(str(error)) from None
-    actions = ConsoleActions(client, stores, kinesis)
+    actions = ConsoleActions(client, stores, kinesis, parse_places(dead_letters))
     server = ConsoleServer(
-        client, actions, CallBudget(calls_per_minute), access, place=place, allow_changes=allow_changes
+        client,
+        actions,
+        CallBudget(calls_per_minute),
+        access,
+        place=place,
+        allow_changes=allow_changes,
+        metrics=fleet,
+        kinesis=kinesis,
     )
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()

@@ -10,13 +10,15 @@ Invariants:
   and from being framed.
 - A change is refused unless changes are allowed. A dry run is always allowed.
 - A file is served only if it is one of the console's own.
+- Calls of live charts wait behind calls for which a person waits (``call_budget``).
 """
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from importlib.resources import files
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 import msgspec
@@ -26,10 +28,18 @@ from shardline.aio.client import Client
 from shardline.cli.error_messages import sole_error
 from shardline.console.call_budget import CallBudget
 from shardline.console.console_actions import ConsoleActions
-from shardline.console.record_views import RecordFilter
+from shardline.console.fleet_metrics import FleetMetrics
+from shardline.console.group_watch import GroupWatch
+from shardline.console.shared_reader import is_background
 from shardline.console.stream_watch import StreamWatch
+from shardline.console.throttle_counts import ThrottleCounts
 from shardline.errors import ShardlineError
+from shardline.model.position import LATEST
+from shardline.ports import GroupOnStream
 from shardline.server.access import Access
+
+if TYPE_CHECKING:
+    from shardline.testing.local_kinesis import LocalKinesis
 
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -49,6 +59,8 @@ _FILES: Final = {
     "pages.js": ("pages.js", "text/javascript"),
     "charts.js": ("charts.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
+    "uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript"),
+    "uplot.css": ("uplot/uPlot.min.css", "text/css"),
 }
 _UPDATE_INTERVAL: Final = 1.0
 
@@ -68,6 +80,8 @@ class ConsoleServer:
         *,
         place: str,
         allow_changes: bool,
+        metrics: FleetMetrics,
+        kinesis: "LocalKinesis | None",
     ) -> None:
         self._client = client
         self._actions = actions
@@ -75,7 +89,12 @@ class ConsoleServer:
         self._access = access
         self._place = place
         self._allow_changes = allow_changes
-        self._watches: dict[str, StreamWatch] = {}
+        self._metrics = metrics
+        self._kinesis = kinesis
+        self._watches: dict[tuple[str, str], StreamWatch] = {}
+        self._group_watches: dict[tuple[int, str, str], GroupWatch] = {}
+        # Each class of calls waits in a queue of its own, in order.
+        self._queues = {True: asyncio.Lock(), False: asyncio.Lock()}
         client.api.before_call = self._spend
 
     def application(self) -> web.Application:
@@ -89,7 +108,8 @@ class ConsoleServer:
         application.add_routes(
             [
                 web.get("/api/status", self._status),
-                web.get("/api/live/{stream}", self._live),
+                web.get("/api/live/stream", self._live_stream),
+                web.get("/api/live/group", self._live_group),
                 web.get("/api/{action}", self._look),
                 web.post("/api/{action}", self._change),
                 web.get("/{file}", self._file),
@@ -99,8 +119,15 @@ class ConsoleServer:
         return application
 
     async def _spend(self, operation: str) -> None:
-        now = asyncio.get_running_loop().time()
-        await asyncio.sleep(self._budget.reserve(operation, now) - now)
+        """Wait until the budget has room for a call."""
+        background, loop = is_background.get(), asyncio.get_running_loop()
+        self._budget.waiting += 1
+        try:
+            async with self._queues[background]:
+                while (pause := self._budget.take(operation, loop.time(), background=background)) > 0:  # noqa: ASYNC110
+                    await asyncio.sleep(pause)
+        finally:
+            self._budget.waiting -= 1
 
     # ---- safety
 
@@ -162,33 +189,79 @@ class ConsoleServer:
 
     # ---- live updates
 
-    async def _live(self, request: web.Request) -> web.StreamResponse:
+    async def _live_stream(self, request: web.Request) -> web.StreamResponse:
         """Send an event a second: the traffic of the stream, and a sample of the records that match the filter."""
-        stream, query = request.match_info["stream"], request.query
-        watch = self._watches.setdefault(stream, StreamWatch(self._client, stream))
-        wanted = RecordFilter(query.get("key", ""), query.get("text", ""), query.get("header", ""))
-        response = web.StreamResponse(headers=_HEADERS | {"Content-Type": "text/event-stream"})
+        query = dict(request.query)
+        try:
+            stream, start, wanted = (
+                query["stream"],
+                self._actions.start_of(query, "LATEST"),
+                self._actions.filter_of(query),
+            )
+        except (KeyError, ShardlineError) as error:
+            return _problem(error)
+        key = (stream, query.get("from", "") if start != LATEST else "")
+        if key not in self._watches:
+            throttles = ThrottleCounts(stream, self._metrics, self._kinesis)
+            rate = self._budget.background_per_second
+            self._watches[key] = StreamWatch(self._client, stream, throttles, start=start, calls_per_second=rate)
+        watch = self._watches[key]
         async with watch.viewer(wanted) as viewer:
-            await response.prepare(request)
-            try:
-                while True:
-                    await asyncio.sleep(_UPDATE_INTERVAL)
-                    await response.write(b"data: " + msgspec.json.encode(watch.update(viewer)) + b"\n\n")
-            except ConnectionError:
-                return response  # the page was closed
+
+            async def update() -> dict[str, Any]:
+                await self._metrics.refresh()
+                return watch.update(viewer)
+
+            response = await _send_updates(request, update)
+        if not watch.has_pages:
+            self._watches.pop(key, None)
         return response
+
+    async def _live_group(self, request: web.Request) -> web.StreamResponse:
+        """Send an event a second: the owners, the hand-overs and the lag of a group."""
+        query = dict(request.query)
+        try:
+            place, name = self._actions.place_of(query), GroupOnStream(query["group"], query["stream"])
+        except (KeyError, ValueError, ShardlineError) as error:
+            return _problem(error)
+        key = (int(query.get("store", 0)), query["group"], query["stream"])
+        watch = self._group_watches.setdefault(key, GroupWatch(self._client, place, name, self._metrics))
+        async with watch.page() as page:
+
+            async def update() -> dict[str, Any]:
+                return watch.update(page)
+
+            response = await _send_updates(request, update)
+        if not watch.has_pages:
+            self._group_watches.pop(key, None)
+        return response
+
+
+async def _send_updates(request: web.Request, update: Callable[[], Awaitable[dict[str, Any]]]) -> web.StreamResponse:
+    """Send an update each second, until the page is closed."""
+    response = web.StreamResponse(headers=_HEADERS | {"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    with suppress(ConnectionError):  # the page was closed
+        while True:
+            await asyncio.sleep(_UPDATE_INTERVAL)
+            await response.write(b"data: " + msgspec.json.encode(await update()) + b"\n\n")
+    return response
 
 
 async def _run(action: Awaitable[dict[str, Any]]) -> web.StreamResponse:
     """Return the result of an action. A failure becomes an error that the page shows."""
     try:
         return _answer(await action)
-    except KeyError as error:
+    except (KeyError, ShardlineError, click.ClickException, ValueError, ExceptionGroup) as error:
+        return _problem(error)
+
+
+def _problem(error: Exception) -> web.Response:
+    """Return an error that the page shows."""
+    if isinstance(error, KeyError):
         return _answer({"error": f"{error.args[0]} is missing"}, 400)
-    except (ShardlineError, click.ClickException, ValueError, ExceptionGroup) as error:
-        sole = sole_error(error)
-        text = sole.format_message() if isinstance(sole, click.ClickException) else str(sole)
-        return _answer({"error": text}, 400)
+    sole = sole_error(error)
+    return _answer({"error": sole.format_message() if isinstance(sole, click.ClickException) else str(sole)}, 400)
 
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:

@@ -27,9 +27,15 @@ class RecordFilter(NamedTuple):
     text: str = ""
     header: str = ""
     """A name, or ``name=value``."""
+    until: float | None = None
+    """Selects only records that arrived before this time, in seconds since 1970."""
+
+    def is_past(self, record: Record) -> bool:
+        """Whether the record arrived too late. Later records of its shard did, too."""
+        return self.until is not None and record.arrived_at is not None and record.arrived_at >= self.until
 
     def accepts(self, record: Record) -> bool:
-        if self.key and self.key != record.key:
+        if (self.key and self.key != record.key) or self.is_past(record):
             return False
         if self.text and self.text.encode() not in record.data:
             return False

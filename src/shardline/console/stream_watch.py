@@ -6,15 +6,15 @@ Invariants:
 
 - A page gets at most ``SAMPLE_MAX`` records a second. The update says how many matched, so a sample is never mistaken
   for the whole.
+- An update contains only what has changed since the previous update of the same page, so that a stream with a thousand
+  shards does not keep the page busy.
 - A reader that fails is restarted after a pause that doubles, for as long as a page is open. The pages show the problem
   until the next read succeeds. The new reader starts at the newest record, so the records of the gap are not shown.
 - The reader's calls count against the budget of the console, like all others.
 """
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
 import anyio
@@ -24,10 +24,13 @@ from shardline.cli.error_messages import sole_error
 from shardline.cli.retrying import with_retries
 from shardline.cli.tail.page_sources import PollingSource, ShardPage
 from shardline.cli.tail.shard_following import Bound, Page, ShardReading
+from shardline.cli.tail.tail_command import TailRequest
 from shardline.console.record_views import RecordFilter, record_json
+from shardline.console.shared_reader import SharedReader
+from shardline.console.throttle_counts import ThrottleCounts
 from shardline.console.traffic_sample import TrafficSample
 from shardline.errors import ShardlineError
-from shardline.model.position import LATEST
+from shardline.model.position import LATEST, Position
 from shardline.model.record import Record
 from shardline.model.shard import Shard
 from shardline.model.stream import parse_stream
@@ -51,6 +54,8 @@ class Viewer:
         self._wanted = wanted
         self._sample: list[tuple[str, Record]] = []
         self._matched = 0
+        self.seen = 0
+        """The last change of the traffic that the page has seen. The watch writes this."""
 
     def add(self, shard_id: str, records: list[Record]) -> None:
         matching = [record for record in records if self._wanted.accepts(record)]
@@ -89,58 +94,80 @@ class _ReportingSource:
 class StreamWatch:
     """Reads one stream while pages show it."""
 
-    def __init__(self, client: Client, stream: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        stream: str,
+        throttles: ThrottleCounts,
+        *,
+        start: Position = LATEST,
+        calls_per_second: float = 10.0,
+    ) -> None:
+        """Create a watch that does not read yet.
+
+        Args:
+            client: the client to read with.
+            stream: the stream.
+            throttles: the throttled calls of the stream.
+            start: where the first reader starts.
+            calls_per_second: how many calls the budget grants to readers.
+        """
         self._client = client
         self._stream = stream
+        self._throttles = throttles
+        self._start = start
+        self._calls_per_second = calls_per_second
         self._viewers: set[Viewer] = set()
-        self._reader: asyncio.Task[None] | None = None
+        self._reader = SharedReader(self._keep_reading, self._start_over)
         self._sample = TrafficSample()
         self._ranges: dict[str, HashRange] = {}
         self._open: list[str] = []
         self._pause = _PAUSE_FIRST
         self.problem: str | None = None
 
+    @property
+    def has_pages(self) -> bool:
+        return self._reader.has_pages
+
     @asynccontextmanager
     async def viewer(self, wanted: RecordFilter) -> AsyncGenerator[Viewer]:
         """Add a page for the length of the block."""
         viewer = Viewer(wanted)
         self._viewers.add(viewer)
-        if self._reader is None:
-            self._reader = asyncio.create_task(self._keep_reading())
         try:
-            yield viewer
+            async with self._reader.page():
+                yield viewer
         finally:
             self._viewers.discard(viewer)
-            if not self._viewers:
-                await self._stop_reading()
 
-    async def _stop_reading(self) -> None:
-        """Stop the reader. A page that opens while the reader ends gets a new one, and starts afresh."""
-        reader, self._reader, self._sample = self._reader, None, TrafficSample()
+    def _start_over(self) -> None:
+        self._sample = TrafficSample()
         self._note_success()
-        if reader is not None:
-            reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await reader
 
     def update(self, viewer: Viewer) -> dict[str, Any]:
         """Return the next update of a page."""
+        now = self._client.api.service_time()
+        traffic, viewer.seen = self._sample.to_json(self._ranges, now, viewer.seen), self._sample.changes
         return viewer.take() | {
-            "traffic": self._sample.to_json(self._ranges, time.time()),
-            "open": self._open,
+            "traffic": traffic,
+            "throttles": self._throttles.to_json(now),
+            "open": len(self._open),
+            "read_every": round(max(1.0, len(self._open) / self._calls_per_second), 1),
             "problem": self.problem,
         }
 
     async def _keep_reading(self) -> None:
+        start = self._start
         while True:
-            await self._read()
+            await self._read(start)
+            start = LATEST
             pause, self._pause = self._pause, min(2 * self._pause, _PAUSE_MAX)
             await anyio.sleep(pause)
 
     def _note_success(self) -> None:
         self.problem, self._pause = None, _PAUSE_FIRST
 
-    async def _read(self) -> None:
+    async def _read(self, start: Position) -> None:
         try:
             shards = await self._list_shards()
             send, receive = anyio.create_memory_object_stream[Page](_PAGES_AHEAD)
@@ -155,10 +182,10 @@ class StreamWatch:
                 bound=Bound(),
                 follow=True,
             )
-            first = [shard.shard_id for shard in shards if shard.is_open]
+            first = TailRequest(self._stream, start, Bound(), (), _GIVE_UP_AFTER, None).first_of(shards)
             # The reading closes ``send`` at its end; this block closes it if the reading is cancelled before.
             async with send, receive, anyio.create_task_group() as tasks:
-                tasks.start_soon(reading.run, shards, first, LATEST)
+                tasks.start_soon(reading.run, shards, first, start)
                 tasks.start_soon(self._relist)
                 async for page in receive:
                     records = self._sample.add(page.shard_id, page.records)

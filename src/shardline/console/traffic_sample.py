@@ -26,6 +26,7 @@ KEYS_MAX: Final = 2_000
 _HOT: Final = 0.8
 _HOT_SECONDS: Final = 10
 _KEYS_SHOWN: Final = 5
+_SPLITS_SHOWN: Final = 5
 
 
 @final
@@ -34,17 +35,18 @@ class ShardTraffic:
     """The traffic of one shard."""
 
     seconds: deque[list[int]] = field(default_factory=lambda: deque[list[int]](maxlen=HISTORY))
-    """For each second with records: the second since 1970, the records and the bytes."""
+    """For each second with records: the second since 1970, the records, the bytes, and the number of the last change."""
     keys: Counter[str] = field(default_factory=Counter[str])
     key_bytes: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, raw: RawRecord, records: Iterable[Record]) -> None:
+    def add(self, raw: RawRecord, records: Iterable[Record], change: int = 0) -> None:
         second = int(raw.arrived_at or 0)
         if not self.seconds or self.seconds[-1][0] < second:
-            self.seconds.append([second, 0, 0])
+            self.seconds.append([second, 0, 0, 0])
         row = next((row for row in reversed(self.seconds) if row[0] <= second), self.seconds[0])
         row[1] += 1
         row[2] += len(raw.data) + len((raw.key or "").encode())
+        row[3] = change
         for record in records:
             if record.key is not None:
                 self.keys[record.key] += 1
@@ -68,32 +70,46 @@ class TrafficSample:
     def __init__(self) -> None:
         self.shards: dict[str, ShardTraffic] = {}
         self.read = 0
+        self.changes = 0
+        """How many pages of records were counted. A row of traffic has the number of its last change."""
 
     def add(self, shard_id: str, raws: Iterable[RawRecord]) -> list[Record]:
         """Count the records of one page, and return the user records in them."""
         shard = self.shards.setdefault(shard_id, ShardTraffic())
         found: list[Record] = []
+        self.changes += 1
         for raw in raws:
             records = deaggregate(raw)
-            shard.add(raw, records)
+            shard.add(raw, records, self.changes)
             found += records
         self.read += len(found)
         return found
 
-    def to_json(self, ranges: Mapping[str, HashRange], now: float) -> dict[str, Any]:
-        """Return the rates, the hot shards and the hot keys as a JSON object."""
+    def to_json(self, ranges: Mapping[str, HashRange], now: float, seen: int = 0) -> dict[str, Any]:
+        """Return the shards with traffic as a JSON object, with those rows that changed after the change ``seen``.
+
+        A shard without traffic in the last seconds and without a change is left out: its load is 0. Only the shards with
+        the highest load have a split point, because finding it takes time.
+        """
+        loads = {shard_id: shard.load(now) for shard_id, shard in self.shards.items()}
+        news = {
+            shard_id: [row[:3] for row in shard.seconds if row[3] > seen and row[0] > now - HISTORY]
+            for shard_id, shard in self.shards.items()
+        }
+        hottest = set(sorted(loads, key=lambda shard_id: -loads[shard_id])[:_SPLITS_SHOWN]) & ranges.keys()
         return {
             "now": now,
             "read": self.read,
             "shards": {
                 shard_id: {
-                    "seconds": [row for row in shard.seconds if row[0] > now - HISTORY],
-                    "load": round(load := shard.load(now), 3),
-                    "hot": load >= _HOT,
+                    "seconds": news[shard_id],
+                    "load": round(loads[shard_id], 3),
+                    "hot": loads[shard_id] >= _HOT,
                     "keys": _hot_keys(shard),
-                    "split_at": None if shard_id not in ranges else _shown(split_point(shard, ranges[shard_id])),
+                    "split_at": _shown(split_point(shard, ranges[shard_id])) if shard_id in hottest else None,
                 }
                 for shard_id, shard in sorted(self.shards.items())
+                if loads[shard_id] > 0 or news[shard_id]
             },
         }
 

@@ -18,7 +18,21 @@ def test_rates_are_by_the_second_of_arrival():
     found = sample.to_json({"s": WHOLE}, 102.0)
     assert found["shards"]["s"]["seconds"] == [[100, 2, 8], [101, 1, 2]]
     assert found["read"] == 3
-    assert sample.to_json({}, 400.0)["shards"]["s"]["seconds"] == []
+    assert sample.to_json({}, 400.0)["shards"] == {}
+
+
+def test_an_update_has_only_the_rows_that_changed():
+    sample = TrafficSample()
+    sample.add("s", [raw("a"), raw("a", at=101.2)])
+    seen = sample.changes
+    sample.add("s", [raw("a", at=101.7)])
+    sample.add("other", [raw("a", at=101.8)])
+    found = sample.to_json({}, 102.0, seen)
+    assert {shard: row["seconds"] for shard, row in found["shards"].items()} == {
+        "s": [[101, 2, 4]],
+        "other": [[101, 1, 2]],
+    }
+    assert sample.to_json({}, 102.0, sample.changes)["shards"]["s"]["seconds"] == []
 
 
 def test_a_shard_near_a_limit_is_hot():

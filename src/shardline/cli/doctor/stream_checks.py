@@ -135,10 +135,10 @@ def check_load(loads: dict[str, Load | Failure], open_count: int) -> Finding:
         if len(known) < open_count
         else " (estimated from a sample)"
     )
-    hottest = max(known, key=lambda shard_id: _fill(known[shard_id]))
+    hottest = max(known, key=lambda shard_id: fill(known[shard_id]))
     load = known[hottest]
     rates = f"{hottest} receives about {load.records:,.0f} records/s and {in_units(load.bytes)}/s"
-    if _fill(load) > _HOT:
+    if fill(load) > _HOT:
         limits = f"{SHARD_WRITE_RECORDS_PER_SECOND:,.0f} records/s and {in_units(SHARD_WRITE_BYTES_PER_SECOND)}/s"
         advice = f"its limits are {limits}: use more keys, keyless puts or aggregates, or split the shard"
         return warning("load", f"{rates}{basis}: it is hot", advice)
@@ -149,6 +149,6 @@ def check_load(loads: dict[str, Load | Failure], open_count: int) -> Finding:
     return ok("load", f"at most {load.records:,.0f} records/s and {in_units(load.bytes)}/s in a shard{basis}")
 
 
-def _fill(load: Load) -> float:
+def fill(load: Load) -> float:
     """Return the fraction of a shard's limits that is in use."""
     return max(load.records / SHARD_WRITE_RECORDS_PER_SECOND, load.bytes / SHARD_WRITE_BYTES_PER_SECOND)

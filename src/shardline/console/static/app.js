@@ -1,5 +1,6 @@
 // Calls the console's server, and shows the page that the address names.
 
+import { forgetCharts } from "/charts.js";
 import { pages } from "/pages.js";
 
 const hash = new URLSearchParams(location.hash.slice(1));
@@ -32,18 +33,22 @@ export const look = (action, query = {}, signal) =>
 export const send = (action, body) =>
   fetch(`/api/${action}`, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) }).then(answer);
 
-// Server-sent events by fetch, because EventSource cannot send the token in a header.
-export async function live(stream, query, onUpdate, signal) {
-  const response = await fetch(`/api/live/${encodeURIComponent(stream)}?${new URLSearchParams(query)}`, { headers, signal });
-  if (!response.ok) throw new Error((await response.json()).error);
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+// Server-sent events by fetch, because EventSource cannot send the token in a header. A connection that ends is opened
+// again, until the page is left.
+export async function live(kind, query, onUpdate, signal) {
   for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) onUpdate(JSON.parse(part.replace(/^data: /, "")));
+    const response = await fetch(`/api/live/${kind}?${new URLSearchParams(query)}`, { headers, signal });
+    if (!response.ok) throw new Error((await response.json()).error);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) onUpdate(JSON.parse(part.replace(/^data: /, "")));
+    }
+    await new Promise((wake) => setTimeout(wake, 1000));
   }
 }
 
@@ -54,7 +59,9 @@ export function say(text) {
   silence = setTimeout(() => { document.getElementById("said").textContent = ""; }, 4000);
 }
 export const fail = (error) => {
-  if (error.name !== "AbortError") main.prepend(h("p", { class: "error", role: "alert" }, error.message));
+  if (error.name === "AbortError") return;
+  main.querySelector(":scope > .error")?.remove(); // the newest problem is enough
+  main.prepend(h("p", { class: "error", role: "alert" }, error.message));
 };
 
 // Ask before a change: a dry run says what will happen.
@@ -68,6 +75,7 @@ export async function change(action, body, describe, label) {
   if (yes.disabled) document.getElementById("ask-what").append(h("p", { class: "soft" }, "This console is read-only: start it with --allow-changes to do this."));
   dialog.returnValue = "";
   dialog.showModal();
+  document.getElementById("ask-no").focus(); // Enter must not change anything by accident
   await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
   if (dialog.returnValue !== "yes") return null;
   say("Working …");
@@ -83,9 +91,12 @@ async function showStatus() {
   const calls = status.calls;
   const waiting = calls.waiting ? `, ${calls.waiting} waiting` : "";
   document.getElementById("server-link").hidden = !status.embedded;
-  const line = document.getElementById("status");
-  line.textContent = `${status.place} · ${status.allow_changes ? "changes allowed" : "read-only"} · ${calls.last_minute} of ${calls.per_minute} calls/min${waiting}`;
-  line.title = Object.entries(calls.operations).map(([name, count]) => `${name}: ${count}`).join("\n");
+  const text = `${status.place} · ${status.allow_changes ? "changes allowed" : "read-only"} · ${calls.last_minute} of ${calls.per_minute} calls/min${waiting}`;
+  document.getElementById("status").textContent = text;
+  const counts = Object.entries(calls.operations);
+  document.getElementById("operations").replaceChildren(counts.length
+    ? h("ul", {}, counts.map(([name, count]) => h("li", {}, `${name}: ${count}`)))
+    : "No calls in the last minute.", ` ${calls.total} since the start.`);
 }
 
 async function show() {
@@ -97,8 +108,10 @@ async function show() {
     if (link.getAttribute("href") === `#/${page}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  forgetCharts();
   main.replaceChildren(h("p", { class: "soft" }, "Loading …"));
   try {
+    document.title = `${names.at(-1) || page} · Shardline console`;
     await (pages[page] ?? pages.streams)({ main, names, query: new URLSearchParams(query), signal: current.signal });
   } catch (error) {
     if (error.name !== "AbortError") main.replaceChildren();
@@ -106,6 +119,10 @@ async function show() {
   }
 }
 
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the page
+  main.focus();
+});
 addEventListener("hashchange", () => show().then(() => main.focus({ preventScroll: true })));
 await showStatus().catch(fail);
 setInterval(() => showStatus().catch((error) => say(error.message)), 3000);

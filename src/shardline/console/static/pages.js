@@ -1,26 +1,32 @@
 // The pages: streams, one stream, groups, one group, records, put, and the embedded server.
 
 import { change, fail, h, live, look, say } from "/app.js";
-import { drawLineage, drawStrip } from "/charts.js";
+import { drawLineage, timeChart } from "/charts.js";
 
+const [RECORDS_MAX, BYTES_MAX] = [1000, 1048576];
+const MEASURED_AT_ONCE = 10;
 const short = (id) => String(Number(id.replace("shardId-", "")));
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`;
-const size = (bytes) => (bytes < 1024 ? `${bytes} B` : bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KiB` : `${(bytes / 1048576).toFixed(2)} MiB`);
+const number = (value) => value.toLocaleString("en");
+const size = (bytes) => (bytes < 1024 ? `${Math.round(bytes)} B` : bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KiB` : `${(bytes / 1048576).toFixed(2)} MiB`);
 const behind = (ms) => (ms == null ? "?" : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : ms < 7200000 ? `${Math.round(ms / 60000)} min` : `${Math.round(ms / 3600000)} h`);
+const clockTime = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 const link = (path, text) => h("a", { href: `#/${path}` }, text);
 const path = (...names) => names.map(encodeURIComponent).join("/");
-const facts = (values) => h("dl", { class: "facts" }, Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))));
-const every = (seconds, signal, work) => {
-  const timer = setInterval(() => work().catch(fail), seconds * 1000);
-  signal.addEventListener("abort", () => clearInterval(timer));
-};
+const at = (values) => `records?${new URLSearchParams(values)}`;
+const groupPath = (group) => path("group", group.store, group.group ?? "", group.stream ?? "");
+const facts = (values) => h("dl", { class: "facts" }, Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value instanceof Node ? value : String(value)))));
+const heading = (text) => h("h3", {}, text);
+const soft = (...children) => h("p", { class: "soft" }, children);
+// An element that is replaced while it has the focus would lose the focus: texts change only if they differ.
+const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
-function table(columns, rows, empty) {
-  if (!rows.length) return h("p", { class: "soft" }, empty);
+function table(columns, rows, empty, label) {
+  if (!rows.length) return soft(empty);
   const kinds = columns.map((name) => (name.startsWith("#") ? "n" : null));
-  return h("div", { class: "wide" }, h("table", {},
-    h("thead", {}, h("tr", {}, columns.map((name, at) => h("th", { scope: "col", class: kinds[at] }, name.replace("#", ""))))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: kinds[at] }, cell)))))));
+  return h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": label }, h("table", {},
+    h("thead", {}, h("tr", {}, columns.map((name, column) => h("th", { scope: "col", class: kinds[column] }, name.replace("#", ""))))),
+    h("tbody", {}, rows.map((row) => (row instanceof Node ? row : h("tr", {}, row.map((cell, column) => h("td", { class: kinds[column] }, cell))))))));
 }
 
 function field(name, label, attributes = {}) {
@@ -29,47 +35,156 @@ function field(name, label, attributes = {}) {
 const valuesOf = (form) => Object.fromEntries(new FormData(form));
 const bar = (onsubmit, ...children) =>
   h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); onsubmit(valuesOf(event.target), event.submitter).catch(fail); } }, ...children);
+const streamChoice = (names, chosen) => h("label", {}, "stream", h("select", { name: "stream" }, names.map((name) => h("option", { selected: name === chosen }, name))));
+
+// Measure a few rows at once, and the others on demand: each measurement costs calls.
+async function measure(cells, work, signal) {
+  const run = async ({ cell, row }) => {
+    cell.replaceChildren("…");
+    try {
+      cell.replaceChildren(...[await work(row)].flat());
+    } catch (error) {
+      if (!signal.aborted) cell.replaceChildren(h("span", { class: "soft" }, error.message));
+    }
+  };
+  for (const item of cells.slice(MEASURED_AT_ONCE)) item.cell.replaceChildren(h("button", { onclick: () => run(item) }, "measure"));
+  for (const item of cells.slice(0, MEASURED_AT_ONCE)) {
+    if (signal.aborted) return;
+    await run(item);
+  }
+}
 
 // ---- streams
 
 async function streams({ main, signal }) {
-  const found = (await look("streams", {}, signal)).streams;
+  const [found, groups] = await Promise.all([look("streams", {}, signal), look("groups", {}, signal).catch(() => ({ groups: [] }))]);
+  const cells = found.streams.map((stream) => ({ row: stream, cell: h("div", {}) }));
   main.replaceChildren(h("h2", {}, "Streams"), table(
-    ["name", "status", "mode", "#shards", "#capacity", "#retention", "encryption", "#fan-out consumers", "#channels"],
-    found.map((stream) => [
-      link(path("stream", stream.name), stream.name), stream.status, stream.mode === "ON_DEMAND" ? "on demand" : "provisioned",
-      stream.open_shards ?? "?", stream.open_shards ? `${stream.open_shards} MiB/s, ${(stream.open_shards * 1000).toLocaleString("en")} records/s` : "?",
+    ["name", "status", "mode", "#shards", "rate against the limit", "groups", "#retention", "encryption", "#fan-out consumers", "#channels"],
+    found.streams.map((stream, row) => [
+      link(path("stream", stream.name), stream.name), stream.status, stream.mode === "ON_DEMAND" ? "on demand" : "provisioned", stream.open_shards ?? "?", cells[row].cell,
+      groups.groups.filter((group) => group.stream === stream.name).map((group, index) => [index ? ", " : "", link(groupPath(group), group.group)]).flat(),
       `${stream.retention_hours} h`, stream.encryption, stream.consumer_count ?? "?", stream.channel_count ?? 0,
-    ]), "There are no streams here."));
+    ]), "There are no streams here.", "Streams"),
+  soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s."));
+  measure(cells, async (stream) => {
+    const load = await look("load", { stream: stream.name }, signal);
+    if (!load.measured_shards) return load.problem ?? "no open shard";
+    const whole = Math.max(load.records_per_second / (load.open_shards * RECORDS_MAX), load.bytes_per_second / (load.open_shards * BYTES_MAX));
+    const hot = load.hottest_load >= 0.8;
+    return [h("span", {}, `${number(Math.round(load.records_per_second))} records/s, ${size(load.bytes_per_second)}/s (${percent(whole)})`),
+      load.hottest_load > 0 ? h("div", { class: hot ? "hot" : "soft" }, `${hot ? "hot: " : ""}shard ${short(load.hottest)} at ${percent(load.hottest_load)}`) : ""];
+  }, signal).catch(fail);
 }
 
 // ---- one stream
+
+function shardCard(name, shard) {
+  const box = h("div", { class: "strip" });
+  const card = { rate: h("span", { class: "soft" }), keys: h("div", { class: "soft keys" }), rows: new Map(), box, load: 0 };
+  card.item = h("li", {}, h("div", { class: "row" }, link(at({ stream: name, shard: shard.shard_id }), `shard ${short(shard.shard_id)}`), card.rate), box, card.keys);
+  card.chart = timeChart(box, { series: [{ label: "records", colour: "--bar", fill: "--fill" }, { label: "bytes", colour: "--second" }], limit: 1, top: 1.15 });
+  return card;
+}
+
+function showTraffic(card, id, traffic, now) {
+  for (const row of traffic?.seconds ?? []) card.rows.set(row[0], row);
+  for (const second of card.rows.keys()) if (second < now - 125) card.rows.delete(second);
+  card.load = traffic?.load ?? 0;
+  const hot = traffic?.hot ?? false;
+  const last = Math.floor(now) - 1;
+  const recent = [last, last - 1, last - 2].map((second) => card.rows.get(second)).find(Boolean);
+  write(card.rate, recent ? `${number(recent[1])} records/s, ${size(recent[2])}/s` : "idle");
+  card.rate.className = hot ? "hot" : "soft";
+  card.item.classList.toggle("is-hot", hot);
+  card.box.setAttribute("aria-label", `shard ${short(id)} uses ${percent(card.load)} of its limit${hot ? ", it is hot" : ""}`);
+  if (traffic?.keys.length) write(card.keys, `top keys: ${traffic.keys.slice(0, 3).map((key) => `${key.key} ${percent(key.share)}`).join(", ")}`);
+  if (!card.rows.size && !card.drawn) return;
+  card.drawn = card.rows.size > 0;
+  const seconds = Array.from({ length: 122 }, (_, back) => last - 121 + back);
+  const rows = seconds.map((second) => card.rows.get(second) ?? [second, 0, 0]);
+  card.chart.set([seconds, rows.map((row) => row[1] / RECORDS_MAX), rows.map((row) => row[2] / BYTES_MAX)], now);
+}
+
+// The rows stay in place, so that a button keeps the focus while the figures change.
+function hotTable(planner) {
+  const rows = Array.from({ length: 5 }, () => {
+    const row = { id: "", split: null, cells: [h("td"), h("td", { class: "n" }), h("td"), h("td")] };
+    row.why = h("span", {});
+    row.button = h("button", { onclick: () => { planner.shard.value = short(row.id); planner.at.value = row.split; planner.shard.focus(); } });
+    row.cells[3].append(row.why, row.button);
+    row.element = h("tr", {}, row.cells);
+    return row;
+  });
+  const element = h("div", { hidden: true }, table(["shard", "#load", "hot keys", "a split that would help"], rows.map((row) => row.element), "", "Shards with the highest load"));
+  const show = (hottest) => {
+    element.hidden = !hottest.length;
+    rows.forEach((row, place) => {
+      row.element.hidden = place >= hottest.length;
+      if (row.element.hidden) return;
+      const [id, traffic] = hottest[place];
+      const [first] = traffic.keys;
+      [row.id, row.split] = [id, traffic.split_at];
+      row.cells[0].className = traffic.hot ? "hot" : "";
+      write(row.cells[0], `shard ${short(id)}${traffic.hot ? " (hot)" : ""}`);
+      write(row.cells[1], percent(traffic.load));
+      write(row.cells[2], traffic.keys.slice(0, 3).map((key) => `${key.key} (${percent(key.share)})`).join(", ") || "-");
+      const oneKey = first?.share > 0.5;
+      row.button.hidden = oneKey || !traffic.split_at;
+      write(row.why, oneKey ? `none: ${percent(first.share)} is the key ${first.key}, which one shard must take` : traffic.split_at ? "" : "none: only one key was seen");
+      write(row.button, row.button.hidden ? "" : `at ${percent(Number(traffic.split_at) / 2 ** 128)} of all hash keys`);
+      row.button.title = `at the hash key ${traffic.split_at}`;
+    });
+  };
+  return { element, show };
+}
+
+function throttleView() {
+  const box = h("div", { class: "chart" });
+  const text = h("p", { class: "soft" }, "…");
+  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, value: (tick) => number(tick) });
+  const show = (throttles, now) => {
+    box.hidden = !throttles;
+    if (!throttles) {
+      write(text, "Unknown: Kinesis does not tell readers what it throttled. Start the console with --metrics and the address of a producer's metrics.");
+      return;
+    }
+    const rows = new Map(throttles.seconds.map((row) => [row[0], row]));
+    const seconds = Array.from({ length: 121 }, (_, back) => Math.floor(now) - 120 + back);
+    const [writes, reads] = [1, 2].map((column) => seconds.map((second) => rows.get(second)?.[column] ?? 0));
+    const [w, r] = [writes, reads].map((values) => values.reduce((sum, value) => sum + value, 0));
+    write(text, `${number(w)} throttled writes and ${number(r)} throttled reads in two minutes (source: ${throttles.source}).`);
+    text.className = w ? "hot" : "soft";
+    box.setAttribute("aria-label", text.textContent);
+    chart.set([seconds, writes, reads], now);
+  };
+  return { parts: [text, box], show };
+}
 
 async function stream({ main, names: [name], signal }) {
   let shown = await look("stream", { stream: name }, signal);
   const cards = new Map();
   const list = h("ul", { class: "shards" });
   const lineage = h("div", {});
-  const hot = h("p", {}, "Sampling … the rates appear as records arrive.");
-  const note = h("p", { class: "soft" });
+  const state = h("p", { class: "soft" }, "Sampling … the rates appear as records arrive.");
+  const count = h("span", {});
   let marks = "";
   const showShards = () => {
     const now = shown.shards.map((shard) => shard.shard_id + shard.state).join();
     if (now === marks) return;
+    const isFirst = !marks;
     marks = now;
     lineage.replaceChildren(drawLineage(shown.shards));
-    for (const shard of shown.shards.filter((one) => one.state === "open")) {
-      if (cards.has(shard.shard_id)) continue;
-      const card = { canvas: h("canvas", { role: "img" }), rate: h("span", { class: "soft" }), keys: h("div", { class: "soft" }) };
-      card.item = h("li", {}, h("div", { class: "row" }, link(`records?stream=${encodeURIComponent(name)}&shard=${shard.shard_id}`, `shard ${short(shard.shard_id)}`), card.rate), card.canvas, card.keys);
-      cards.set(shard.shard_id, card);
-      list.append(card.item);
-    }
-    for (const shard of shown.shards.filter((one) => one.state !== "open")) {
-      cards.get(shard.shard_id)?.item.remove();
+    const open = shown.shards.filter((shard) => shard.state === "open");
+    for (const shard of open.filter((one) => !cards.has(one.shard_id))) cards.set(shard.shard_id, shardCard(name, shard));
+    for (const shard of shown.shards.filter((one) => one.state !== "open" && cards.has(one.shard_id))) {
+      cards.get(shard.shard_id).chart.remove();
+      cards.get(shard.shard_id).item.remove();
       cards.delete(shard.shard_id);
     }
-    say(`${cards.size} open shards`);
+    list.append(...open.map((shard) => cards.get(shard.shard_id).item).filter((item) => !item.parentNode));
+    write(count, `${shown.open_shards} open, ${shown.closed_shards} closed`);
+    if (!isFirst) say(`The stream has ${cards.size} open shards now.`);
   };
   const planner = bar(async (values, button) => {
     const wish = button.value === "split" ? { split: values.shard, at: values.at } : button.value === "merge" ? { merge: [values.shard, values.other] } : { shards: Number(values.count) };
@@ -78,31 +193,28 @@ async function stream({ main, names: [name], signal }) {
     showShards();
   }, field("shard", "shard", { size: 6 }), field("at", "split at hash key", { placeholder: "the middle", size: 22 }), h("button", { value: "split" }, "Plan a split"),
   field("other", "merge with shard", { size: 6 }), h("button", { value: "merge" }, "Plan a merge"), field("count", "number of shards", { type: "number", min: 1, size: 6 }), h("button", { value: "count" }, "Plan a new number"));
-  main.replaceChildren(h("h2", {}, name), facts({ status: shown.status, mode: shown.mode, open: shown.open_shards, closed: shown.closed_shards, retention: `${shown.retention_hours} h`, encryption: shown.encryption, consumers: shown.consumers?.map((one) => one.name).join(", ") || "none" }),
-    h("p", {}, link(`records?stream=${encodeURIComponent(name)}`, "records"), " · ", link(`put?stream=${encodeURIComponent(name)}`, "put a record")),
-    h("h3", {}, "Hot shards"), hot, h("h3", {}, "Reshard"), planner, h("h3", {}, "Lineage"), lineage,
-    h("h3", {}, "Rate of each shard in the last two minutes"), note, list);
-  note.textContent = "Each bar is one second, as a share of 1 MiB/s or 1,000 records/s, whichever is nearer; the line is the limit.";
+  const hot = hotTable(planner);
+  const throttled = throttleView();
+  main.replaceChildren(h("h2", {}, name),
+    facts({ status: shown.status, mode: shown.mode, shards: count, retention: `${shown.retention_hours} h`, encryption: shown.encryption, channels: shown.channel_count ?? 0, consumers: shown.consumers?.map((one) => one.name).join(", ") || "none" }),
+    h("p", {}, link(at({ stream: name }), "records"), " · ", link(`put?stream=${encodeURIComponent(name)}`, "put a record")),
+    heading("Hot shards and keys"), state, hot.element,
+    heading("Throttles"), ...throttled.parts,
+    heading("Reshard"), planner,
+    heading("Lineage"), lineage, soft("Older shards are on the left, and hash keys run from top to bottom. Closed shards are pale."),
+    heading("Shards"), soft("Two minutes of records/s (filled) and bytes/s (line), as shares of 1,000 records/s and 1 MiB/s. The dashed line is the limit."), list);
   showShards();
-  every(5, signal, async () => { shown = await look("stream", { stream: name }, signal); showShards(); });
-  live(name, {}, (update) => {
-    const { shards, now } = update.traffic;
-    for (const [id, card] of cards) {
-      const traffic = shards[id] ?? { seconds: [], load: 0, keys: [], hot: false };
-      const last = traffic.seconds.findLast(([second]) => second < now - 1) ?? [0, 0, 0];
-      card.rate.textContent = last[0] > now - 5 ? `${last[1]} records/s, ${size(last[2])}/s` : "idle";
-      card.rate.className = traffic.hot ? "hot" : "soft";
-      card.item.classList.toggle("is-hot", traffic.hot);
-      card.canvas.setAttribute("aria-label", `shard ${short(id)} uses ${percent(traffic.load)} of its limit`);
-      card.keys.textContent = traffic.keys.length ? `top keys: ${traffic.keys.slice(0, 3).map((key) => `${key.key} ${percent(key.share)}`).join(", ")}` : "";
-      if (traffic.seconds.length || card.drawn) drawStrip(card.canvas, traffic.seconds, now);
-      card.drawn = traffic.seconds.length > 0;
-    }
+  const timer = setInterval(() => look("stream", { stream: name }, signal).then((found) => { shown = found; showShards(); }).catch(fail), 5000);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  live("stream", { stream: name }, (update) => {
+    const { shards, now, read } = update.traffic;
     const hottest = Object.entries(shards).filter(([id, traffic]) => cards.has(id) && traffic.load > 0).sort((a, b) => b[1].load - a[1].load).slice(0, 5);
-    hot.replaceChildren(update.problem ? h("span", { class: "error" }, update.problem) : hottest.length ? table(["shard", "#load", "hot keys", "a split that would help"], hottest.map(([id, traffic]) => [
-      h("span", { class: traffic.hot ? "hot" : null }, `shard ${short(id)}`), percent(traffic.load), traffic.keys.slice(0, 3).map((key) => `${key.key} (${percent(key.share)})`).join(", ") || "-",
-      traffic.keys[0]?.share > 0.5 ? `none: ${percent(traffic.keys[0].share)} is the key ${traffic.keys[0].key}, which one shard must take` : traffic.split_at ? h("button", { title: `at the hash key ${traffic.split_at}`, onclick: () => { planner.shard.value = short(id); planner.at.value = traffic.split_at; planner.shard.focus(); } }, `at ${percent(Number(traffic.split_at) / 2 ** 128)} of all hash keys`) : "none: one key",
-    ])) : `No records since this page was opened (${update.traffic.read} read).`);
+    for (const [id, card] of cards) if (shards[id] || card.drawn) showTraffic(card, id, shards[id], now);
+    hot.show(hottest);
+    const pace = update.read_every > 1.5 ? ` Within the budget of calls, each of the ${update.open} shards is read about every ${Math.round(update.read_every)} s.` : "";
+    write(state, update.problem ?? (hottest.length ? `Sampled from ${number(read)} records since this page was opened.${pace}` : `No records in the last seconds (${number(read)} read since this page was opened).${pace}`));
+    state.className = update.problem ? "error" : "soft";
+    throttled.show(update.throttles, now);
   }, signal).catch(fail);
 }
 
@@ -110,74 +222,141 @@ async function stream({ main, names: [name], signal }) {
 
 async function groups({ main, signal }) {
   const found = (await look("groups", {}, signal)).groups;
-  main.replaceChildren(h("h2", {}, "Consumer groups"), table(["group", "stream", "store", "#shards", "#held", "owners"],
-    found.map((group) => [link(path("group", group.store, group.group ?? "", group.stream ?? ""), group.group ?? "?"), group.stream ?? "?", group.store_name, group.rows, group.held, group.owners.map((owner) => `${owner.worker} (${owner.leases})`).join(", ") || "no owner"]),
-    "No groups. Start the console with --store URL to see the groups of a lease store."));
+  const cells = found.map((group) => ({ row: group, cell: h("div", {}) }));
+  main.replaceChildren(h("h2", {}, "Consumer groups"), table(["group", "stream", "most behind", "#shards", "#held", "owners", "store"],
+    found.map((group, row) => [link(groupPath(group), group.group ?? "?"), group.stream ? link(path("stream", group.stream), group.stream) : "?", cells[row].cell, group.rows, group.held, group.owners.map((owner) => `${owner.worker} (${owner.leases})`).join(", ") || "no owner", group.store_name]),
+    "No groups. Start the console with --store URL to see the groups of a lease store.", "Consumer groups"));
+  measure(cells, async (group) => {
+    const lag = await look("lag", { store: group.store, group: group.group, stream: group.stream }, signal);
+    if (lag.shard_id == null) return lag.unknown ? "unknown" : "no shards";
+    return h("span", { class: lag.lag_ms > 60000 ? "hot" : null }, `${behind(lag.lag_ms)} (shard ${short(lag.shard_id)})`);
+  }, signal).catch(fail);
 }
+
+function shardRow(shard) {
+  const cells = Object.fromEntries(["state", "handling", "reading", "over", "owner", "checkpoint"].map((name) => [name, h("td", { class: ["handling", "reading"].includes(name) ? "n" : null })]));
+  const box = h("div", { class: "strip lag" });
+  cells.over.append(box);
+  const row = { cells, box, history: [], element: h("tr", {}, h("td", {}, short(shard.shard_id)), Object.values(cells)) };
+  row.chart = timeChart(box, { series: [{ label: "handling lag", colour: "--bar", fill: "--fill" }, { label: "reading lag", colour: "--second" }], height: 34, top: 1, seconds: 600 });
+  return row;
+}
+
+function showLag(row, shard, reading, news, now) {
+  row.history = [...row.history, ...news].slice(-240);
+  const { cells } = row;
+  write(cells.state, shard.finished ? "finished" : shard.state ?? "?");
+  write(cells.handling, shard.finished ? "-" : behind(shard.lag_ms));
+  cells.handling.className = shard.lag_ms > 60000 ? "n hot" : "n";
+  write(cells.reading, shard.finished ? "-" : reading == null ? "?" : behind(reading * 1000));
+  write(cells.owner, shard.owner ? `${shard.owner}${shard.owner_alive ? "" : " (silent)"}${shard.next_owner ? ` → ${shard.next_owner}` : ""}` : "-");
+  write(cells.checkpoint, shard.checkpoint?.sequence_number ?? shard.checkpoint?.kind ?? "no row");
+  if (!news.length || row.history.length < 2) return;
+  row.chart.set([0, 1, 2].map((column) => row.history.map((entry) => (column ? (entry[column] == null ? null : entry[column] / 1000) : entry[0]))), now);
+  const lags = row.history.map((entry) => entry[1] ?? 0);
+  row.box.setAttribute("aria-label", `handling lag between ${behind(Math.min(...lags))} and ${behind(Math.max(...lags))}`);
+}
+
+const HAND_OVERS = {
+  asked: (event) => `${event.after} asked ${event.before} for it`,
+  changed: (event) => `${event.before ?? "no owner"} → ${event.after ?? "no owner"}`,
+  begins: (event) => `begins${event.after ? `, with ${event.after}` : ""}`,
+  finished: (event) => `finished by ${event.before ?? "its owner"}`,
+};
 
 async function group({ main, names: [store, name, on], signal }) {
-  const history = new Map();
-  const owners = new Map();
-  const events = h("ul", {}, h("li", { class: "soft" }, "Hand-overs appear here as they happen."));
-  const body = h("div", {});
-  const update = async () => {
-    const found = await look("group", { store, group: name, stream: on }, signal);
-    for (const shard of found.shards) {
-      const lags = history.get(shard.shard_id) ?? [];
-      history.set(shard.shard_id, [...lags, shard.lag_ms].slice(-60));
-      if (owners.has(shard.shard_id) && owners.get(shard.shard_id) !== shard.owner) {
-        events.prepend(h("li", {}, `${new Date().toLocaleTimeString()} shard ${short(shard.shard_id)}: ${owners.get(shard.shard_id) ?? "no owner"} → ${shard.owner ?? "no owner"}`));
-        say(`shard ${short(shard.shard_id)} changed its owner`);
-      }
-      owners.set(shard.shard_id, shard.owner);
-    }
-    const slow = found.shards.filter((shard) => shard.lag_ms != null).sort((a, b) => b.lag_ms - a.lag_ms)[0];
-    body.replaceChildren(
-      facts({ rows: found.rows, held: found.held, finished: found.finished, "most behind": slow ? `shard ${short(slow.shard_id)}, ${behind(slow.lag_ms)}` : "unknown" }),
-      h("div", {}, found.notices.map((text) => h("p", { class: "error" }, text))),
-      table(["shard", "state", "#lag", "lag over time", "owner", "checkpoint"], found.shards.map((shard) => [
-        short(shard.shard_id), shard.finished ? "finished" : shard.state ?? "?", shard.finished ? "-" : h("span", { class: shard.lag_ms > 60000 ? "hot" : null }, behind(shard.lag_ms)),
-        spark(history.get(shard.shard_id)), shard.owner ?? "-", h("code", {}, shard.checkpoint?.sequence_number ?? shard.checkpoint?.kind ?? "no row"),
-      ]), "This group has no rows."));
-  };
+  const rows = new Map();
+  const body = h("tbody", {});
+  const events = h("ul", { class: "events" }, h("li", { class: "soft" }, "Hand-overs appear here as they happen."));
+  const [notices, summary, letters, problem] = [h("div", {}), h("div", {}), h("div", {}), h("p", { class: "error", hidden: true })];
   const form = bar(async (values) => {
     const describe = (plan) => h("div", {}, h("p", {}, `The group ${name} on ${on} moves to ${values.to}:`), table(["shard", "row", "effect", "owner now"], plan.shards.map((shard) => [
-      short(shard.shard_id), shard.action, shard.effect + (shard.effect_ms == null ? "" : ` ${behind(shard.effect_ms)}`), shard.owner ?? "-"]), "nothing changes"));
+      short(shard.shard_id), shard.action, shard.effect + (shard.effect_ms == null ? "" : ` ${behind(shard.effect_ms)}`), shard.owner ?? "-"]), "nothing changes", "What the reset does"));
     await change("reset", { store: Number(store), group: name, stream: on, to: values.to, force: values.force === "on" }, describe, "Reset the group");
-    await update();
   }, field("to", "reset to", { placeholder: "TRIM_HORIZON, LATEST, 15m", required: true }), h("label", {}, "also if alive", h("input", { type: "checkbox", name: "force" })), h("button", {}, "Show what a reset does"));
-  main.replaceChildren(h("h2", {}, `${name} on ${on}`), body, h("h3", {}, "Hand-overs"), events, h("h3", {}, "Reset"), form);
-  await update();
-  every(5, signal, update);
-}
-
-function spark(lags) {
-  const known = lags.map((lag) => lag ?? 0);
-  const top = Math.max(1000, ...known);
-  const points = known.map((lag, at) => `${(at / Math.max(1, known.length - 1)) * 100},${18 - (lag / top) * 16}`).join(" ");
-  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  for (const [key, value] of Object.entries({ viewBox: "0 0 100 20", width: 100, height: 20, role: "img", "aria-label": `lag between ${behind(Math.min(...known))} and ${behind(Math.max(...known))}` })) picture.setAttribute(key, value);
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  for (const [key, value] of Object.entries({ points, fill: "none", stroke: "currentColor" })) line.setAttribute(key, value);
-  picture.append(line);
-  return picture;
+  const showLetters = async () => {
+    const found = await look("letters", { group: name }, signal);
+    if (!found.is_known) letters.replaceChildren(soft(`Start the console with --dead-letters ${name}=FILE or ${name}=stream:NAME to see them.`));
+    else if (found.stream) letters.replaceChildren(h("p", {}, "They are in the stream ", link(at({ stream: found.stream }), found.stream), "."));
+    else letters.replaceChildren(...found.letters.length ? [h("ul", { class: "records" }, found.letters.map((letter) => letterItem(letter)))] : [soft(`${found.file} has no dead letters.`)],
+      found.more ? soft("Older dead letters are in the file.") : "", found.unreadable ? soft(`${found.unreadable} lines are not records.`) : "");
+  };
+  const reported = h("p", { class: "soft" });
+  main.replaceChildren(h("h2", {}, `${name} on ${on}`), problem, summary, notices,
+    h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Shards of the group" }, h("table", {}, h("thead", {}, h("tr", {}, ["shard", "state", "#handling lag", "#reading lag", "lag over ten minutes", "owner", "checkpoint"].map((column) => h("th", { scope: "col", class: column.startsWith("#") ? "n" : null }, column.replace("#", ""))))), body)),
+    reported, heading("Hand-overs"), events, heading("Dead letters"), letters, heading("Reset"), form);
+  showLetters().catch(fail);
+  const timer = setInterval(() => { if (!letters.querySelector("details[open]")) showLetters().catch(fail); }, 10000);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  live("group", { store, group: name, stream: on }, (update) => {
+    problem.hidden = !update.problem;
+    write(problem, update.problem ?? "");
+    if (!update.group) return;
+    const { metrics } = update;
+    const now = Date.now() / 1000;
+    for (const shard of update.shards) {
+      if (!rows.has(shard.shard_id)) {
+        rows.set(shard.shard_id, shardRow(shard));
+        body.append(rows.get(shard.shard_id).element);
+      }
+      const news = update.history[shard.shard_id] ?? [];
+      showLag(rows.get(shard.shard_id), shard, metrics.reading_lag[shard.shard_id] ?? metrics.reading_lag[""], news, news.at(-1)?.[0] ?? now);
+    }
+    const known = new Set(update.shards.map((shard) => shard.shard_id));
+    for (const [id, row] of rows) {
+      if (known.has(id)) continue;
+      row.chart.remove();
+      row.element.remove();
+      rows.delete(id);
+    }
+    for (const event of update.hand_overs) {
+      events.querySelector(".soft")?.remove();
+      const text = `shard ${short(event.shard_id)}: ${HAND_OVERS[event.kind](event)}`;
+      events.prepend(h("li", {}, h("time", {}, clockTime(event.at)), ` ${text}`));
+      say(text);
+    }
+    while (events.children.length > 100) events.lastChild.remove();
+    const slow = update.shards.filter((shard) => shard.lag_ms != null).sort((a, b) => b.lag_ms - a.lag_ms)[0];
+    const texts = { rows: update.group.rows, held: update.group.held, finished: update.group.finished, "most behind": slow ? `shard ${short(slow.shard_id)}, ${behind(slow.lag_ms)}` : "measuring …" };
+    if (metrics.dead_lettered != null) texts["dead-lettered since the workers started"] = number(metrics.dead_lettered);
+    const next = facts(texts);
+    if (summary.textContent !== next.textContent) summary.replaceChildren(next);
+    if (notices.textContent !== update.notices.join("")) notices.replaceChildren(...update.notices.map((text) => h("p", { class: "error" }, text)));
+    write(reported, metrics.problems.join("; ") || (metrics.asked ? "Blue: handling lag, the age of the oldest record that is not done. Orange: reading lag, as the workers report it." : "The reading lag is known only to the workers: start the console with --metrics and the address of each worker's metrics."));
+  }, signal).catch(fail);
 }
 
 // ---- records
 
-function recordItem(stream, record) {
+// The views of a record, with buttons that choose one, and the button that sends it again.
+function recordBody(record, stream, ...links) {
   const views = Object.entries(record.views);
-  const shown = h("pre", {}, views[0][1]);
-  const where = `records?stream=${encodeURIComponent(stream)}&shard=${record.shard_id}&from=${record.sequence_number}&limit=1`;
+  const shown = h("pre", { tabindex: "0", "aria-label": "Data" }, views[0][1]);
+  const buttons = views.map(([name, text], place) => h("button", { "aria-pressed": String(!place), onclick: (event) => {
+    shown.textContent = text;
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button === event.target));
+  } }, name));
   const again = async () => {
-    const body = { stream, key: record.key, base64: record.base64, headers: record.headers, explicit_hash_key: record.explicit_hash_key };
+    const body = { stream, key: record.key, base64: record.base64, headers: record.headers, explicit_hash_key: record.key ? record.explicit_hash_key : null };
     await change("put", body, (plan) => h("p", {}, `Send this record again: ${plan.sentence}. Readers will get it twice.`), "Send again");
   };
+  return [h("div", { class: "views", role: "group", "aria-label": "Show as" }, buttons, links, stream ? h("button", { onclick: () => again().catch(fail) }, "Send again …") : null),
+    record.cut ? soft("The data is cut here.") : null, shown];
+}
+
+function recordItem(stream, record) {
+  const where = at({ stream, shard: record.shard_id, from: record.sequence_number, sub: record.sub_sequence });
   return h("li", {}, h("details", {},
     h("summary", {}, h("b", {}, record.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${record.arrived_at ?? ""} · shard ${short(record.shard_id)} · ${size(record.size)}${record.aggregated ? " · from an aggregate" : ""} `), h("code", {}, record.views.text.slice(0, 80))),
     facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence, ...record.headers }),
-    h("div", { role: "group", "aria-label": "Show as" }, views.map(([name, text]) => h("button", { onclick: () => { shown.textContent = text; } }, name)), " ", link(where, "link to this record"), " ", h("button", { onclick: () => again().catch(fail) }, "Send again")),
-    record.cut ? h("p", { class: "soft" }, "The data is cut here.") : null, shown));
+    ...recordBody(record, stream, link(where, "link to this record"))));
+}
+
+function letterItem(letter) {
+  const original = letter.shard_id && letter.sequence_number ? [link(at({ stream: letter.stream, shard: letter.shard_id, from: letter.sequence_number, sub: letter.sub_sequence ?? 0 }), "the record in the stream")] : [];
+  return h("li", {}, h("details", {},
+    h("summary", {}, h("b", {}, letter.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${letter.failed_at ?? ""} · `), h("span", { class: "hot" }, letter.message ?? letter.error ?? "")),
+    facts({ attempts: letter.attempts ?? "?", stream: letter.stream ?? "?", ...letter.headers }), ...recordBody(letter, letter.stream, ...original)));
 }
 
 async function records({ main, query, signal }) {
@@ -185,9 +364,40 @@ async function records({ main, query, signal }) {
   const given = (name, other = "") => query.get(name) ?? other;
   const list = h("ul", { class: "records" });
   const note = h("p", { class: "soft", role: "status" });
-  let tail = null;
-  let paused = false;
-  const pause = h("button", { type: "button", hidden: true, onclick: () => { paused = !paused; pause.textContent = paused ? "Continue" : "Pause"; } }, "Pause");
+  let [tail, paused, missed] = [null, false, 0];
+  const pause = h("button", { type: "button", hidden: true, onclick: () => {
+    [paused, missed] = [!paused, 0];
+    write(pause, paused ? "Continue" : "Pause");
+    say(paused ? "The tail is paused." : "The tail continues.");
+  } }, "Pause");
+  const follow = (name, wanted) => {
+    let [seen, drawn] = [0, 0];
+    [paused, missed] = [false, 0];
+    write(pause, "Pause");
+    note.setAttribute("aria-live", "off"); // it changes each second
+    write(note, "Waiting for records …");
+    live("stream", { stream: name, ...wanted }, (update) => {
+      seen += update.matched;
+      missed += paused ? update.matched : 0;
+      if (!paused) {
+        list.prepend(...update.records.map((record) => recordItem(name, record)).reverse());
+        drawn += update.records.length;
+        for (const item of [...list.children].slice(300)) if (!item.querySelector("[open]")) item.remove();
+      }
+      write(note, update.problem ?? (paused ? `Paused; ${number(missed)} records matched meanwhile.` : drawn < seen ? `A sample: ${number(drawn)} of ${number(seen)} records are shown (at most 50 a second).` : `${number(seen)} records.`));
+    }, tail.signal).catch(fail);
+  };
+  const find = async (name, wanted) => {
+    note.setAttribute("aria-live", "polite");
+    write(note, "Reading …");
+    const { sub, ...rest } = wanted;
+    const found = await look("records", { stream: name, ...rest, ...(sub == null ? {} : { limit: Number(sub) + 1 }) }, signal);
+    if (sub != null) found.records = found.records.filter((record) => record.sequence_number === wanted.from && record.sub_sequence === Number(sub));
+    list.replaceChildren(...found.records.map((record) => recordItem(name, record)));
+    if (found.records.length === 1) list.querySelector("details").open = true;
+    write(note, `${number(found.records.length)} of ${number(found.read)} records that were read from shard ${found.shards.map(short).join(", ")}${found.is_end ? ", up to the newest record" : ": more follow"}.`);
+  };
+  const sub = query.get("sub");
   const form = bar(async (values, button) => {
     tail?.abort();
     tail = new AbortController();
@@ -195,57 +405,55 @@ async function records({ main, query, signal }) {
     list.replaceChildren();
     const { stream: name, ...wanted } = Object.fromEntries(Object.entries(values).filter(([, value]) => value));
     pause.hidden = button?.value !== "follow";
-    if (button?.value === "follow") {
-      let [seen, drawn] = [0, 0];
-      note.textContent = "Waiting for records …";
-      live(name, wanted, (update) => {
-        seen += update.matched;
-        if (paused) return;
-        for (const record of update.records) list.prepend(recordItem(name, record));
-        while (list.children.length > 300) list.lastChild.remove();
-        drawn += update.records.length;
-        note.textContent = update.problem ?? (drawn < seen ? `A sample: ${drawn.toLocaleString("en")} of ${seen.toLocaleString("en")} records are shown (at most 50 a second).` : `${seen.toLocaleString("en")} records.`);
-      }, tail.signal).catch(fail);
-      return;
-    }
-    const found = await look("records", { stream: name, ...wanted }, signal);
-    list.replaceChildren(...found.records.map((record) => recordItem(name, record)));
-    if (found.records.length === 1) list.querySelector("details").open = true;
-    note.textContent = `${found.records.length} of ${found.read} records that were read from shard ${found.shards.map(short).join(", ")}${found.is_end ? ", up to the newest record" : ": more follow"}.`;
+    if (button?.value === "follow") follow(name, wanted);
+    else await find(name, sub != null && wanted.from === query.get("from") ? { ...wanted, sub } : wanted);
   },
-  h("label", {}, "stream", h("select", { name: "stream" }, known.map((name) => h("option", { selected: name === given("stream") }, name)))),
+  streamChoice(known, given("stream")),
   field("key", "key", { value: given("key") }), field("text", "text in the data", { value: given("text") }), field("header", "header (name=value)", { value: given("header") }),
-  field("shard", "shard", { value: given("shard"), placeholder: "that of the key" }), field("from", "from", { value: given("from"), placeholder: "TRIM_HORIZON, 15m, a time" }), h("input", { type: "hidden", name: "limit", value: given("limit", "100") }),
+  field("shard", "shard", { value: given("shard"), placeholder: "that of the key" }), field("from", "from", { value: given("from"), placeholder: "15m, a time, LATEST" }), field("to", "to", { value: given("to"), placeholder: "5m, a time" }),
   h("button", { value: "find" }, "Find"), h("button", { value: "follow" }, "Follow live"), pause);
-  main.replaceChildren(h("h2", {}, "Records"), form, note, list);
+  main.replaceChildren(h("h2", {}, "Records"), form, soft("Find reads the shard, or the shards of the key, oldest record first. Follow live shows new records of all shards; with “from”, it starts there."), note, list);
   if (query.get("shard") || query.get("key")) form.requestSubmit(form.querySelector("[value=find]"));
 }
 
 // ---- put, and the embedded server
 
+const headersOf = (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map((line) => {
+  const [name, ...value] = line.split(":");
+  return [name.trim(), value.join(":").trim()];
+}));
+
 async function put({ main, query, signal }) {
   const known = (await look("streams", {}, signal)).streams.map((one) => one.name);
   const result = h("p", { role: "status" });
-  main.replaceChildren(h("h2", {}, "Put a record"), bar(async (values) => {
-    const done = await change("put", values, (plan) => h("p", {}, `Put ${plan.sentence}.`), "Put");
-    if (done) result.replaceChildren("Stored in ", link(`records?stream=${encodeURIComponent(values.stream)}&shard=${done.shard_id}&from=${done.sequence_number}&limit=1`, `shard ${short(done.shard_id)}`), ".");
-  }, h("label", {}, "stream", h("select", { name: "stream" }, known.map((name) => h("option", { selected: name === query.get("stream") }, name)))), field("key", "key"),
-  h("label", { class: "data" }, "data", h("textarea", { name: "data" })), h("button", {}, "Put …")), result);
+  main.replaceChildren(h("h2", {}, "Put a record"), bar(async ({ headers, ...values }) => {
+    const done = await change("put", { ...values, headers: headersOf(headers) }, (plan) => h("p", {}, `Put ${plan.sentence}.`), "Put");
+    if (done) result.replaceChildren("Stored in ", link(at({ stream: values.stream, shard: done.shard_id, from: done.sequence_number, sub: 0 }), `shard ${short(done.shard_id)}`), ".");
+  }, streamChoice(known, query.get("stream")), field("key", "key", { placeholder: "none: any shard" }),
+  h("label", { class: "data" }, "data", h("textarea", { name: "data" })), h("label", { class: "data" }, "headers, one per line (name: value)", h("textarea", { name: "headers", class: "small" })), h("button", {}, "Put …")), result);
 }
 
 async function server({ main, signal }) {
+  const time = h("p", {});
+  const faults = h("div", {});
+  const say1 = (plan) => h("p", {}, plan.sentence, ".");
+  const clock = (body, text) => h("button", { onclick: () => change("clock", body, say1, text).then(update).catch(fail) }, text);
+  const [freeze, resume] = [clock({ freeze: true }, "Freeze"), clock({ resume: true }, "Resume")];
   const update = async () => {
     const found = await look("server", {}, signal);
-    const clock = (body, text) => h("button", { onclick: () => change("clock", body, (plan) => h("p", {}, plan.sentence), text).then(update).catch(fail) }, text);
-    main.replaceChildren(h("h2", {}, "Embedded server"), h("h3", {}, "Clock"), h("p", {}, `${new Date(found.now * 1000).toISOString()}${found.frozen ? ", frozen" : ""}`),
-      h("p", {}, found.frozen ? clock({ resume: true }, "Resume") : clock({ freeze: true }, "Freeze"), " ", clock({ advance: 60 }, "Advance 1 minute"), " ", clock({ advance: 3600 }, "Advance 1 hour")),
-      h("h3", {}, "Faults"), table(["#id", "rule", "#hits"], found.faults.map((fault) => [fault.id, h("code", {}, JSON.stringify(fault)), fault.hits]), "No faults."),
-      bar(async (values, button) => {
-        const body = button.value === "clear" ? { clear: true } : { fault: JSON.parse(values.fault) };
-        await change("fault", body, () => h("p", {}, button.value === "clear" ? "Remove all faults." : `Add ${values.fault}`), "Do it");
-        await update();
-      }, field("fault", "a fault, as JSON", { value: '{"kind": "throttle", "count": 3}', size: 40 }), h("button", {}, "Add …"), h("button", { value: "clear" }, "Remove all …")));
+    write(time, `${new Date(found.now * 1000).toISOString()}${found.frozen ? ", frozen" : ""}`);
+    [freeze.disabled, resume.disabled] = [found.frozen, !found.frozen];
+    faults.replaceChildren(table(["#id", "rule", "#hits", ""], found.faults.map((fault) => [fault.id, h("code", {}, JSON.stringify(fault)), fault.hits,
+      h("button", { onclick: () => change("fault", { remove: fault.id }, say1, "Remove").then(update).catch(fail) }, "Remove …")]), "No faults.", "Faults"));
   };
+  main.replaceChildren(h("h2", {}, "Embedded server"), heading("Clock"), time,
+    h("p", {}, freeze, " ", resume, " ", clock({ advance: 60 }, "Advance 1 minute"), " ", clock({ advance: 3600 }, "Advance 1 hour")),
+    heading("Faults"), faults,
+    bar(async (values, button) => {
+      const body = button.value === "clear" ? { clear: true } : { fault: JSON.parse(values.fault) };
+      await change("fault", body, say1, button.value === "clear" ? "Remove all" : "Add the fault");
+      await update();
+    }, field("fault", "a fault, as JSON", { value: '{"kind": "throttle", "operation": "PutRecords", "count": 3}', size: 52 }), h("button", { value: "add" }, "Add …"), h("button", { value: "clear" }, "Remove all …")));
   await update();
 }
 

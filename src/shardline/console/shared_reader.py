@@ -1,0 +1,64 @@
+"""Runs the reader of a live page for as long as a page is open.
+
+Several pages share one reader. It starts with the first page and ends after the last.
+
+Invariants:
+
+- A page that opens while the reader ends gets a new reader.
+- The calls of a reader are background calls: they must not delay a page that a person waits for.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from typing import Final, final
+
+is_background: Final[ContextVar[bool]] = ContextVar("is_background", default=False)
+"""Whether the current task is a reader, and not the answer to a request of a page."""
+
+
+@final
+class SharedReader:
+    """A task that runs while at least one page is open."""
+
+    def __init__(self, read: Callable[[], Awaitable[None]], on_end: Callable[[], None]) -> None:
+        """Create a reader that does not run yet.
+
+        Args:
+            read: reads until it is cancelled.
+            on_end: called when the last page is closed, before the reader is cancelled.
+        """
+        self._read = read
+        self._on_end = on_end
+        self._pages = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def has_pages(self) -> bool:
+        return self._pages > 0
+
+    @asynccontextmanager
+    async def page(self) -> AsyncGenerator[None]:
+        """Count a page as open for the length of the block."""
+        self._pages += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._pages -= 1
+            if not self._pages:
+                await self._stop()
+
+    async def _run(self) -> None:
+        is_background.set(True)
+        await self._read()
+
+    async def _stop(self) -> None:
+        task, self._task = self._task, None
+        self._on_end()
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
