@@ -68,6 +68,14 @@ class Tab:
             assert shown is None, f"never true: {script}\n{shown}\n{self.problems}"
             await asyncio.sleep(0.05)
 
+    async def press(self, key, *, code=None):
+        """Press a key, such as Tab, Enter or Escape, as a person does."""
+        numbers = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
+        text = {"Enter": "\r", " ": " "}.get(key)
+        about = {"key": key, "code": code or key, "windowsVirtualKeyCode": numbers[key]}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", **about, **({} if text is None else {"text": text}))
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
     async def shape(self, width, height, scheme):
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
@@ -80,17 +88,17 @@ class Tab:
         await asyncio.to_thread(Path(path).write_bytes, base64.b64decode(told["data"]))
 
 
-def _start(profile):
+def _start(profile, flags):
     assert Path(CHROMIUM).exists(), f"{CHROMIUM} is not here: apt-get install chromium, or set CHROMIUM"
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    command = [CHROMIUM, *FLAGS, *flags, f"--user-data-dir={profile}", "about:blank"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 @asynccontextmanager
-async def browsing():
-    """Yield a tab of a new Chromium with a profile of its own."""
+async def browsing(*flags):
+    """Yield a tab of a new Chromium with a profile of its own, and further flags."""
     with tempfile.TemporaryDirectory(prefix="shardline-browser-", ignore_cleanup_errors=True) as profile:
-        process = _start(profile)
+        process = _start(profile, flags)
         try:
             found = None
             while not found:

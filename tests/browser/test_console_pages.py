@@ -1,138 +1,205 @@
-"""The console in a real browser (``make test-browser``): each page, changes, attacks, and 1,000 shards."""
+"""The console in a real browser (``make test-browser``): each page, for the eye, the keyboard and the screen reader.
+
+``test_console_changes`` makes changes, ``test_console_attacks`` attacks, and ``test_console_fleet`` looks at a demo.
+"""
 
 import asyncio
-import json
-from contextlib import asynccontextmanager
 
 import pytest
-from tests.browser.chromium import browsing
+from tests.browser.consoles import GROUP, looking, show
 
-from shardline.aio.client import Client
 from shardline.aio.producer.async_producer import Producer
-from shardline.console.console_command import serving
-from shardline.testing import LocalKinesis
+
+PAGES = {
+    "streams": "rate against the limit",
+    "stream/orders": "Lineage",
+    "groups": "most behind",
+    GROUP: "Hand-overs",
+    "put": "Put a record",
+    "server": "Advance 1 hour",
+    "records?stream=orders&key=user-7": "1 of 1 records",
+}
 
 
-@asynccontextmanager
-async def looking(*, shards=2, allow_changes=True):
-    """Yield a tab that shows a console, the server, a client and the address of the console."""
-    with LocalKinesis(stream="orders", shards=shards) as kinesis:
-        async with (
-            Client(endpoint_url=kinesis.endpoint_url, region="us-east-1", credentials=kinesis.credentials) as client,
-            serving(
-                client, [], place="here", kinesis=kinesis, allow_changes=allow_changes, calls_per_minute=9000
-            ) as url,
-            browsing() as tab,
-        ):
-            await tab.open(url)
-            await tab.until("document.querySelector('main table')")
-            yield tab, kinesis, client, url
-
-
-def test_the_pages_work_without_a_foreign_request_and_keep_no_secret():
+def test_the_pages_work_without_a_foreign_request_and_show_no_secret(tmp_path):
     async def run():
-        async with looking() as (tab, _, client, url):
+        async with looking(tmp_path) as (tab, kinesis, client, url):
             await client.put_record("orders", b'{"order": 7}', key="user-7")
-            assert await tab.run("location.href") == url.partition("#")[0] + "#/streams"
-            for page, expected in {
-                "stream/orders": "Lineage",
-                "groups": "--store URL",
-                "put": "Put a record",
-                "server": "Advance 1 hour",
-                "records?stream=orders&key=user-7": "1 of 1 records",
-            }.items():
-                await tab.run(f"location.hash = '#/{page}'")
-                await tab.until(f"document.querySelector('main').innerText.includes({json.dumps(expected)})")
+            base, _, token = url.partition("/#token=")
+            assert await tab.run("location.href") == f"{base}/#/streams"
+            for page, expected in PAGES.items():
+                await show(tab, page, expected)
+                source = await tab.run("document.documentElement.outerHTML + location.href + document.cookie")
+                for secret in (token, kinesis.credentials.secret_key, "Bearer"):
+                    assert secret not in source, page
             assert await tab.run("document.querySelector('details pre').textContent") == '{\n  "order": 7\n}'
-            base = url.partition("#")[0]
+            assert "calls/min" in await tab.run("document.querySelector('#status').textContent")
+            await tab.run("document.querySelector('#status').click()")
+            await tab.until("document.querySelector('#operations').innerText.includes('GetRecords')")
             assert [one for one in tab.requests if not one.startswith((base, "data:"))] == []
             assert tab.problems == []
 
     asyncio.run(run())
 
 
-def test_a_change_asks_first_and_a_reshard_is_seen_live():
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_are_readable_on_a_telephone(tmp_path, scheme):
     async def run():
-        async with looking() as (tab, kinesis, client, _):
-            await tab.run("location.hash = '#/stream/orders'")
-            await tab.until("document.querySelectorAll('.shards li').length === 2")
-            await tab.run("document.querySelector('[name=shard]').value = '0'")
-            await tab.run("document.querySelector('button[value=split]').click()")
-            await tab.until("document.querySelector('dialog').open")
-            assert "shardId-000000000000 (50.00%)" in await tab.run("document.querySelector('dialog').innerText")
-            assert len(kinesis.streams["orders"].shards) == 2
-            await tab.run("document.querySelector('#ask-yes').click()")
-            await tab.until("document.querySelectorAll('.shards li').length === 3")
-            await client.split_shard("orders", "shardId-000000000001")  # outside the console
-            await tab.until("document.querySelectorAll('.shards li').length === 4")
+        async with looking(tmp_path) as (tab, _, client, _):
+            await client.put_record("orders", b'{"order": 7}', key="user-7")
+            await tab.shape(390, 844, scheme)
+            for page, expected in PAGES.items():
+                await show(tab, page, expected)
+                assert await tab.run("document.documentElement.scrollWidth") <= 390, page
+                assert await tab.run(CONTRAST) >= 4.5, page
 
     asyncio.run(run())
 
 
-def test_a_read_only_console_offers_no_change():
+# The lowest contrast of a text with its page, by the formula of WCAG 2.
+CONTRAST = """(() => {
+  const light = (colour) => { const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const below = (element) => { for (; element; element = element.parentElement) { const colour = getComputedStyle(element).backgroundColor; if (!/, 0\\)$/.test(colour)) return colour; } return 'rgb(255, 255, 255)'; };
+  const texts = [...document.querySelectorAll('main *, header *')].filter((one) => one.checkVisibility() && !one.disabled && !one.closest('svg') && [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()));
+  return Math.min(...texts.map((one) => { const [a, b] = [light(getComputedStyle(one).color), light(below(one))].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05); }));
+})()"""
+
+
+def test_the_pages_work_by_keyboard_and_have_names_for_a_screen_reader(tmp_path):
     async def run():
-        async with looking(allow_changes=False) as (tab, _, _, _):
-            await tab.run("location.hash = '#/put'")
-            await tab.until("document.querySelector('textarea')")
-            await tab.run("document.querySelector('main form').requestSubmit()")
-            await tab.until("document.querySelector('dialog').open")
-            assert await tab.run("document.querySelector('#ask-yes').disabled") is True
+        async with looking(tmp_path) as (tab, _, client, _):
+            await client.put_record("orders", b'{"order": 7}', key="user-7")
+            await tab.call("Accessibility.enable")
+            for page, expected in PAGES.items():
+                await show(tab, page, expected)
+                nodes = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
+                roles = {"button", "link", "textbox", "combobox", "checkbox", "spinbutton", "img", "image", "region"}
+                named = [(node["role"]["value"], node["name"]["value"]) for node in nodes if "name" in node]
+                assert [role for role, name in named if role in roles and not name.strip()] == [], page
+                assert sum(role == "heading" for role, _ in named) >= 2
+            # From the address bar, Tab reaches everything and leaves the page again: there is no trap.
+            await tab.run("document.activeElement.blur()")
+            reached = []
+            for _ in range(40):
+                await tab.press("Tab")
+                reached.append(await tab.run("document.activeElement.textContent || document.activeElement.name"))
+            assert reached[0] == "Skip to the content"
+            assert {"Streams", "Groups", "Find", "Follow live", "Send again …"} <= set(reached)
+            assert reached.count("Skip to the content") >= 2 or reached.count("") >= 1
+            # The skip link stays on the page, and Enter on a link opens its page and moves the focus there.
+            await tab.run("document.querySelector('#skip').focus()")
+            await tab.press("Enter")
+            assert await tab.run("[document.activeElement.id, location.hash.slice(0, 9)]") == ["main", "#/records"]
+            await tab.run("document.querySelector('nav a').focus()")
+            await tab.press("Enter")
+            await tab.until("document.querySelector('main h2')?.textContent === 'Streams'")
+            assert await tab.run("document.activeElement.id") == "main"
 
     asyncio.run(run())
 
 
-def test_inline_code_frames_and_other_origins_are_refused():
+def test_a_record_has_its_views_its_link_and_its_filters(tmp_path):
     async def run():
-        async with looking() as (tab, _, _, url):
+        async with looking(tmp_path) as (tab, _, client, _):
+            async with Producer("orders", client=client) as producer:
+                await producer.put_many([(f"user-{number}", b"plain") for number in range(3)])
+                await producer.put(bytes.fromhex("81a56f7264657207"), key="packed", headers={"trace": "t1"})
+                await producer.put(bytes.fromhex("a1656f7264657207"), key="packed", headers={"trace": "t2"})
+            views = "[...document.querySelectorAll('.records li')].map((one) => [...one.querySelectorAll('.views [aria-pressed]')].map((each) => each.textContent).join())"
+            await show(tab, "records?stream=orders&key=packed", "2 of")
+            assert await tab.run(views) == ["msgpack,text,hex", "cbor,text,hex"]
+            await tab.run("document.querySelector('.records details').open = true")
             await tab.run(
-                "document.body.append(Object.assign(document.createElement('script'), {text: 'window.bad = 1'}))"
+                "[...document.querySelectorAll('.views button')].find((one) => one.textContent === 'hex').click()"
             )
-            assert await tab.run("window.bad ?? null") is None
-            assert await tab.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'blocked')") == "blocked"
-            base = url.partition("/#")[0]
-            await tab.open(base.replace("127.0.0.1", "localhost") + "/style.css")  # another origin
-            await tab.until("location.hostname === 'localhost'")
-            attack = f"fetch('{base}/api/streams', {{mode: 'no-cors'}}).then((one) => one.status, () => 'blocked')"
-            assert await tab.run(attack) == "blocked"
+            assert "81 a5 6f 72 64 65 72 07" in await tab.run("document.querySelector('pre').textContent")
+            await show(tab, "records?stream=orders&key=packed&header=trace%3Dt2", "1 of")
+            assert await tab.run(views) == ["cbor,text,hex"]
+            await tab.run("document.querySelector('.views a').click()")  # the link to this record
+            await tab.until("location.hash.includes('sub=') && document.querySelectorAll('.records li').length === 1")
+            assert await tab.run(views) == ["cbor,text,hex"]
+            await show(tab, "records?stream=orders&key=packed&to=1h", "0 of")
 
     asyncio.run(run())
 
 
-def test_the_lineage_of_a_thousand_shards_is_drawn_within_a_second():
+def test_a_tail_pauses_and_starts_in_the_past(tmp_path):
     async def run():
-        async with looking(shards=1000) as (tab, _, _, _):
-            await tab.run("performance.mark('go'); location.hash = '#/stream/orders'")
-            await tab.until("document.querySelectorAll('.shards li').length === 1000")
-            took = await tab.run(
-                "(async () => { const { drawLineage } = await import('/charts.js');"
-                " const shards = [...Array(1000).keys()].map((at) => ({ shard_id: `shardId-${String(at).padStart(12, '0')}`,"
-                " parents: [], children: [], state: 'open', share: 0.001, starting_sequence_number: String(at),"
-                " starting_hash_key: String(BigInt(at) * (2n ** 128n) / 1000n) }));"
-                " const began = performance.now(); document.body.append(drawLineage(shards)); document.body.offsetHeight;"
-                " return performance.now() - began; })()"
+        async with looking(tmp_path) as (tab, _, client, _):
+            await client.put_record("orders", b"early", key="user-1")
+            await show(tab, "records?stream=orders&from=TRIM_HORIZON", "Follow live")
+            await tab.run("document.querySelector('button[value=follow]').click()")
+            await tab.until("document.querySelector('.records').innerText.includes('early')")
+            pause = "[...document.querySelectorAll('main button')].find((one) => /Pause|Continue/.test(one.textContent)).click()"
+            await tab.run(pause)
+            await client.put_record("orders", b"meanwhile", key="user-1")
+            await tab.until("document.querySelector('main').innerText.includes('1 records matched meanwhile')")
+            assert await tab.run("document.querySelectorAll('.records li').length") == 1
+            await tab.run(pause)
+            await client.put_record("orders", b"after", key="user-1")
+            await tab.until("document.querySelector('.records').innerText.includes('after')")
+
+    asyncio.run(run())
+
+
+# Reports the longest time in which the page did not react, while a promise is pending.
+WATCH = """window.watch = (until) => { let [last, worst, over] = [performance.now(), 0, false];
+  const tick = () => { const now = performance.now(); worst = Math.max(worst, now - last - 20); last = now; if (!over) setTimeout(tick, 20); };
+  setTimeout(tick, 20); return until.then(() => { over = true; return Math.round(worst); }); }"""
+
+
+# Shows the page of the stream, and reports how long after the answer of the server everything is drawn.
+DRAWING = """(async () => { location.hash = '#/stream/orders';
+  while (document.querySelectorAll('.shards li').length < 1000) await new Promise((done) => setTimeout(done, 5));
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const asked = performance.getEntriesByType('resource').filter((one) => one.name.includes('/api/stream?')).at(-1);
+  return Math.round(performance.now() - asked.responseEnd); })()"""
+
+
+@pytest.mark.timeout(180)
+def test_a_thousand_shards_are_drawn_within_a_second_and_stay_smooth(tmp_path):
+    async def run():
+        async with looking(tmp_path, shards=1000) as (tab, _, client, _):
+            times = []
+            for _ in range(3):  # the best of three: a busy machine delays a browser, too
+                await show(tab, "streams", "orders")
+                times.append(await tab.run(DRAWING))
+            assert min(times) < 1000
+            assert await tab.run("document.querySelectorAll('.lineage rect').length") == 1000
+            assert await tab.run("document.querySelectorAll('canvas').length") < 100
+            async with Producer("orders", client=client) as producer:
+                await producer.put_many([(f"user-{number}", b"x" * 50) for number in range(5000)])
+            await tab.run(WATCH)
+            worst = await tab.run(
+                "watch((async () => { for (let at = 0; at < 60; at++) { scrollTo(0, (at / 60) * document.body.scrollHeight);"
+                " await new Promise((done) => setTimeout(done, 50)); } })())"
             )
-            assert took < 1000
+            assert worst < 500
 
     asyncio.run(run())
 
 
 @pytest.mark.timeout(180)
-def test_a_fast_tail_is_sampled_says_so_and_leaves_the_page_responsive():
+def test_a_fast_tail_is_sampled_says_so_and_leaves_the_page_responsive(tmp_path):
     async def run():
-        async with looking(shards=8) as (tab, _, client, _):
-            await tab.run("location.hash = '#/records?stream=orders'")
-            await tab.until("document.querySelector('button[value=follow]')")
+        async with looking(tmp_path, shards=8) as (tab, _, client, _):
+            await show(tab, "records?stream=orders", "Follow live")
             await tab.run("document.querySelector('button[value=follow]').click()")
             await asyncio.sleep(2)
+            await tab.run(WATCH)
+            loop = asyncio.get_running_loop()
+            watching = asyncio.create_task(tab.run("watch(new Promise((done) => { window.finished = done; }))"))
+            began, rounds = loop.time(), 30
             async with Producer("orders", client=client) as producer:
-                for _ in range(5):
-                    await producer.put_many([(f"user-{number}", b"x" * 50) for number in range(5000)])
-                    await asyncio.sleep(1)
+                for number in range(rounds):
+                    await producer.put_many([(f"user-{key}", b"x" * 50) for key in range(1000)])
+                    await asyncio.sleep(max(0.0, began + (number + 1) / 5 - loop.time()))
+            rate = rounds * 1000 / (loop.time() - began)
             await tab.until("document.querySelector('main').innerText.includes('A sample:')")
-            delay = await tab.run(
-                "new Promise((done) => { const began = performance.now(); setTimeout(() => done(performance.now() - began)) })"
-            )
-            assert delay < 500
+            await tab.run("window.finished()")
+            worst = await watching
+            assert rate > 4000
+            assert worst < 500
             assert await tab.run("document.querySelectorAll('.records li').length") <= 300
 
     asyncio.run(run())

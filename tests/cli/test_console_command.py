@@ -24,7 +24,9 @@ def test_a_console_serves_its_page_until_a_signal(shardline, number):
     base, _, token = url.partition("/#token=")
     with urllib.request.urlopen(base + "/", timeout=30) as page:
         assert b"<title>" in page.read()
-    request = urllib.request.Request(base + "/api/live/stream?stream=orders", headers={"Authorization": f"Bearer {token}"})
+    request = urllib.request.Request(
+        base + "/api/live/stream?stream=orders", headers={"Authorization": f"Bearer {token}"}
+    )
     with urllib.request.urlopen(request, timeout=30) as live:  # an open page does not keep the console alive
         assert live.readline().startswith(b"data: ")
         running.interrupt(number)

@@ -278,15 +278,15 @@ def test_a_reset_to_a_time_knows_what_it_replays(tmp_path):
 
 def test_live_updates_have_the_rates_and_the_records_that_match(tmp_path):
     async def run():
-        async with running(tmp_path, allow_changes=True) as console:
-            async with console.live("stream?stream=orders&key=vip") as until:
-                await until(lambda update: update["open"] == 2)
-                for key in ("vip", "other"):
-                    await console.post("/api/put", {"stream": "orders", "key": key, "data": key})
-                update = await until(lambda update: update["records"])
-                assert [record["key"] for record in update["records"]] == ["vip"]
-                assert update["matched"] == 1
-                assert sum(row[1] for shard in update["traffic"]["shards"].values() for row in shard["seconds"]) >= 1
+        wanted = "stream?stream=orders&key=vip"
+        async with running(tmp_path, allow_changes=True) as console, console.live(wanted) as until:
+            await until(lambda update: update["open"] == 2)
+            for key in ("vip", "other"):
+                await console.post("/api/put", {"stream": "orders", "key": key, "data": key})
+            update = await until(lambda update: update["records"])
+            assert [record["key"] for record in update["records"]] == ["vip"]
+            assert update["matched"] == 1
+            assert sum(row[1] for shard in update["traffic"]["shards"].values() for row in shard["seconds"]) >= 1
 
     asyncio.run(run())
 

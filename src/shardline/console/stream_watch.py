@@ -188,6 +188,8 @@ class StreamWatch:
                 tasks.start_soon(reading.run, shards, first, start)
                 tasks.start_soon(self._relist)
                 async for page in receive:
+                    if page.shard_id not in self._ranges:  # a reshard
+                        await self._list_shards()
                     records = self._sample.add(page.shard_id, page.records)
                     for viewer in self._viewers:
                         viewer.add(page.shard_id, records)

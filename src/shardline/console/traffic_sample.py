@@ -5,6 +5,9 @@ Invariants:
 - A rate is that of arrival: a record counts in the second in which it arrived, whenever it was read.
 - Rates count Kinesis records and their stored bytes, as the limits of a shard do. Keys are those of the records inside
   aggregates.
+- The hot keys, and the split, are those of the resource that is scarce: bytes if the shard is nearer to its limit of
+  bytes, otherwise records.
+- Old traffic fades: the counts of keys are halved every ``FADE`` seconds.
 - Memory is bounded: a shard keeps ``HISTORY`` seconds and ``KEYS_MAX`` keys. Rare keys are forgotten first.
 - Nothing here reads a clock: the time is an argument.
 """
@@ -23,8 +26,9 @@ from shardline.model.record import Record
 
 HISTORY: Final = 120
 KEYS_MAX: Final = 2_000
+FADE: Final = 30
 _HOT: Final = 0.8
-_HOT_SECONDS: Final = 10
+_HOT_SECONDS: Final = 5
 _KEYS_SHOWN: Final = 5
 _SPLITS_SHOWN: Final = 5
 
@@ -35,9 +39,10 @@ class ShardTraffic:
     """The traffic of one shard."""
 
     seconds: deque[list[int]] = field(default_factory=lambda: deque[list[int]](maxlen=HISTORY))
-    """For each second with records: the second since 1970, the records, the bytes, and the number of the last change."""
+    """For each second with records: the second since 1970, the records, the bytes, and when the row last changed."""
     keys: Counter[str] = field(default_factory=Counter[str])
     key_bytes: Counter[str] = field(default_factory=Counter[str])
+    faded_at: int = 0
 
     def add(self, raw: RawRecord, records: Iterable[Record], change: int = 0) -> None:
         second = int(raw.arrived_at or 0)
@@ -52,12 +57,28 @@ class ShardTraffic:
                 self.keys[record.key] += 1
                 self.key_bytes[record.key] += len(record.data)
         if len(self.keys) > 2 * KEYS_MAX:
-            self.keys = Counter(dict(self.keys.most_common(KEYS_MAX)))
-            self.key_bytes = Counter({key: self.key_bytes[key] for key in self.keys})
+            self._keep({key for counts in (self.keys, self.key_bytes) for key, _ in counts.most_common(KEYS_MAX // 2)})
+        if second >= self.faded_at + FADE:
+            is_first, self.faded_at = self.faded_at == 0, second
+            if not is_first:
+                self.keys = Counter({key: count // 2 for key, count in self.keys.items() if count > 1})
+                self._keep(set(self.keys))
+                self.key_bytes = Counter({key: size // 2 for key, size in self.key_bytes.items()})
+
+    def _keep(self, keys: set[str]) -> None:
+        self.keys = Counter({key: self.keys[key] for key in keys})
+        self.key_bytes = Counter({key: self.key_bytes[key] for key in keys})
+
+    @property
+    def weights(self) -> Counter[str]:
+        """The keys by what they take of the scarce resource: bytes or records."""
+        records, size = (sum(row[column] for row in self.seconds) for column in (1, 2))
+        is_size = size / SHARD_WRITE_BYTES_PER_SECOND > records / SHARD_WRITE_RECORDS_PER_SECOND
+        return self.key_bytes if is_size else self.keys
 
     def load(self, now: float) -> float:
         """Return the highest share of a limit that the shard used, on average over the last complete seconds."""
-        recent = [row for row in self.seconds if now - _HOT_SECONDS - 1 <= row[0] < int(now)]
+        recent = [row for row in self.seconds if int(now) - _HOT_SECONDS <= row[0] < int(now)]
         records = sum(row[1] for row in recent) / _HOT_SECONDS
         size = sum(row[2] for row in recent) / _HOT_SECONDS
         return max(records / SHARD_WRITE_RECORDS_PER_SECOND, size / SHARD_WRITE_BYTES_PER_SECOND)
@@ -88,8 +109,8 @@ class TrafficSample:
     def to_json(self, ranges: Mapping[str, HashRange], now: float, seen: int = 0) -> dict[str, Any]:
         """Return the shards with traffic as a JSON object, with those rows that changed after the change ``seen``.
 
-        A shard without traffic in the last seconds and without a change is left out: its load is 0. Only the shards with
-        the highest load have a split point, because finding it takes time.
+        A shard without traffic in the last seconds and without a change is left out: its load is 0. Only the shards
+        with the highest load have a split point, because finding it takes time.
         """
         loads = {shard_id: shard.load(now) for shard_id, shard in self.shards.items()}
         news = {
@@ -115,10 +136,11 @@ class TrafficSample:
 
 
 def _hot_keys(shard: ShardTraffic) -> list[dict[str, Any]]:
-    total = max(1, shard.keys.total())
+    weights = shard.weights
+    total = max(1, weights.total())
     return [
-        {"key": key, "records": count, "share": round(count / total, 4)}
-        for key, count in shard.keys.most_common(_KEYS_SHOWN)
+        {"key": key, "records": shard.keys[key], "share": round(weight / total, 4)}
+        for key, weight in weights.most_common(_KEYS_SHOWN)
     ]
 
 
@@ -131,7 +153,7 @@ def split_point(shard: ShardTraffic, whole: HashRange) -> int | None:
 
     ``None`` if no split helps: fewer than two keys were seen, because the records of one key always share a shard.
     """
-    weights = sorted((hash_key_of(key), count) for key, count in shard.keys.items() if hash_key_of(key) in whole)
+    weights = sorted((hash_key_of(key), count) for key, count in shard.weights.items() if hash_key_of(key) in whole)
     if len(weights) < 2:  # noqa: PLR2004 - a split divides at least two keys
         return None
     total, below, best = sum(count for _, count in weights), 0, (1.0, weights[1][0])

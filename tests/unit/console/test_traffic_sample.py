@@ -64,5 +64,23 @@ def test_rare_keys_are_forgotten_first():
     shard = ShardTraffic()
     shard.keys.update({"hot": 5} | {f"rare-{number}": 1 for number in range(2 * KEYS_MAX)})
     shard.add(raw("new"), [])
-    assert len(shard.keys) == KEYS_MAX
+    assert 0 < len(shard.keys) <= KEYS_MAX
     assert shard.keys["hot"] == 5
+
+
+def test_old_traffic_fades():
+    shard = ShardTraffic()
+    shard.keys.update({"old": 8, "rare": 1})
+    for second in (100, 129, 130):
+        shard.add(raw("k", at=float(second)), [])
+    assert shard.keys == {"old": 4}
+
+
+def test_a_shard_that_is_short_of_bytes_has_the_keys_with_the_most_bytes():
+    sample = TrafficSample()
+    many = [raw(f"small-{number % 3}", at=100.0) for number in range(30)]
+    sample.add("s", [*many, raw("large-1", b"x" * 90_000), raw("large-2", b"x" * 90_000)])
+    found = sample.to_json({"s": WHOLE}, 101.0)["shards"]["s"]
+    assert [key["key"] for key in found["keys"][:2]] == ["large-1", "large-2"]
+    assert found["keys"][0]["share"] == 0.4999
+    assert hash_key_of("large-1") < int(found["split_at"]) <= hash_key_of("large-2")

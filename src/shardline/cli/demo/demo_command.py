@@ -9,6 +9,8 @@ Invariants:
   SIGTERM.
 - At any time, Ctrl-C, SIGTERM or SIGHUP makes the demo end its processes, remove its files and exit. A signal that was
   ignored at the start (``nohup``) stays ignored.
+- With ``--console``, the demo ends only after Ctrl-C, so that people can look. After the verdict, Ctrl-C ends it with
+  the exit code of the verdict.
 - The demo uses none of the user's AWS settings and rejects options for them, because it runs its own Kinesis.
 """
 
@@ -16,14 +18,17 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Final, TextIO, TypeVar, final
+from typing import Any, Final, TextIO, TypeVar, final
 
+import anyio
 import click
 import msgspec
+from click.core import ParameterSource
 
+from shardline.cli.demo import demo_metrics
 from shardline.cli.demo.loss_check import headline, sentences
 from shardline.cli.demo.scene import Scene
-from shardline.cli.demo.story import COUNTING, DemoSettings, Ending, new_scene, play
+from shardline.cli.demo.story import COUNTING, WORKERS, DemoSettings, Ending, new_scene, play
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import Invocation, only_options
@@ -32,6 +37,7 @@ from shardline.cli.terminal import can_show
 _SIGNAL_EXIT_BASE: Final = 128  # shells report "ended by signal N" as exit code 128 + N
 _STOP_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 _STATE_INTERVAL: Final = 2.0
+_CONSOLE_SECONDS: Final = 120.0
 
 T = TypeVar("T")
 
@@ -55,12 +61,16 @@ T = TypeVar("T")
     metavar="PORT",
     help="Serve /metrics, /livez and /readyz: the producers on this port, the workers on the next two.",
 )
+@click.option(
+    "--console",
+    is_flag=True,
+    help="Look at the demo in a browser: orders flow for two minutes unless --seconds is given, and the console stays "
+    "until Ctrl-C.",
+)
 @click.option("--plain", is_flag=True, help="Print plain lines instead of the picture.")
 @only_options("output", "verbose")
-@click.pass_obj
-def demo(
-    invocation: Invocation, *, seconds: float, rate: int, shards: int, seed: int, metrics: int | None, plain: bool
-) -> None:
+@click.pass_context
+def demo(context: click.Context, /, *, metrics: int | None, plain: bool, **figures: Any) -> None:
     """See it work: produce, consume, reshard, lose a worker; nothing is lost.
 
     The demo needs no AWS account and takes less than half a minute. Orders flow into a local Kinesis and out to two
@@ -73,10 +83,17 @@ def demo(
       shardline demo --plain --seconds 5
       shardline demo --output json | jq .lost
       shardline demo --seconds 120 --metrics 9400
+      shardline demo --console
     """
+    invocation = context.ensure_object(Invocation)
     if invocation.endpoint_url or invocation.region or invocation.profile:
         raise WrongUsage("the demo runs its own local Kinesis: it takes no endpoint, region or profile")
-    settings = DemoSettings(seconds=seconds, rate=rate, shards=shards, seed=seed, metrics=metrics)
+    if figures["console"]:
+        plain = True  # the browser shows the picture, and the address must not be cut
+        metrics = demo_metrics.free_port(1 + len(WORKERS)) if metrics is None else metrics
+        if context.get_parameter_source("seconds") is not ParameterSource.COMMANDLINE:
+            figures["seconds"] = _CONSOLE_SECONDS
+    settings = DemoSettings(**figures, metrics=metrics)
     is_plain = plain or invocation.is_json or invocation.verbose or not _can_draw()
     try:
         ending = _in_lines(invocation, settings) if is_plain else _in_a_picture(invocation, settings)
@@ -98,13 +115,26 @@ def _can_draw() -> bool:
 def _in_lines(invocation: Invocation, settings: DemoSettings) -> Ending | signal.Signals:
     scene = new_scene(settings)
     lines = PlainLines(sys.stderr if invocation.is_json else sys.stdout)
-    ending = invocation.run(_interruptible, lambda: play(settings, scene, lines))
-    if isinstance(ending, Ending):
+    endings: list[Ending] = []
+
+    def show(ending: Ending) -> None:
+        endings.append(ending)
         lines.end(ending)
         if invocation.is_json:
             figures = msgspec.to_builtins(ending.verdict)
             invocation.print_json({**figures, "killed": ending.killed, "resent": scene.resent})
-    return ending
+
+    async def stay(ending: Ending) -> None:
+        show(ending)
+        lines.say("the console stays open: Ctrl-C ends it")
+        await anyio.sleep_forever()
+
+    ending = invocation.run(
+        _interruptible, lambda: play(settings, scene, lines, stay=stay if settings.console else None)
+    )
+    if isinstance(ending, Ending):
+        show(ending)
+    return endings[0] if endings else ending
 
 
 def _in_a_picture(invocation: Invocation, settings: DemoSettings) -> Ending | signal.Signals:
@@ -161,6 +191,10 @@ class PlainLines:
         for sentence in sentences(ending.verdict, ending.killed):
             self._echo(sentence)
         self._echo(headline(ending.verdict))
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._echo(line)
 
     def _print_at(self, at: float, text: str) -> None:
         self._echo(f"{at:5.1f} s  {text}")

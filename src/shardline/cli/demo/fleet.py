@@ -147,6 +147,11 @@ class Fleet:
         with anyio.CancelScope(shield=True):
             await self._leases.close()
 
+    @property
+    def store_url(self) -> str:
+        """The URL of the lease store that the workers share."""
+        return f"sqlite:///{quote(str(self._path))}"
+
     def start(self, name: str) -> Worker:
         """Start a worker. It is ready when its ``is_ready`` is true."""
         keys = self.kinesis.credentials
@@ -154,7 +159,7 @@ class Fleet:
             name=name,
             stream=self.stream,
             group=GROUP,
-            store=f"sqlite:///{quote(str(self._path))}",
+            store=self.store_url,
             journal=str(self.directory / f"{name}.journal"),
             endpoint_url=self.kinesis.endpoint_url,
             region=self.kinesis.region,

@@ -14,8 +14,8 @@ Invariants:
 """
 
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ from shardline.cli.demo.loss_check import Verdict, judge
 from shardline.cli.demo.orders import CUSTOMERS, PRODUCERS, Order, Shop, producer_of, resellers_of
 from shardline.cli.demo.scene import Scene, listed, shards_named, short
 from shardline.cli.demo.scene_observer import Observer
+from shardline.cli.invocation import Invocation
 from shardline.core.consumer.consumer_config import ConsumerConfig
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.model.shard import Shard
@@ -69,6 +70,8 @@ class DemoSettings:
     seed: int = 1
     metrics: int | None = None
     """The port on which the producers serve their metrics. The workers use the next ports."""
+    console: bool = False
+    """Whether the web console shows the demo."""
 
 
 class Display(Protocol):
@@ -86,8 +89,10 @@ class Ending:
     killed: str
 
 
-async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
-    """Run the whole demo and remove everything that it created.
+async def play(
+    settings: DemoSettings, scene: Scene, show: Display, stay: Callable[[Ending], Awaitable[None]] | None = None
+) -> Ending:
+    """Run the whole demo and remove everything that it created. ``stay`` is awaited before anything is removed.
 
     Raises:
         DemoFailedError: the demo ended without a verdict.
@@ -119,6 +124,9 @@ async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
         if settings.metrics is not None:
             ports = listed(str(settings.metrics + 1 + number) for number in range(len(WORKERS)))
             scene.add_event(f"metrics on http://127.0.0.1:{settings.metrics}/metrics; of the workers on ports {ports}")
+        if settings.console:
+            url = await stack.enter_async_context(_console(settings, kinesis, fleet))
+            scene.add_event(f"the console is on {url}")
         story = _Story(settings, client=client, fleet=fleet, producers=producers, observer=observer, show=show)
         stored: list[Stored] = []
         async with anyio.create_task_group() as tasks:
@@ -129,7 +137,10 @@ async def play(settings: DemoSettings, scene: Scene, show: Display) -> Ending:
             tasks.cancel_scope.cancel()
         show.update(scene)
         handled = {worker.name: worker.handled for worker in fleet.workers.values()}
-        return Ending(judge(observer.put, observer.given_up + observer.pending, stored, handled), story.killed)
+        ending = Ending(judge(observer.put, observer.given_up + observer.pending, stored, handled), story.killed)
+        if stay is not None:
+            await stay(ending)
+        return ending
     raise AssertionError("an exit stack suppresses no exception here")
 
 
@@ -141,6 +152,16 @@ def new_scene(settings: DemoSettings) -> Scene:
 def _client(kinesis: LocalKinesis) -> Client:
     """Return a client that ignores the user's AWS settings and proxies."""
     return Client(endpoint_url=kinesis.endpoint_url, region=kinesis.region, credentials=kinesis.credentials, proxies={})
+
+
+def _console(settings: DemoSettings, kinesis: LocalKinesis, fleet: Fleet) -> AbstractAsyncContextManager[str]:
+    """Return the console of the demo, which changes nothing: the verdict counts every record."""
+    from shardline.cli.console_beside import console_for  # noqa: PLC0415 - only if it is asked for
+    from shardline.cli.groups.group_store import StorePlace  # noqa: PLC0415 - only if it is asked for
+
+    ports = [] if settings.metrics is None else range(settings.metrics, settings.metrics + 1 + len(WORKERS))
+    stores = [StorePlace.of(fleet.store_url, Invocation(region=kinesis.region))]
+    return console_for(kinesis, _client(kinesis), stores, metrics=[f"http://127.0.0.1:{port}" for port in ports])
 
 
 async def _read_back(kinesis: LocalKinesis) -> list[Stored]:

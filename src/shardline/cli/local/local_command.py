@@ -7,7 +7,8 @@ Invariants:
 - An error is one sentence, with exit code 2 if the command was wrong, and 1 if it could not be carried out.
 - Only a signal ends the server, with exit code 0, even if connections are open. Further signals are ignored.
 - Every printed line with connection settings can be copied and works unchanged.
-- A token is never printed: lines that need it name the variable that holds it.
+- A token is never printed: lines that need it name the variable that holds it. Only the address of the console contains
+  a secret, which is the console's own.
 """
 
 import json
@@ -15,7 +16,7 @@ import os
 import shlex
 import signal
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -83,6 +84,16 @@ _REGION: Final = "us-east-1"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Read the token from this file.",
 )
+@click.option("--console", is_flag=True, help="Serve the web console too; its address is printed.")
+@click.option(
+    "--console-port",
+    type=click.IntRange(0, 65_535),
+    default=4568,
+    show_default=True,
+    help="With --console: the port of the console; 0 picks a free one.",
+)
+@click.option("--store", "stores", multiple=True, metavar="URL", help="With --console: show these groups; repeatable.")
+@click.option("--allow-changes", is_flag=True, help="With --console: allow changes in the console. Each asks first.")
 @only_options("output")
 @click.pass_context
 def local(
@@ -105,12 +116,14 @@ def local(
       shardline local --stream orders --shards 4 --data kinesis.db
       shardline local --port 0 --output json
       shardline local --faults faults.json --no-limits
+      shardline local --stream orders --console --store sqlite:///leases.db --allow-changes
       shardline local --host 0.0.0.0 --allow-host kinesis
       SHARDLINE_LOCAL_TOKEN=$(openssl rand -hex 16) shardline local
     """
     invocation = context.ensure_object(Invocation)
     settings["region"] = region or invocation.region or _REGION  # --region may come before the command's name
     settings["token"] = _read_token(context, settings["token"], settings.pop("token_file"))
+    console = _console_settings(context, settings)
     with _signals() as stops:
         from shardline.testing.local_kinesis import LocalKinesis  # noqa: PLC0415 - other commands start faster
 
@@ -125,17 +138,38 @@ def local(
             kinesis.start()
         except UsageError as error:
             raise click.ClickException(str(error)) from None
-        try:
+        with ExitStack() as stack:
+            stack.callback(kinesis.stop)
+            url = None if console is None else stack.enter_context(_console(kinesis, invocation, console))
             display = LocalDisplay(is_json=invocation.is_json)
-            display.show_start(lambda: how_to_connect(kinesis), lambda: _facts(kinesis))
+            display.show_start(lambda: how_to_connect(kinesis, url), lambda: _facts(kinesis, url))
             is_stopped = False
             while not is_stopped:
                 with suppress(Empty):
                     is_stopped = stops.get(timeout=_TRAFFIC_INTERVAL) > 0
                 display.show_traffic(lambda: kinesis.traffic)
-        finally:
-            kinesis.stop()
         display.show_end()
+
+
+def _console_settings(context: click.Context, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Move the settings of the console out of ``settings``. Return them, or ``None`` if there is no console."""
+    names = {"console_port": "--console-port", "stores": "--store", "allow_changes": "--allow-changes"}
+    given = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    found = {name: settings.pop(name) for name in names}
+    if settings.pop("console"):
+        return found
+    if given:
+        raise click.UsageError(f"{names[given[0]]} needs --console")
+    return None
+
+
+def _console(kinesis: "LocalKinesis", invocation: Invocation, settings: dict[str, Any]) -> AbstractContextManager[str]:
+    from shardline.cli.console_beside import console_in_thread  # noqa: PLC0415 - only if it is asked for
+    from shardline.cli.groups.group_store import StorePlace  # noqa: PLC0415 - only if it is asked for
+
+    places = [StorePlace.of(url, invocation) for url in settings["stores"]]
+    port, allow_changes = settings["console_port"], settings["allow_changes"]
+    return console_in_thread(kinesis, places, port=port, allow_changes=allow_changes)
 
 
 @contextmanager
@@ -215,7 +249,7 @@ def _check_stream(name: str) -> str:
         raise click.BadParameter(str(error), param_hint="--stream") from None
 
 
-def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
+def _facts(kinesis: "LocalKinesis", console_url: str | None) -> dict[str, object]:
     """Return the connection settings as a JSON object."""
     variables = dict(kinesis.environment)
     if kinesis.has_token:
@@ -225,10 +259,11 @@ def _facts(kinesis: "LocalKinesis") -> dict[str, object]:
         "region": kinesis.region,
         "health_url": f"{kinesis.endpoint_url}{HEALTH_PATH}",
         "environment": variables,
+        **({} if console_url is None else {"console_url": console_url}),
     }
 
 
-def how_to_connect(kinesis: "LocalKinesis") -> str:
+def how_to_connect(kinesis: "LocalKinesis", console_url: str | None = None) -> str:
     """Return the connection settings for other programs, ready to be copied. A token is replaced by its variable."""
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
     variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}
@@ -254,6 +289,7 @@ def how_to_connect(kinesis: "LocalKinesis") -> str:
             f"A local Kinesis on {url}, region {region}. {needed} Ctrl-C stops it.",
             "",
             *(f"  {name:<10} {row}" for name, row in rows.items()),
+            *([] if console_url is None else [f"  {'console':<10} {console_url}"]),
             "",
         ]
     )

@@ -46,6 +46,7 @@ export function timeChart(box, { series, limit, height = 48, axes = false, value
     remove() { chart.close(); seen.unobserve(box); charts.delete(box); },
   };
   box.setAttribute("role", "img");
+  box.setAttribute("aria-label", `${series.map((line) => line.label).join(" and ")}: no figures yet`);
   charts.set(box, chart);
   seen.observe(box);
   return chart;

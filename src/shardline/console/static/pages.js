@@ -131,7 +131,7 @@ function hotTable(planner) {
       write(row.cells[2], traffic.keys.slice(0, 3).map((key) => `${key.key} (${percent(key.share)})`).join(", ") || "-");
       const oneKey = first?.share > 0.5;
       row.button.hidden = oneKey || !traffic.split_at;
-      write(row.why, oneKey ? `none: ${percent(first.share)} is the key ${first.key}, which one shard must take` : traffic.split_at ? "" : "none: only one key was seen");
+      write(row.why, oneKey ? `none: ${percent(first.share)} is the key ${first.key}, which one shard must take` : traffic.split_at ? "" : traffic.keys.length > 1 ? "not known yet" : "none: only one key was seen");
       write(row.button, row.button.hidden ? "" : `at ${percent(Number(traffic.split_at) / 2 ** 128)} of all hash keys`);
       row.button.title = `at the hash key ${traffic.split_at}`;
     });

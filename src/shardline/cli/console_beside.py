@@ -1,0 +1,45 @@
+"""Serves the web console beside ``shardline local`` and ``shardline demo``.
+
+The console is a package above the command line, whose functions it uses, so it is imported by its name, and only if it
+is asked for: other commands pay nothing for it.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from anyio.from_thread import start_blocking_portal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from shardline.aio.client import Client
+    from shardline.testing.local_kinesis import LocalKinesis
+
+_MODULE: Final = "shardline.console.console_command"
+_CALLS_PER_MINUTE: Final = 6_000  # a local server costs nothing
+
+
+@asynccontextmanager
+async def console_for(
+    kinesis: "LocalKinesis", client: "Client", stores: "list[Any]", **how: Any
+) -> "AsyncGenerator[str]":
+    """Serve the console for a local Kinesis during the block. Yield its address, which contains a secret.
+
+    ``client`` must not be shared: the console counts and delays its calls.
+    """
+    serving: Callable[..., AbstractAsyncContextManager[str]] = import_module(_MODULE).serving
+    settings = {"place": kinesis.endpoint_url, "calls_per_minute": _CALLS_PER_MINUTE, "kinesis": kinesis} | how
+    async with client, serving(client, stores, **settings) as url:
+        yield url
+
+
+@contextmanager
+def console_in_thread(kinesis: "LocalKinesis", stores: "list[Any]", **how: Any) -> Generator[str]:
+    """Serve the console in a thread of its own during the block. Yield its address."""
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(console_for(kinesis, kinesis.client(), stores, **how)) as url,
+    ):
+        yield url

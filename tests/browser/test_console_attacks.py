@@ -1,0 +1,138 @@
+"""Web pages, host names and records attack the console, in a real browser."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from tests.browser.chromium import browsing
+from tests.browser.consoles import looking, show
+
+from shardline.aio.producer.async_producer import Producer
+
+EVIL = '<img src=x onerror="window.bad=1"><script>window.bad=1</script>'
+
+
+@asynccontextmanager
+async def foreign_page(html="<!doctype html><title>foreign</title>"):
+    """Serve a page of another origin. Yield its address."""
+
+    async def answer(_):
+        return web.Response(text=html, content_type="text/html")
+
+    application = web.Application()
+    application.router.add_get("/", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+def test_code_in_records_keys_headers_and_names_does_not_run(tmp_path):
+    async def run():
+        async with looking(tmp_path, group=EVIL) as (tab, _, client, _):
+            async with Producer("orders", client=client) as producer:
+                await producer.put(EVIL.encode(), key=EVIL, headers={"note": EVIL})
+                await producer.put(json.dumps({EVIL: EVIL}).encode(), key=EVIL)
+            key = "encodeURIComponent(" + json.dumps(EVIL) + ")"
+            await tab.run(f"location.hash = '#/records?stream=orders&key=' + {key}")
+            await tab.until("document.querySelectorAll('.records li').length === 2")
+            await tab.run("for (const one of document.querySelectorAll('.records details')) one.open = true")
+            for page in ("groups", "streams"):
+                await show(tab, page, "onerror")
+            await tab.run("document.querySelector('td a[href*=group]').click()")
+            await tab.until("document.querySelector('main h2').textContent.includes('onerror')")
+            await tab.run("document.querySelector('[name=to]').value = 'LATEST'")
+            await tab.run("document.querySelector('main form').requestSubmit()")
+            await tab.until("document.querySelector('dialog').open")
+            await tab.press("Escape")
+            await tab.run("location.hash = '#/stream/orders'")
+            await tab.until("document.querySelectorAll('.shards li').length === 2")
+            async with Producer("orders", client=client) as producer:
+                await producer.put(b"x", key=EVIL)
+            await tab.until("document.querySelector('.shards').innerText.includes('onerror')")
+            assert await tab.run("window.bad ?? null") is None
+            assert await tab.run("document.querySelectorAll('img, main script').length") == 0
+            assert tab.problems == []
+
+    asyncio.run(run())
+
+
+def test_the_policy_blocks_inline_code_styles_and_other_hosts(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (tab, _, _, _):
+            await tab.run(
+                "document.body.append(Object.assign(document.createElement('script'), {text: 'window.bad = 1'}));"
+                "document.body.insertAdjacentHTML('beforeend', '<p id=styled style=\"color: red\" onclick=\"window.bad = 1\">x</p>');"
+                "document.querySelector('#styled').click()"
+            )
+            assert await tab.run("window.bad ?? null") is None
+            assert await tab.run("getComputedStyle(document.querySelector('#styled')).color !== 'rgb(255, 0, 0)'")
+            async with foreign_page() as other:
+                blocked = f"fetch('{other}', {{mode: 'no-cors'}}).then(() => 'sent', () => 'blocked')"
+                assert await tab.run(blocked) == "blocked"
+                image = f"new Promise((done) => {{ const image = new Image(); image.onload = image.onerror = () => done(0); image.src = '{other}x.png' }})"
+                await tab.run(image)
+            assert any("Content Security Policy" in problem for problem in tab.problems)
+
+    asyncio.run(run())
+
+
+def test_a_page_of_another_origin_reads_and_changes_nothing_even_with_the_token(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (tab, kinesis, _, url), foreign_page() as other:
+            base, _, token = url.partition("/#token=")
+            kinesis.requests.clear()
+            await tab.open(other)
+            await tab.until("document.title === 'foreign'")
+            body = json.dumps(json.dumps({"stream": "orders", "key": "k", "data": "x"}))
+            with_token = f"headers: {{Authorization: 'Bearer {token}', 'Content-Type': 'application/json'}}"
+            attacks = [
+                f"fetch('{base}/api/streams', {{mode: 'no-cors'}}).then((one) => one.type + one.status)",
+                f"fetch('{base}/api/streams', {{{with_token}}}).then((one) => one.status)",
+                f"fetch('{base}/api/put', {{method: 'POST', {with_token}, body: {body}}}).then((one) => one.status)",
+                f"fetch('{base}/api/put', {{method: 'POST', mode: 'no-cors', body: {body}}}).then((one) => one.type)",
+            ]
+            for attack in attacks:
+                found = await tab.run(f"({attack}).catch(() => 'blocked')")
+                assert found in ("blocked", "opaque0"), attack
+            # A frame of the console stays empty, so that nobody is tricked into clicking in it.
+            await tab.run(f"document.body.append(Object.assign(document.createElement('iframe'), {{src: '{url}'}}))")
+            await asyncio.sleep(1)
+            assert any("frame-ancestors" in problem for problem in tab.problems)
+            assert kinesis.streams["orders"].record_count == 0
+            assert [one.operation for one in kinesis.requests if one.operation == "PutRecords"] == []
+
+    asyncio.run(run())
+
+
+def test_a_name_that_an_attacker_points_at_loopback_gets_nothing(tmp_path):
+    """DNS rebinding: for the browser, the attacker's page and the console are then one origin."""
+
+    async def run():
+        flags = ("--host-resolver-rules=MAP evil.example 127.0.0.1",)
+        async with looking(tmp_path, flags=flags) as (tab, _, _, url):
+            base, _, token = url.partition("/#token=")
+            await tab.open(f"{base.replace('127.0.0.1', 'evil.example')}/#token={token}")
+            await tab.until("location.hostname === 'evil.example' && document.body.innerText.includes('not allowed')")
+            headers = f"{{headers: {{Authorization: 'Bearer {token}'}}}}"
+            found = await tab.run(f"fetch('/api/streams', {headers}).then((one) => one.status)")
+            assert found == 403
+
+    asyncio.run(run())
+
+
+def test_without_the_right_token_nothing_is_shown(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (_, _, _, url):
+            base = url.partition("#")[0]
+            for address in (base, f"{base}#token=wrong-token-of-24-bytes-xxxxxxxx"):
+                async with browsing() as stranger:
+                    await stranger.open(address)
+                    await stranger.until("document.querySelector('[role=alert]')?.innerText.includes('token')")
+                    assert "orders" not in await stranger.run("document.body.innerText")
+
+    asyncio.run(run())
