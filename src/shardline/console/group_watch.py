@@ -32,7 +32,7 @@ HISTORY: Final = 240
 HAND_OVERS: Final = 100
 _ROWS_INTERVAL: Final = 1.0
 _LAG_INTERVAL: Final = 5.0
-_WINDOW: Final = 15.0  # how long the leases are watched before the owners are judged anew
+_WINDOW: Final = 15.0  # how long the leases are watched before the owners are judged again
 _PAUSE: Final = 5.0
 
 
