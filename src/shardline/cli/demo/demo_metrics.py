@@ -30,7 +30,7 @@ def serve(port: int | None, *watched: Watched) -> HealthServer:
 
 
 def free_port(count: int) -> int | None:
-    """Return the first of ``count`` free ports in a row; ``None`` if no such ports are found, or if the extra is missing."""
+    """Return the first of ``count`` free ports in a row; ``None`` without such ports or without the extra."""
     if find_spec("prometheus_client") is None:
         return None
     for _ in range(_TRIES):

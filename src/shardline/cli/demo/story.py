@@ -159,7 +159,8 @@ def _console(settings: DemoSettings, kinesis: LocalKinesis, fleet: Fleet) -> Abs
     from shardline.cli.console_beside import console_for  # noqa: PLC0415 - only if it is asked for
     from shardline.cli.groups.group_store import StorePlace  # noqa: PLC0415 - only if it is asked for
 
-    ports = [] if settings.metrics is None else range(settings.metrics, settings.metrics + 1 + len(WORKERS))
+    first = settings.metrics
+    ports = range(0) if first is None else range(first, first + 1 + len(WORKERS))
     stores = [StorePlace.of(fleet.store_url, Invocation(region=kinesis.region))]
     return console_for(kinesis, _client(kinesis), stores, metrics=[f"http://127.0.0.1:{port}" for port in ports])
 
