@@ -244,7 +244,7 @@ class Books:
         if isinstance(event, HandlerStuck):
             assert shard_id not in self.stuck, "it was reported before"
             known_at = worker.now - self.world.fleet.user.to_host
-            returned = [call for at, call in self.returned.get(shard_id, ()) if at >= known_at]
+            returned = [one for at, one in self.returned.get(shard_id, ()) if at >= known_at and not one.is_told]
             calls = [*self.open_calls(shard_id), *returned]
             call = min(calls, key=lambda call: call.since, default=self.last.get(shard_id))
             if not worker.is_manual:
