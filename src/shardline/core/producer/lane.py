@@ -131,8 +131,7 @@ class Lane:
         self._ordered = config.ordered
         self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
         self._keys = KeyOrder()  # for the bundles of an ordered lane
-        self._life_after_due = config.record_ttl - config.linger
-        self._linger_change = 0.0  # by how much ``linger`` has changed since. ``due_at`` of an aggregate leaves it out.
+        self._life_after_due, self._linger_change = config.record_ttl - config.linger, 0.0
         self._rng = rng
         self.max_bytes, self.max_count = config.aggregate_max_bytes, self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
