@@ -185,6 +185,7 @@ PRODUCER = [
 PRODUCER_ARGUMENTS = {
     "serializer": "Turns the data of a record into bytes. Without it, `put` takes bytes.",
     "packing": "Short for the setting of the same name.",
+    "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
     "dedup": "Short for the setting of the same name.",
     "on_failure": "A callback for every record that failed. It may be `async`.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
@@ -294,6 +295,7 @@ CONSUMER_ARGUMENTS = {
     "start": "Where a group without a checkpoint starts: `TRIM_HORIZON`, `LATEST` or a time.",
     "deserializer": "Turns `record.data` into `record.value`.",
     "filter": "Decides which records are handed out. See [filter](../../guides/consumer/control.md).",
+    "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
     "worker_id": "Short for the setting of the same name.",
     "until": '`"latest"` ends the iteration at the newest record.',
     "idle_timeout": "Ends the iteration after this many seconds without records.",

@@ -102,6 +102,13 @@ def test_a_handler_in_processes(put, tmp_path):
     assert sorted(ran.stdout.splitlines()) == ["customer-0 3", "customer-1 3"]
 
 
+def test_copies_of_retries(page, kinesis, capsys):
+    kinesis.faults.reset("after", operation="PutRecords", count=2)  # stored, but the response is lost
+    anyio.run(page("def copy_orders(").copy_orders)
+    assert len(kinesis.streams["orders"].records) == 3
+    assert capsys.readouterr().out == "b'order 1'\n"
+
+
 def test_a_group(page, put):
     put(b"1", b"2")
     handled = []

@@ -80,7 +80,7 @@ class Origin:
         self.lease: LeaseInForce | None = lease
         self.deserializer: Callable[[bytes], Any] | None = None
         """The user's deserializer, for ``Record.value``."""
-        self.may_have_headers = True
+        self.may_have_headers: bool = True
         """Whether a record of the page may have headers. The deaggregator and the middleware write it."""
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 

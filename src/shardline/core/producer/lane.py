@@ -103,7 +103,7 @@ class Lane:
         self.may_aggregate = config.aggregation is not False
         self.aggregates = self.may_aggregate and (shard_id is not None or self._packing is not None)
         """Whether records share entries."""
-        self._config = config
+        self._config, self._rng = config, rng
         # When an entry was last seen to have landed in another shard, and how many entries landed as predicted since.
         self._misdirected_at, self._landed_as_predicted = -NEVER, 0
         self.vanished = False
@@ -132,7 +132,6 @@ class Lane:
         self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
         self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due, self._linger_change = config.record_ttl - config.linger, 0.0
-        self._rng = rng
         self.max_bytes, self.max_count = config.aggregate_max_bytes, self._max_count()
         self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
         self._sealed_so_far = 0
