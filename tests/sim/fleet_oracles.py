@@ -471,7 +471,11 @@ class Watch:
         if known.first_committed is None or was_read or known.shard_id in self.alarms | self.unjudged:
             return 0
         missed = self._find_missed(known)
-        return len(missed) if missed and (known.is_gone or max(known.first_delivered) > missed[0]) else 0
+        # With ``concurrency``, a record may be handled before earlier ones of the same page. So a handled record does not
+        # show that a page after the gap was read; a checkpoint does.
+        is_in_order = self.world.fleet.user.concurrency is None
+        reached = max(known.first_delivered) if is_in_order else known.highest
+        return len(missed) if missed and (known.is_gone or (reached is not None and reached > missed[0])) else 0
 
     def _find_missed(self, known):
         """The records that retention removed after the first checkpoint, and that no worker has seen."""
