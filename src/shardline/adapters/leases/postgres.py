@@ -254,6 +254,9 @@ class PostgresLeases:
                 message = f"{self._place} has no table {TABLE}: no group has leases there"
                 return Failure(FailureKind.NOT_FOUND, "NoSuchStore", message, maybe_received=False)
             self._create()
+        if comment is None:
+            # The table may be new. ``to_regclass`` sees a table as soon as its transaction ends, while
+            # ``obj_description`` sees comments only as they were when the statement began.
             _, comment, *_ = self._execute(_FACTS)[0]
         if not (comment or "").startswith(_COMMENT):
             return self._invalid("ForeignTable", f"its table {TABLE} belongs to another program: use another database")

@@ -11,6 +11,8 @@ from shardline.core.consumer.consumer_events import (
     LeaseLost,
     LeaseReleased,
     ReadFailed,
+    RecordsFiltered,
+    RepeatsDropped,
     Stalled,
     StoreFailed,
 )
@@ -73,6 +75,18 @@ def test_the_totals_have_what_readers_and_handlers_counted():
         handling_time=1.5,
         handler_retries=1,
     )
+
+
+def test_records_that_were_left_out_are_counted_and_reported_only_if_there_are_sinks():
+    work = WorkCounts(ReadCounts(), HandlingCounts())
+    work.count_filtered("a", 1)
+    work.count_repeated("a", 2)
+    assert work.take_events() == []
+    work.observe(0.0)
+    work.count_filtered("b", 3)
+    work.count_repeated("b", 4)
+    assert work.take_events() == [RecordsFiltered("b", 3), RepeatsDropped("b", 4)]
+    assert work.totals() == ConsumerTotals(records_filtered=4, records_repeated=6)
 
 
 def test_totals_are_a_moment_that_does_not_change():
