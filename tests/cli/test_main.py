@@ -79,7 +79,7 @@ def test_every_help_has_examples_that_parse(command):
 
 def test_the_demo_shows_only_the_options_that_it_uses():
     shown = set(re.findall(r"--[a-z-]+", help_of("shardline demo").partition("Options:")[2]))
-    own = {"--seconds", "--rate", "--shards", "--seed", "--plain", "--metrics"}
+    own = {"--seconds", "--rate", "--shards", "--seed", "--plain", "--metrics", "--console"}
     assert shown == own | {"--output", "--verbose", "--help"}
 
 

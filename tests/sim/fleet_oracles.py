@@ -474,7 +474,7 @@ class Watch:
         # With ``concurrency``, a record may be handled before earlier ones of the same page. So a handled record does not
         # show that a page after the gap was read; a checkpoint does.
         is_in_order = self.world.fleet.user.concurrency is None
-        reached = max(known.first_delivered) if is_in_order else known.highest
+        reached = max(known.first_delivered, default=None) if is_in_order else known.highest
         return len(missed) if missed and (known.is_gone or (reached is not None and reached > missed[0])) else 0
 
     def _find_missed(self, known):

@@ -156,11 +156,11 @@ ROOM = WRAP_MAX_BYTES + 20  # for the tags below
 def test_a_record_is_put_without_its_trace_if_both_may_not_fit(size, limit, is_traced, key):
     data = b"x" * (size - (KEYLESS_KEY_LENGTH if key is None else len(key.encode())))
     tags = OptionalTags(b"t" * 20)
-    payload, checked_key, _, kept = check_tagged_record(data, key, None, limit, None, tags=tags)
+    payload, checked_key, _, kept = check_tagged_record(data, key, None, limit, None, tags=tags, stamp=b"")
     assert (len(payload), checked_key) == (len(data), key)
     assert kept == (tags if is_traced else b"")
 
 
 def test_a_record_that_does_not_fit_with_the_headers_of_its_caller_is_refused():
     with pytest.raises(UsageError, match="for its headers"):
-        check_tagged_record(b"x" * (DEFAULT - 1), "k", None, DEFAULT, None, tags=encode_tags(HEADERS))
+        check_tagged_record(b"x" * (DEFAULT - 1), "k", None, DEFAULT, None, tags=encode_tags(HEADERS), stamp=b"")
