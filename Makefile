@@ -142,10 +142,10 @@ clock: $(TEST) $(NATIVE) $(SERVERS)
 	$(PYTEST_CLOCK) || $(PYTEST_CLOCK) $(AGAIN)
 
 test-browser: $(TEST) ## let a real Chromium (apt-get install chromium; or CHROMIUM=path) attack the embedded server from web pages
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest tests/browser || $(BIN)/python -m pytest tests/browser $(AGAIN)
 
 test-prometheus: $(TEST) ## let a real Prometheus (apt-get install prometheus) scrape a fleet, and check the dashboard and the alerts
-	$(BIN)/python -m pytest tests/prometheus
+	$(BIN)/python -m pytest tests/prometheus || $(BIN)/python -m pytest tests/prometheus $(AGAIN)
 
 test-postgres: $(TEST) ## let the lease store run on a real PostgreSQL, also behind pgbouncer (apt-get install postgresql pgbouncer)
 	$(BIN)/python -m pytest --numprocesses 2 tests/postgres || $(BIN)/python -m pytest tests/postgres $(AGAIN)
