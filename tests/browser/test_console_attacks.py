@@ -99,7 +99,7 @@ def test_a_page_of_another_origin_reads_and_changes_nothing_even_with_the_token(
             for attack in attacks:
                 found = await tab.run(f"({attack}).catch(() => 'blocked')")
                 assert found in ("blocked", "opaque0"), attack
-            # A frame of the console stays empty, so that nobody is tricked into clicking in it.
+            # A frame of the console stays empty, so that no user is tricked into clicking in it.
             await tab.run(f"document.body.append(Object.assign(document.createElement('iframe'), {{src: '{url}'}}))")
             await asyncio.sleep(1)
             assert any("frame-ancestors" in problem for problem in tab.problems)
