@@ -76,15 +76,20 @@ class Books:
         shard_id, lease = records[0].shard_id, records[0].lease
         current = worker.hand_out.current
         assert taker is None or taker.number == current.number, "an older run goes on"
-        call = Call(lease, now, records, current.number, frozenset(record.key for record in records) - {None})
+        # The hand-out knows when a message was sent to a process, but not when the process began with each record of it.
+        since = taker.cursor.taken_at if is_in_hand else now
+        call = Call(lease, since, records, current.number, frozenset(record.key for record in records) - {None})
         order = "shard" if taker is None else taker.order
         self._check_side_by_side(shard_id, call, order)
-        is_void = is_in_hand and taker.shard.is_sought  # after a seek, user code may finish the records in hand
+        # A process may finish the records of a message after a seek, and after a suspension that the host has not
+        # noticed yet.
+        is_unnoticed = worker.was_paused and taker is not None and not taker.shard.is_over
+        is_void = is_in_hand and (taker.shard.is_sought or is_unnoticed)
         assert is_void or lease.in_force(now - SLICE), f"L2: {shard_id} is handed out, and the lease has lapsed"
         if lease.held:
             world.watch.check_alone(worker, shard_id)
         worker.callbacks.check_handed_out(lease, shard_id)
-        worker.control.check_handed_out(lease, taker)
+        worker.control.check_handed_out(lease, taker, is_in_hand=is_in_hand)
         self.see_told(self.handled.pop(taker, ()))
         for record in records:
             self._check_place(record, order)
@@ -341,6 +346,7 @@ class Books:
         began = {shard.shard_id: worker.readings[shard.grant].began_at for shard in kept}
         if len(self.world.slots) == 1:
             began = dict.fromkeys(truth.shards, worker.began_at) | began
+        self.world.service.advance(self.world.time)  # trims the records whose time is up
         for shard_id, began_at in began.items():
             known = truth.shards.get(shard_id)
             for place in known.required if known is not None else ():
@@ -362,7 +368,8 @@ class Books:
         """Check a worker that has closed: nothing is left, and every taker was answered."""
         hand_out = self.worker.hand_out
         left = [hand_out.budget._held, hand_out.budget._unopened, hand_out._in_hand, hand_out._line]
-        if not self.open_calls():  # a thread outlives its consumer
+        # A thread outlives its consumer, or its end is on the way to the host.
+        if not self.open_calls() and not self.worker.has_mail:
             left += [hand_out.keys.lanes, hand_out._claims, hand_out._outliving]
         assert not any(left), f"something is left: {left}"
         assert not hand_out._questions._waiting, "every taker was answered"

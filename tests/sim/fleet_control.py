@@ -141,9 +141,10 @@ class Control:
             self.paused.add(grant)
             self.reached.add("a shard gained while all are paused" if older is None else "sought while paused")
 
-    def check_handed_out(self, lease, taker):
-        # A handler may be called with a batch that was on its way before the pause, and again with failed records.
-        if taker is None or not isinstance(taker.step, Attempt):
+    def check_handed_out(self, lease, taker, *, is_in_hand):
+        # A handler may be called with a batch or a message that was on its way before the pause, and again with failed
+        # records.
+        if not is_in_hand and (taker is None or not isinstance(taker.step, Attempt)):
             assert lease not in self.paused, "a record of a paused shard is handed out"
 
     def check(self):

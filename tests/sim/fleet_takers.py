@@ -93,6 +93,7 @@ class Application:
                 self._taken = records
                 error = yield from self._call(records, self.main)
                 if error is not None and self.plan.policy.finally_ == "stop":
+                    self.worker.books.see_return(records)  # also if the consumer is closing already
                     self.worker.close(is_clean=False)
                     raise Cancelled
                 if self._draw(self.plan.replace_chance):
@@ -150,7 +151,7 @@ class Application:
                 yield WAIT
         except Cancelled:
             for task in tasks:
-                task.cancel()
+                task.end()
             while not all(task.is_over for task in tasks):
                 try:
                     yield WAIT
@@ -320,7 +321,7 @@ class Application:
             books.handled[taker] = records
         if is_shielded and task.is_cancelled:
             books.see_outlived(taker)
-            if fails or not taker.shard.is_over or self.rng.random() < 0.5:
+            if fails or task.is_ending or not taker.shard.is_over or self.rng.random() < 0.5:
                 raise Cancelled
         return "sim" if fails else None
 

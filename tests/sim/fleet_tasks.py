@@ -16,6 +16,7 @@ class Task:
         self.worker = worker
         self.is_over = False
         self.is_cancelled = False
+        self.is_ending = False
         self.is_shielded = False
         self._code = code
         self._on_end = on_end
@@ -42,6 +43,12 @@ class Task:
             self.is_cancelled = True
             if not self.is_shielded:
                 self.throw()
+
+    def end(self):
+        """Cancel the code for good, as the end of a task group does: whatever it waits for next is cancelled, too."""
+        self.is_cancelled = self.is_ending = True
+        if not self.is_shielded:
+            self.throw()
 
     def _resume_after(self, seconds):
         self.worker.at_local(self.worker.now + seconds, self._resume, self._turn)

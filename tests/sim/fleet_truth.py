@@ -154,15 +154,17 @@ class Truth:
     def _check_copy(self, known, place, truth):
         """Check ``dedup``: of the copies of a stamped record, one is handed out, whatever crashes, moves or reshards.
 
-        The exception is a copy in a shard that it does not belong to, where another worker may read it. If a checkpoint
-        goes back, or records or rows are lost, the copies are read again.
+        One exception is a copy in a shard that it does not belong to, where another worker may read it. Another is a copy
+        from before the group's start: a worker whose start lies in the future reads it, but its successor may not. If a
+        checkpoint goes back, or records or rows are lost, the copies are read again.
         """
         fleet = self.world.fleet
         blurs = fleet.set_back or fleet.retention or fleet.recreated_at is not None or "seek" in fleet.user.control
         if not self.dedups or blurs or not truth.in_range:
             return
         for other, at in self.copies.get(truth.data, ()):
-            if (other, at) != (known, place) and at in other.first_delivered and other.records[at].in_range:
+            counts = at in other.first_delivered and other.records[at].in_range and other.is_required(at)
+            if counts and (other, at) != (known, place):
                 raise AssertionError(f"{truth.data[:20]} is handed out from {known.shard_id} and {other.shard_id}")
 
     def finish(self, record):
@@ -173,6 +175,11 @@ class Truth:
             known.done.add(place)
 
     # ---- queries
+
+    def was_delivered(self, data):
+        """Whether a user got the payload, perhaps as a stamped copy in a shard that it does not belong to."""
+        copies = self.copies.get(data, ())
+        return data in self.first_by_data or any(at in other.first_delivered for other, at in copies)
 
     def find_originals(self, known, place):
         """Return the earlier copies of a stamped record in the same shard and its ancestors."""

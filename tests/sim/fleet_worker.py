@@ -208,6 +208,11 @@ class Worker(Process, CoordinatorShell):
             delay = self.rng.uniform(0, self.world.fleet.user.to_host)
             self.world.at(self.world.now + delay, self.run, self._serve)
 
+    @property
+    def has_mail(self):
+        """Whether a message of user code has not reached the host yet."""
+        return bool(self._mail)
+
     def _serve(self):
         mail, self._mail = self._mail, []
         for command in mail:
