@@ -509,14 +509,17 @@ class Watch:
         puts.
 
         A worker that begins a group at LATEST and dies may leave a write that arrives after another worker has begun
-        the group again, after a reshard. Its shard is then read late, but nothing is skipped.
+        the group again, after a reshard. Its shard is then read late, but nothing is skipped. A seek may bring records
+        from before the group's start, after later ones.
         """
         last = {}
         for given in shell.given:
             first = self.truth.first_by_data.get(given.data)
             if first is None or given.key is None or type(given.record.ending) is Undelivered:
                 continue
-            if self.truth.shards[given.record.conclusion.shard_id].rowed_late:
+            result = given.record.conclusion
+            known = self.truth.shards[result.shard_id]
+            if known.rowed_late or known.is_from_before_start((int(result.sequence_number), result.sub_sequence)):
                 continue
             before = last.get(given.key)
             assert before is None or before < first, (

@@ -54,9 +54,10 @@ class ShardTruth:
         return [place for place in self.places if self.is_required(place)]
 
     def is_required(self, place):
-        if self.starts_at is None or self.records[place].arrived_at < self.starts_at:
-            return False
-        return not self.is_trimmed(place)
+        return self.starts_at is not None and not self.is_from_before_start(place) and not self.is_trimmed(place)
+
+    def is_from_before_start(self, place):
+        return self.starts_at is not None and self.records[place].arrived_at < self.starts_at
 
     def is_trimmed(self, place):
         return self.is_gone or (self.trimmed_before is not None and place < self.trimmed_before)
