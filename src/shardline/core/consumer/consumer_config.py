@@ -37,8 +37,8 @@ class ConsumerConfig:
     """Every setting of a consumer. Durations are in seconds, and rates are per shard."""
 
     lease_duration: float = 10.0
-    """A worker that does not renew a lease for this long loses it. A dead worker is replaced after this time. All workers
-    of a group should use the same value.
+    """A worker that does not renew a lease for this long loses it. A dead worker is replaced after this time. All
+    workers of a group should use the same value.
     """
     checkpoint_interval: float | None = None
     """The shortest time between two commits for a shard. ``None`` means 1 s, or 10 s on DynamoDB."""

@@ -114,7 +114,12 @@ class Planner:
         ours = self._ours(readable, held, now)
         spill_after = _SPILL_SCANS * self._scan_pace.interval(len(rows))
         impatient = self._is_impatient(leases, now)
-        assignment = assign(leases, me, self._max_leases, self._rng, spill_after=spill_after, impatient=impatient)
+        most = self._max_leases
+        if most is not None:
+            # The row of a parent may appear after its child was taken. The child is not readable then, but it counts:
+            # if it did not, the parent would be taken, released as surplus, and taken again without end.
+            most -= len(held) - sum(row.shard_id in held for row in readable)
+        assignment = assign(leases, me, most, self._rng, spill_after=spill_after, impatient=impatient)
         # A lease may be in both lists, but a plan contains only one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]

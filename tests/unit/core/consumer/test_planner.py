@@ -138,6 +138,16 @@ def test_from_a_dead_owner_it_is_taken(world, stream):
     assert stream.name(4) in {operation.shard_id for operation in world.plan(held=stream.names(5))}
 
 
+def test_a_held_child_counts_although_its_parent_is_not_finished(world, stream):
+    world.planner.limit_leases(1)
+    world.scan(owned(stream.rows(6, 8, finished=[0, 1, 2, 3, 7]), w_8="me"))
+    takes = [plan for plan in world.plan(held=stream.names(8)) if isinstance(plan, TakeLease)]
+    assert takes == []  # with the parent, the worker would have two leases
+    world.planner.limit_leases(2)
+    takes = [plan for plan in world.plan(held=stream.names(8)) if isinstance(plan, TakeLease)]
+    assert [take.shard_id for take in takes] == [stream.name(6)]
+
+
 def test_an_ended_shard_gets_its_children(world, stream):
     world.scan(owned(stream.rows(4, 5, 8), w_4="me", w_5="me", w_8="me"))
     plan = world.plan(held=stream.names(4, 5, 8), ending=stream.names(5))
