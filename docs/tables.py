@@ -88,6 +88,8 @@ CONSUMER_EVENTS = {
     "RecordsHandled": "Your code is done with records: you asked for the next ones, or your handler returned. A long page is reported in parts, about every second.",
     "Committed": "The lease store confirmed a checkpoint.",
     "LeaseHandedOver": "The lease was released to the worker that asked for it. `duration` counts from when this worker saw the request.",
+    "HashRangesUncovered": "Two audits in a row found hash ranges that no lease of the group covers. Audits are `list_interval` apart.",
+    "HashRangesCovered": "An audit found that the leases cover all hash keys again.",
     "LagMeasured": "The lag of all shards that this worker holds. Emitted every 5 seconds.",
 }
 

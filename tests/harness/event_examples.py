@@ -83,6 +83,8 @@ EXAMPLES = {
         ev.RecordsHandedOut("shard-1", 100),
         ev.RecordsHandled("shard-1", 100, 0.4),
         ev.Committed("shard-1", TRIM_HORIZON, 0.01),
+        ev.HashRangesUncovered((HashRange(0, 9),)),
+        ev.HashRangesCovered(60.0),
         ev.LagMeasured((ev.ShardLag("shard-1", 2.0, 5.0, 30, 10), ev.ShardLag("shard-2", 1.0, None, 5, 0))),
     )
 }

@@ -22,6 +22,7 @@ from shardline.aio.sink_threads import SinkThreads
 from shardline.core import producer_events
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events
+from shardline.core.consumer.hash_coverage import CoverageEvent, percentage_of
 from shardline.core.consumer.store_outages import StoreTrouble, trouble_of
 from shardline.core.failures import Failure, FailureKind
 from shardline.events import EventSource
@@ -254,6 +255,8 @@ class ConsumerReporter:
                 | consumer_events.HandlingStopped()
             ):
                 self._count_failure(event)
+            case consumer_events.HashRangesUncovered() | consumer_events.HashRangesCovered():
+                self._log.write(_coverage_line(event))
             case _:
                 self._log.write(
                     _lease_line(event) or _control_line(event) or _consumer_line(event), *shard_and_code(event)
@@ -338,6 +341,17 @@ def _control_line(event: consumer_events.Event) -> _Line | None:
 def _shards_named(shard_ids: tuple[str, ...], *, is_all: bool) -> str:
     named = ", ".join(shard_ids) or "no shards"
     return f"{named}, and every shard that is gained later" if is_all else named
+
+
+def _coverage_line(event: CoverageEvent) -> _Line:
+    """Return the line for the result of an audit of the group's leases."""
+    if isinstance(event, consumer_events.HashRangesCovered):
+        return logging.INFO, f"the leases of the group cover all hash keys again, after {event.seconds:.0f} s"
+    named = ", ".join(f"{found.start} to {found.end}" for found in event.ranges[:5])
+    return logging.ERROR, (
+        f"no lease of the group covers {percentage_of(event.ranges)} of the hash keys, so no worker reads the records "
+        f"there: {named}"
+    )
 
 
 def _consumer_line(event: consumer_events.Event) -> _Line | None:

@@ -12,6 +12,7 @@ from shardline.core.consumer import consumer_events as consumed
 from shardline.core.consumer.grant import Grant
 from shardline.core.failures import Failure, FailureKind
 from shardline.events import EventSource
+from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint
 from shardline.model.position import TRIM_HORIZON, at_timestamp
 
@@ -176,6 +177,8 @@ def test_a_hook_that_raises_is_logged_once_a_minute(log, clock, lines, error):
         (consumed.RecordsHandled("s-1", 1, 0.1), None, ""),
         (consumed.Committed("s-1", TRIM_HORIZON, 0.1), None, ""),
         (consumed.LeaseHandedOver("s-1", "other", 0.1), None, ""),
+        (consumed.HashRangesUncovered((HashRange(0, 2**125 - 1),)), "ERROR", "no lease of the group covers 12.5 % of"),
+        (consumed.HashRangesCovered(61.0), "INFO", "cover all hash keys again, after 61 s"),
         (consumed.LagMeasured((consumed.ShardLag("s-1", 0.0, None, 0, 0),)), None, ""),
     ],
 )

@@ -66,6 +66,7 @@ _FLAT: Final = frozenset({events.ShardDelivery, events.ShardLag})  # tuples of v
 _ERRORS: Final[tuple[type[Event], ...]] = (
     events.ConsumerFailed,
     events.HandlingStopped,
+    events.HashRangesUncovered,
     events.PositionLost,
     events.ProgressLost,
     events.RecordsDeadLettered,

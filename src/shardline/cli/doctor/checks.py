@@ -28,9 +28,11 @@ from shardline.cli.doctor.check_run import (
     why_unanswered,
 )
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
-from shardline.cli.groups.group_store import NO_SUCH_STORE, StorePlace, ask_groups
+from shardline.cli.groups.group_store import NO_SUCH_STORE, StorePlace, ask_groups, list_rows, opened
 from shardline.cli.quantities import counted
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
+from shardline.core.consumer.hash_coverage import find_uncovered, percentage_of
+from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards
@@ -208,3 +210,23 @@ async def check_store(place: StorePlace) -> Finding:
         return failed("store", found.message, "consumers that keep their leases there cannot start")
     names = ", ".join(sorted({f"{name.group or '?'} on {name.stream or '?'}" for name in found})[:5])
     return ok("store", f"reachable, {counted(len(found), 'group')}{': ' if names else ''}{names}")
+
+
+async def check_coverage(place: StorePlace, stream: str) -> list[Finding]:
+    """Check, for each group on the stream, whether its leases cover all hash keys."""
+    found = await ask_groups(place)
+    groups = [] if isinstance(found, Failure) else [name for name in found if name.stream in {None, stream}]
+    findings: list[Finding] = []
+    async with opened(place, *groups) as stores:
+        for name, store in zip(groups, stores, strict=True):
+            rows = await list_rows(store)
+            holes, check = find_uncovered(rows, ShardGraph()), f"coverage of {name.group or 'the group'}"
+            if holes is None:
+                findings.append(not_checked(check, "there are no leases, or their hash ranges are unknown"))
+            elif holes:
+                what = f"no lease covers {percentage_of(holes)} of the hash keys: no worker reads the records there"
+                advice = "keep a consumer of the group running for two list intervals, then check again"
+                findings.append(failed(check, what, advice))
+            else:
+                findings.append(ok(check, "the leases cover all hash keys"))
+    return findings

@@ -146,6 +146,22 @@ class ShardTrimmed(NamedTuple):
 
 
 @final
+class HashRangesUncovered(NamedTuple):
+    """No lease of the group covers these hash ranges, so no worker reads the records in them. Emitted once, after two
+    audits.
+    """
+
+    ranges: tuple[HashRange, ...]
+
+
+@final
+class HashRangesCovered(NamedTuple):
+    """The leases of the group cover all hash keys again, after ``seconds``."""
+
+    seconds: float
+
+
+@final
 class TooManyUnacknowledged(NamedTuple):
     """The shard reached ``max_unacknowledged``. No more of its records are handed out until some are acknowledged."""
 
@@ -485,6 +501,8 @@ Event: TypeAlias = (
     | PositionLost
     | RecordsTrimmed
     | ShardTrimmed
+    | HashRangesUncovered
+    | HashRangesCovered
     | TooManyUnacknowledged
     | ShardsPaused
     | ShardsResumed

@@ -42,6 +42,7 @@ from shardline.core.consumer.consumer_events import (
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
+from shardline.core.consumer.hash_coverage import CoverageAudit
 from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
@@ -131,6 +132,7 @@ class Coordinator:
         self.trims: TrimWatch = TrimWatch()  # shared by the readers; finds records that expired unread
         self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
         self._duplicates = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration, read_by))
+        self._audit: CoverageAudit = CoverageAudit(config.list_interval)
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._max_leases: int | None = config.max_leases
         self._planner: Planner = Planner(
@@ -257,7 +259,7 @@ class Coordinator:
     def take_events(self) -> list[Event]:
         events = [*self._events, *self.held.take_events(), *self.topology.take_events(), *self.trims.take_events()]
         self._events = []
-        return [*events, *self._duplicates.take_events()]
+        return [*events, *self._duplicates.take_events(), *self._audit.take_events()]
 
     def next_deadline(self) -> Instant:
         """Return when to poll again, unless something happens earlier."""
@@ -290,6 +292,8 @@ class Coordinator:
         self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
         self.held.has_changed = False  # this scan has shown which leases can be taken now
+        if self.topology.is_settled:
+            self._audit.handle_rows(self.view.rows, self.topology.graph, now)
         self._make_plan(now)
         if self._is_closing:
             self._give_back()
