@@ -136,12 +136,15 @@ class _Shards:
             done.handle_committed(write)
 
 
-def _check(call: _Call, done: DoneRecords, write: PositionWrite, rows: Sequence[Sequence[Any]]) -> None:
-    verdict = done.check(write, _stored(rows[0] if rows else None))
+def _check(call: _Call, done: DoneRecords, write: PositionWrite, rows: Sequence[Sequence[Any]]) -> PositionWrite:
+    """Return what the transaction has to write, now that it has locked the row."""
+    stored = _stored(rows[0] if rows else None)
+    verdict = done.check(write, stored)
     if verdict is Verdict.FENCED:
         raise call.fenced()
-    if verdict is Verdict.CHANGED:
+    if stored is None or verdict is Verdict.CHANGED:
         raise _ChangedError
+    return write.after(stored)
 
 
 def _stored(row: Sequence[Any] | None) -> StoredPosition | None:
@@ -258,7 +261,7 @@ class _Transactions:
     async def _write(self, connection: Any, call: _Call, done: DoneRecords, new: Sequence[int]) -> PositionWrite:
         database, write = self._database, self._shards.plan(call, done, new)
         lock = database.tables.lock(call.key, is_exclusive=write.through is not None)
-        _check(call, done, write, await database.execute(connection, lock))
+        write = _check(call, done, write, await database.execute(connection, lock))
         additions, moves = _writes(database.tables, call.key, done, write)
         added = [len(await database.execute(connection, statement)) for statement in additions]
         if sum(added) < len(write.beyond):
