@@ -18,6 +18,8 @@ from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress, entries_of
 from shardline.core.producer.producer_record import BufferedRecord
 from shardline.core.producer.stamper import Stamper
+from shardline.model.lease import Checkpoint
+from shardline.model.position import SHARD_END
 from shardline.model.record import Origin
 
 RECORDS = 100
@@ -77,6 +79,11 @@ def measure_window() -> None:
         records = make_records()
         stamper.stamp(records)
         raws.append(RawRecord(entries_of([fill(records)])[0].data, str(10**55 + number), "k", float(number)))
+    measure_rounds(raws)
+
+
+def measure_rounds(raws: list[RawRecord]) -> None:
+    """Measure the window and the opening of these entries, in turns."""
     runs = [(int(raw.sequence_number), run) for raw in raws for run in (split_columns(raw.data) or ((),) * 5)[4]]
     singles = [
         (number, StampRun(run.place + at, run.producer, run.first + at, 1))
@@ -89,18 +96,36 @@ def measure_window() -> None:
         for number, run in runs:
             window.admit_run(number, run, 1.0)
 
+    def admit_alone() -> None:
+        window = DedupWindow(SeenStamps())
+        for number, stamp in singles:
+            window.admit_run(number, stamp, 1.0)
+
     def admit_each() -> None:
         window = DedupWindow(SeenStamps())
         for number, stamp in singles:
             window.admit(number, stamp, 1.0)
 
+    def admit_and_commit() -> None:
+        window = DedupWindow(SeenStamps())
+        for number, stamp in singles:
+            window.admit_run(number, stamp, 1.0)
+        window.encode_through(Checkpoint(SHARD_END))
+
     def open_all(*, dedup: bool) -> None:
         Deaggregator("s", "a", window=DedupWindow(SeenStamps()) if dedup else None).open(raws, Origin())
 
-    by_run, one_by_one, without, having = best(
-        admit_runs, admit_each, lambda: open_all(dedup=False), lambda: open_all(dedup=True)
+    by_run, alone, one_by_one, committed, without, having = best(
+        admit_runs,
+        admit_alone,
+        admit_each,
+        admit_and_commit,
+        lambda: open_all(dedup=False),
+        lambda: open_all(dedup=True),
     )
-    say(f"window: {by_run:.3f} us per record in runs of {RECORDS}, {one_by_one:.3f} us one by one")
+    say(f"window: {by_run:.3f} us per record in runs of {RECORDS}")
+    say(f"window: {alone:.3f} us per record alone in its aggregate, {committed:.3f} with its commit")
+    say(f"window: {one_by_one:.3f} us per record of an aggregate of which some records are known")
     say(f"opening stamped aggregates: {without:.3f} us per record without dedup, {having:.3f} with")
 
 
@@ -113,6 +138,19 @@ def measure_memory() -> None:
     size = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     say(f"memory of a window with {len(seen)} ranges: {size / len(seen):.1f} bytes per range")
+    window, raws = DedupWindow(SeenStamps()), [(10**55 + number, float(number)) for number in range(10_000)]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for place, (number, arrived_at) in enumerate(raws):
+        window.admit_run(number, StampRun(0, b"abcdefghij", place, 1), arrived_at)
+    size = tracemalloc.get_traced_memory()[0] - before
+    window.encode_through(Checkpoint(SHARD_END))
+    left = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    say(
+        f"memory of {len(raws)} records, each alone in its aggregate, in bytes per record: {size / len(raws):.1f} until"
+    )
+    say(f"    it is committed, {left / len(raws):.1f} afterwards")
 
 
 def main() -> None:

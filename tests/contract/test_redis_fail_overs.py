@@ -33,15 +33,15 @@ async def opened(url, group="billing"):
         await store.close()
 
 
-def kill(port):
+def kill(port, password=None):
     """Kill a server at once. It replies nothing."""
-    with redis.Redis("127.0.0.1", port) as client:
+    with raw(port, password) as client:
         pid = client.info("server")["process_id"]
     os.kill(pid, signal.SIGKILL)
 
 
-def raw(port):
-    return redis.Redis("127.0.0.1", port)
+def raw(port, password=None):
+    return redis.Redis("127.0.0.1", port, password=password)
 
 
 async def applied(store, operation, limit=30.0):
@@ -72,18 +72,18 @@ def replica_group(ports):
     raise AssertionError("no group has its hash on the first node")
 
 
-async def fail_over(store, master, replica, key):
+async def fail_over(store, master, replica, key, password=None):
     """Kill the master after the replica missed a take. Check that tokens grow, and that the loser is refused."""
     row = await store.apply(CreateLease(Lease(SHARD)))
     first = await store.apply(take(row, "a"))
-    with raw(master) as old, raw(replica) as new:
+    with raw(master, password) as old, raw(replica, password) as new:
         stale = old.hget(key, SHARD)
         second = await store.apply(take(first, "b"))
         with anyio.fail_after(10):
             while new.hget(key, SHARD) in (None, stale):  # noqa: ASYNC110 - another server
                 await anyio.sleep(0.02)
         new.hset(key, SHARD, stale)  # this replica lacks the last write: Redis replicates asynchronously
-    kill(master)
+    kill(master, password)
     renewed, failures = await applied(store, RenewLease(SHARD, "b", second.counter))
     assert failures, "the master was dead"
     assert isinstance(renewed, Refused), "the new master does not know the second take"
@@ -98,6 +98,32 @@ async def test_a_sentinel_fails_over_to_a_stale_replica(start_sentinel):
     master, replica, sentinel = await anyio.to_thread.run_sync(start_sentinel)
     async with opened(f"redis+sentinel://127.0.0.1:{sentinel}/leases/0") as store:
         await fail_over(store, master, replica, store._hash)
+
+
+async def test_sentinels_and_servers_with_different_passwords_fail_over(start_sentinel):
+    master, replica, sentinel = await anyio.to_thread.run_sync(start_sentinel, "secret,1", "secret:2")
+    login = "redis+sentinel://:secret%2C1,:secret%3A2"
+    async with opened(f"{login}@127.0.0.1:{sentinel}/leases/0") as store:
+        await fail_over(store, master, replica, store._hash, "secret,1")
+
+
+@pytest.mark.parametrize(
+    ("login", "message"),
+    [
+        (":secret@", "master"),
+        (":secret,:wrong@", "master"),
+        (",:sentinel@", "Authentication"),
+        (":wrong,:sentinel@", ""),
+    ],
+)
+async def test_a_missing_or_wrong_password_is_reported(start_sentinel, login, message):
+    *_, sentinel = await anyio.to_thread.run_sync(start_sentinel, "secret", "sentinel")
+    store = RedisLeases(f"redis+sentinel://{login}127.0.0.1:{sentinel}/leases", "billing", "orders", limit=1.0)
+    failure = await store.open()
+    assert isinstance(failure, Failure)
+    assert message in failure.message, failure
+    assert not {"secret", "wrong", "sentinel@"} & {*failure.message.replace(":", " ").split()}
+    await store.close()
 
 
 async def test_a_cluster_fails_over_to_a_stale_replica(start_cluster):

@@ -20,9 +20,11 @@ import psycopg
 import pytest
 
 from shardline import Client, LeaseNotHeld, Record, deaggregate
+from shardline.core.consumer.done_records import PRUNE_AT
 from shardline.core.consumer.grant import Grant
 from shardline.exactly_once import in_postgres
 from shardline.model.record import Origin
+from shardline.model.sequence import SequenceNumber
 from shardline.sync import Producer
 from shardline.testing import LocalKinesis
 
@@ -129,6 +131,30 @@ def test_handlers_of_one_shard_do_not_wait_for_each_other(database, raw):
         for thread in threads:
             thread.join()
     assert seen(raw) == [1, 2]
+
+
+def test_the_watermark_does_not_move_back_if_two_transactions_lock_it_in_the_other_order(database, raw):
+    """The first transaction has planned its watermark, and waits for the row while the second one moves it further."""
+    grant = lease(1, is_in_order=False)
+    last = PRUNE_AT + 10
+    with in_postgres(insert, database, group="billing") as handle:
+        for number in range(1, last + 1):
+            handle(record(number, grant))
+        with psycopg.connect(database) as other:  # stands for the second transaction
+            other.execute("SELECT * FROM shardline_positions FOR NO KEY UPDATE")
+            grant.done_through = SequenceNumber(last - 5)
+            thread = threading.Thread(target=handle, args=(record(last + 1, grant),))
+            thread.start()
+            thread.join(0.5)
+            assert thread.is_alive()
+            other.execute("UPDATE shardline_positions SET sequence_number = %s, sub_sequence = 0", (str(last),))
+            other.execute("DELETE FROM shardline_done")
+        thread.join()
+    assert raw.execute("SELECT sequence_number FROM shardline_positions").fetchall() == [(str(last),)]
+    with in_postgres(insert, database, group="billing") as handle:  # the next owner, with an older checkpoint
+        for number in range(1, last + 3):
+            handle(record(number, lease(2)))
+    assert seen(raw) == list(range(1, last + 3))
 
 
 def test_a_handler_must_not_commit(database, raw):

@@ -1,12 +1,16 @@
 """Programs with middleware: the type checkers must accept them, and infer these types."""
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, assert_type
 
-from shardline import Consumer, Producer, Record, sync
+from shardline import Batch, Consumer, Producer, Record, sync
 from shardline.middleware import (
+    Around,
     ConsumerMiddleware,
     ProducerMiddleware,
     RecordToPut,
+    around,
     compress,
     decompress,
     replace,
@@ -30,8 +34,26 @@ async def read_waiting(record: Record) -> Record:
     return record
 
 
+@contextmanager
+def timed(batch: Batch[bytes]) -> Iterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def traced(record: Record) -> AsyncIterator[int]:
+    yield len(record.data)
+
+
+assert_type(around(timed), Around)
 sending: list[ProducerMiddleware] = [plain, waiting, compress(), validate(dict[str, int])]
-reading: list[ConsumerMiddleware] = [read, read_waiting, decompress(), validate(dict[str, int])]
+reading: list[ConsumerMiddleware] = [
+    read,
+    read_waiting,
+    decompress(),
+    validate(dict[str, int]),
+    around(timed),
+    around(traced),
+]
 assert_type(Producer("s", middleware=sending), Producer[bytes])
 assert_type(Consumer("s", middleware=reading, deserializer=len), Consumer[int])
 assert_type(sync.Producer("s", middleware=[validate(int), compress("zstd", level=3)]), sync.Producer[bytes])

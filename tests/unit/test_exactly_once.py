@@ -264,6 +264,16 @@ def test_wrong_arguments_are_refused(path):
     assert seen(path) == []
 
 
+def test_a_plain_function_needs_blocking_connections():
+    class Waits:
+        def __await__(self):
+            yield "to an event loop"
+
+    handle = in_postgres(insert, Waits, group="billing")
+    with pytest.raises(UsageError, match="connect must return a blocking connection"):
+        handle(record(1, lease()))
+
+
 async def test_async_postgres_needs_asyncio(anyio_backend_name):
     handle = in_postgres(insert_async, "postgresql://127.0.0.1:1/nowhere", group="billing")
     is_trio = anyio_backend_name == "trio"

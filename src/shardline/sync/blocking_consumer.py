@@ -120,7 +120,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             client=None,
             deserializer=deserializer,
             record_filter=filter,
-            middleware=check_middleware(middleware, is_blocking=True),
+            middleware=check_middleware(middleware, is_blocking=True, is_reading=True),
             worker_id=worker_id,
             until=until,
             idle_timeout=idle_timeout,

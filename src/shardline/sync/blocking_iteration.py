@@ -98,6 +98,7 @@ class ChangedIterator(Generic[_GivenT]):
     __slots__ = ("__weakref__", "_chain", "_session", "_taker")
 
     def __init__(self, session: ConsumerSession, taker: Iteration, chain: ReadChain) -> None:
+        chain.check_iteration()
         self._session = session
         self._taker = taker
         self._chain = chain

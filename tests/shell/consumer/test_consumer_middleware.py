@@ -1,13 +1,19 @@
 """Does every record pass through the middleware before user code gets it, and is a refused record never skipped?"""
 
+import os
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+
+import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from tests.shell.blocking import EVERY_API
 
 import shardline.sync
-from shardline import Consumer, FailurePolicy, HandlerFailed, Producer, Record, UsageError
+from shardline import Batch, Consumer, FailurePolicy, HandlerFailed, Producer, Record, UsageError
 from shardline.aio.consumer.read_chain import read_chain
-from shardline.middleware import compress, decompress, replace, validate
+from shardline.middleware import around, compress, decompress, replace, validate
 from shardline.model.record import Origin
 
 pytestmark = pytest.mark.anyio
@@ -181,6 +187,196 @@ async def test_a_bomb_is_dead_lettered(make_consumer, connection, caplog):
     ((bomb,),) = [letter.records for letter in letters]
     assert decompress()(bomb).data[:1] == b"1", "it can be read again with another limit"
     assert "the decompressed data has more than 1000 bytes" in caplog.text
+
+
+# ---- around the handling
+
+
+def logs(log, name):
+    """Middleware that notes when the handling of a record or batch begins and ends."""
+
+    @contextmanager
+    def enter(given):
+        log.append((f"{name} begins", data_of(given)))
+        try:
+            yield
+        finally:
+            log.append((f"{name} ends", data_of(given)))
+
+    return around(enter)
+
+
+def async_logs(log, name):
+    @asynccontextmanager
+    async def enter(given):
+        await anyio.lowlevel.checkpoint()
+        with logs(log, name).enter(given):
+            yield
+        await anyio.lowlevel.checkpoint()
+
+    return around(enter)
+
+
+def open_late(log, given):
+    """Return an async context manager, which cannot be known before."""
+    return async_logs(log, "late").enter(given)
+
+
+def data_of(given):
+    return [record.data for record in given] if isinstance(given, Batch) else given.data
+
+
+@EVERY_API
+@pytest.mark.parametrize("batch", [None, 2])
+async def test_a_context_manager_is_open_while_the_handler_works(make_consumer, put, batch):
+    await put(range(2), keys=1)
+    log = []
+    layers = [logs(log, "outer"), suffix(b"a"), suffix(b"b"), logs(log, "middle"), logs(log, "inner"), suffix(b"c")]
+    async with make_consumer(middleware=layers, until="latest") as consumer:
+        await consumer.run(lambda given: log.append(("handler", data_of(given))), batch=batch)
+    expected = []
+    for data in [[b"0", b"1"]] if batch else [b"0", b"1"]:
+        ab, abc = ([each + text for each in data] if batch else data + text for text in (b"ab", b"abc"))
+        expected += [("outer begins", data), ("middle begins", ab), ("inner begins", ab), ("handler", abc)]
+        expected += [("inner ends", ab), ("middle ends", ab), ("outer ends", data)]
+    assert log == expected
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+async def test_async_handlers_take_plain_and_async_context_managers(make_consumer, put, batch):
+    await put(range(2), keys=1)
+    log = []
+
+    async def handle(given):
+        await anyio.lowlevel.checkpoint()
+        log.append(("handler", data_of(given)))
+
+    layers = [async_logs(log, "outer"), async_suffix(b"a"), logs(log, "inner")]
+    async with make_consumer(middleware=layers, until="latest") as consumer:
+        with pytest.raises(UsageError, match="async middleware needs an async handler"):
+            await consumer.run(log.append)
+        await consumer.run(handle, batch=batch)
+    expected = []
+    for data in [[b"0", b"1"]] if batch else [b"0", b"1"]:
+        changed = [each + b"a" for each in data] if batch else data + b"a"
+        expected += [("outer begins", data), ("inner begins", changed), ("handler", changed)]
+        expected += [("inner ends", changed), ("outer ends", data)]
+    assert log == expected
+
+
+@EVERY_API
+async def test_a_context_manager_gets_the_exception_and_each_attempt(make_consumer, put):
+    await put(range(1))
+    errors, letters = [], []
+
+    @contextmanager
+    def note(given):
+        try:
+            yield
+        except ValueError as error:
+            errors.append(str(error))
+            raise
+
+    def fail(record):
+        raise ValueError("no")
+
+    async with make_consumer(middleware=[around(note)], until="latest") as consumer:
+        await consumer.run(fail, policy=HASTY, dead_letter=letters.append)
+    assert errors == ["no", "no"]
+    assert [str(letter.error) for letter in letters] == ["no"]
+
+
+@EVERY_API
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_a_context_manager_cannot_skip_records(make_consumer, put, kind, event_loop_kind):
+    if (kind, event_loop_kind) == ("async", "blocking"):
+        kind = "plain"  # the blocking API has no async handlers
+    await put(range(1))
+    letters = []
+
+    def fail(record):
+        raise ValueError("no")
+
+    async def fail_async(record):
+        raise ValueError("no")
+
+    def handle(record):
+        return "done"
+
+    swallow = around(lambda _: suppress(ValueError))
+    async with make_consumer(middleware=[swallow], until="latest") as consumer:
+        await consumer.run(fail if kind == "plain" else fail_async, policy=HASTY, dead_letter=letters.append)
+    assert "suppressed its exception" in str(letters[0].error)
+    async with make_consumer(middleware=[swallow], until="latest") as consumer:
+        await consumer.run(handle, policy=HASTY, dead_letter=letters.append)
+    assert len(letters) == 1
+
+
+@EVERY_API
+async def test_a_function_around_must_return_a_context_manager_that_fits(make_consumer, put):
+    await put(range(1))
+    letters = []
+    for wrong, message in (
+        (lambda _: None, "around needs a function that returns a context manager: it got a NoneType"),
+        (partial(open_late, []), "around needs an async handler: it got a _AsyncGeneratorContextManager"),
+    ):
+        async with make_consumer(middleware=[around(wrong)], until="latest") as consumer:
+            await consumer.run(letters.append, policy=HASTY, dead_letter=letters.append)
+        assert str(letters.pop().error) == message
+
+    def forgot_async(record):
+        return anyio.lowlevel.checkpoint()
+
+    async with make_consumer(middleware=[logs([], "any")], until="latest") as consumer:
+        await consumer.run(forgot_async, policy=HASTY, dead_letter=letters.append)
+    assert "make it a coroutine function" in str(letters.pop().error)
+
+
+@EVERY_API
+async def test_an_iteration_refuses_middleware_around_handlers(make_consumer):
+    async with make_consumer(middleware=[logs([], "any")], until="latest") as consumer:
+        for iterate in (lambda: consumer, consumer.batches):
+            with pytest.raises(UsageError, match="use run\\(handler\\) instead of an iteration"):
+                async for _ in iterate():
+                    pass
+
+
+def test_middleware_around_handlers_is_checked():
+    with pytest.raises(UsageError, match="around takes a function that returns a context manager, not int"):
+        around(5)
+    with pytest.raises(UsageError, match="around is a middleware for consumers"):
+        Producer("s", region="eu-west-1", middleware=[logs([], "any")])
+    with pytest.raises(UsageError, match="no async middleware, such as async_logs"):
+        shardline.sync.Consumer("s", region="eu-west-1", middleware=[async_logs([], "any")])
+
+
+@contextmanager
+def open_in_process(record):
+    os.environ["SHARDLINE_TEST_IS_OPEN"] = "yes"
+    try:
+        yield
+    finally:
+        del os.environ["SHARDLINE_TEST_IS_OPEN"]
+
+
+def check_open(record):
+    assert os.environ["SHARDLINE_TEST_IS_OPEN"] == "yes"
+
+
+async def check_open_async(record):
+    check_open(record)
+
+
+@pytest.mark.parametrize("handler", [check_open, check_open_async])
+async def test_context_managers_are_entered_in_the_processes_of_handlers(make_consumer, put, handler):
+    await put(range(3), keys=1)
+    async with make_consumer(middleware=[around(open_in_process)], until="latest") as consumer:
+        await consumer.run(handler, processes=1, policy=FailurePolicy(attempts=1))
+        assert consumer.status().totals.records_handled == 3
+    assert "SHARDLINE_TEST_IS_OPEN" not in os.environ
+
+
+# ---- the rest
 
 
 def add_z(record):

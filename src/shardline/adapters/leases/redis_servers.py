@@ -53,6 +53,8 @@ class RedisAddress(NamedTuple):
     """The hosts as text, without a password."""
     plain_url: str
     """The URL of the first host, as if it were a single server. redis-py reads the other parts from it."""
+    sentinel_url: str = ""
+    """The same for the first sentinel, with the user and the password of the sentinels."""
 
 
 def parse_address(url: str) -> RedisAddress | None:
@@ -82,11 +84,17 @@ def parse_address(url: str) -> RedisAddress | None:
             f"a Redis store's URL must not have the parameter {unknown[0]!r}; allowed are: ssl_..., "
             "socket_timeout, socket_connect_timeout, client_name"
         )
-    service = parts.path.split("/")[1] if kind == "sentinel" else ""
     host, port = hosts[0]
     first = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     query = f"?{parts.query}" if parts.query else ""
-    return RedisAddress(kind, hosts, service, netloc, f"{scheme}://{login}{at}{first}/{path[1] or ''}{query}")
+    if kind != "sentinel":
+        return RedisAddress(kind, hosts, "", netloc, f"{scheme}://{login}{at}{first}/{path[1] or ''}{query}")
+    login, _, of_sentinels = login.partition(",")
+    plain_url, sentinel_url = (
+        f"{scheme}://{each}{'@' if each else ''}{first}/{database}{query}"
+        for each, database in ((login, path[1] or ""), (of_sentinels, ""))
+    )
+    return RedisAddress(kind, hosts, parts.path.split("/")[1], netloc, plain_url, sentinel_url)
 
 
 class RedisServers(Protocol):
@@ -128,20 +136,29 @@ def redis_servers(address: RedisAddress, key: str, limit: float) -> RedisServers
     try:
         if not address.kind:
             return OneServer(cast("Any", redis.Redis).from_url(address.plain_url, **settings))
-        given: dict[str, Any] = dict(cast("Any", redis.connection).parse_url(address.plain_url))
+        settings |= _settings_of(address.plain_url)
+        sentinel_settings = times | (_settings_of(address.sentinel_url) if address.sentinel_url else {})
     except (ValueError, TypeError) as error:
         raise UsageError(f"redis-py cannot read the store's URL at {address.shown}: {error}") from None
-    is_tls = given.pop("connection_class", None) is not None
-    for name in ("host", "port"):
-        given.pop(name, None)
-    settings |= given | ({"ssl": True} if is_tls else {})
     if address.kind == "sentinel":
-        sentinel: Any = cast("Any", redis.sentinel.Sentinel)(address.hosts, sentinel_kwargs=times, **settings)
-        return OneServer(sentinel.master_for(address.service))
+        # The sentinels have no databases, and logins and TLS of their own: redis-py would use none of them.
+        make_sentinel: Any = redis.sentinel.Sentinel
+        return OneServer(
+            make_sentinel(address.hosts, sentinel_kwargs=sentinel_settings, **settings).master_for(address.service)
+        )
     settings.pop("db", None)  # a cluster has one database
     make: Any = redis.cluster.RedisCluster
     nodes = [cast("Any", redis.cluster.ClusterNode)(host, port) for host, port in address.hosts]
     return Cluster(lambda: make(startup_nodes=nodes, require_full_coverage=False, **settings), key)
+
+
+def _settings_of(url: str) -> dict[str, Any]:
+    """Return the settings in a URL as arguments of a client, without the host."""
+    given: dict[str, Any] = dict(cast("Any", redis.connection).parse_url(url))
+    is_tls = given.pop("connection_class", None) is not None
+    for name in ("host", "port"):
+        given.pop(name, None)
+    return given | ({"ssl": True} if is_tls else {})
 
 
 @final

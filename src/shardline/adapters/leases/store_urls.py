@@ -22,7 +22,7 @@ FORMS: Final = (
     "sqlite:///relative/path.db",
     "sqlite:////absolute/path.db",
     "redis://[user:password@]host[:port][/database]",
-    "redis+sentinel://[user:password@]host[:port][,host...]/service[/database]",
+    "redis+sentinel://[user:password[,sentinel-user:sentinel-password]@]host[:port][,host...]/service[/database]",
     "redis+cluster://[user:password@]host[:port][,host...]",
     "rediss..://... (the same over TLS)",
     "postgresql://[user:password@]host[:port][/database]",

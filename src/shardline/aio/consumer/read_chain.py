@@ -6,17 +6,20 @@ Invariants:
   fences work as without middleware.
 - An exception of a middleware fails the record, as an exception of its handler does. In an iteration, it is raised by
   the request for the record, and the record is not taken: the next request tries it again.
+- A record counts as handled only if the handler has returned, whatever a context manager around it does.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from itertools import groupby
 from typing import Any, final
 
 from shardline.aio.consumer.batches import Batch
-from shardline.aio.producer.put_chain import check_middleware, checked_result
+from shardline.aio.producer.put_chain import check_middleware, checked_result, is_async_middleware
 from shardline.core.consumer.handler_checks import is_async_callable
 from shardline.errors import UsageError
-from shardline.middleware import ConsumerMiddleware
+from shardline.middleware import Around, ConsumerMiddleware
 from shardline.model.record import Record
 
 
@@ -25,8 +28,18 @@ class ReadChain:
     """The middleware of a consumer. It can be pickled, if all middleware can."""
 
     def __init__(self, middleware: Sequence[ConsumerMiddleware]) -> None:
-        self._middleware = middleware
-        self.is_async = any(map(is_async_callable, middleware))
+        self._middleware: list[Any] = [each for each in middleware if not isinstance(each, Around)]
+        self._all = middleware
+        self.is_async = any(map(is_async_middleware, middleware))
+
+    def check_iteration(self) -> None:
+        """Refuse to iterate if there is middleware around handlers.
+
+        Raises:
+            UsageError: there is.
+        """
+        if len(self._middleware) < len(self._all):
+            raise UsageError("the consumer has middleware around handlers, so use run(handler) instead of an iteration")
 
     def read(self, given: Any) -> Any:
         """Return the record or batch for user code."""
@@ -40,17 +53,25 @@ class ReadChain:
             return _batch([await self._read_async(record) for record in _records(given)], given)
         return await self._read_async(given)
 
-    def wrap(self, handler: Callable[[Any], object]) -> "AsyncHandler | PlainHandler":
+    def wrap(self, handler: Callable[[Any], object]) -> Callable[[Any], object]:
         """Return a handler that calls this one with the result of the middleware.
 
         Raises:
             UsageError: a middleware is async, and the handler is not.
         """
-        if is_async_callable(handler):
-            return AsyncHandler(handler, self)
-        if self.is_async:
+        is_async = is_async_callable(handler)
+        if self.is_async and not is_async:
             raise UsageError("async middleware needs an async handler: the handler is a plain function")
-        return PlainHandler(handler, self)
+        # The first middleware is the outermost one.
+        for is_around, group in groupby(reversed(self._all), lambda each: isinstance(each, Around)):
+            found: list[Any] = list(group)
+            if is_around:
+                for each in found:
+                    handler = AsyncAround(handler, each) if is_async else PlainAround(handler, each)
+            else:
+                chain = ReadChain(found[::-1])
+                handler = AsyncHandler(handler, chain) if is_async else PlainHandler(handler, chain)
+        return handler
 
     def _read(self, record: Record[Any]) -> Record[Any]:
         found = record
@@ -68,7 +89,7 @@ class ReadChain:
 
 def read_chain(middleware: object) -> ReadChain | None:
     """Return the middleware of a consumer, or ``None`` if the list is empty."""
-    checked = check_middleware(middleware)
+    checked = check_middleware(middleware, is_reading=True)
     return ReadChain(checked) if checked else None
 
 
@@ -94,6 +115,60 @@ class PlainHandler:
 
     def __call__(self, given: Any) -> object:
         return self._handler(self._chain.read(given))
+
+
+@final
+class AsyncAround:
+    """An async handler inside of a context manager, plain or async."""
+
+    def __init__(self, handler: Callable[[Any], Any], around: Around) -> None:
+        self._handler = handler
+        self._around = around
+
+    async def __call__(self, given: Any) -> None:
+        manager: Any = self._around.enter(given)
+        is_handled = False
+        async with AsyncExitStack() as stack:
+            if hasattr(manager, "__aenter__"):
+                await stack.enter_async_context(manager)
+            else:
+                stack.enter_context(_checked_manager(manager))
+            await self._handler(given)
+            is_handled = True
+        _check_handled(is_handled=is_handled)
+
+
+@final
+class PlainAround:
+    """A plain handler inside of a context manager."""
+
+    def __init__(self, handler: Callable[[Any], object], around: Around) -> None:
+        self._handler = handler
+        self._around = around
+
+    def __call__(self, given: Any) -> None:
+        is_handled = False
+        with ExitStack() as stack:
+            stack.enter_context(_checked_manager(self._around.enter(given)))
+            result = self._handler(given)
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise UsageError("the handler returned an awaitable: make it a coroutine function (async def)")
+            is_handled = True
+        _check_handled(is_handled=is_handled)
+
+
+def _checked_manager(manager: Any) -> Any:
+    if hasattr(manager, "__enter__"):
+        return manager
+    needed = "an async handler" if hasattr(manager, "__aenter__") else "a function that returns a context manager"
+    raise UsageError(f"around needs {needed}: it got a {type(manager).__name__}")
+
+
+def _check_handled(*, is_handled: bool) -> None:
+    if not is_handled:
+        raise RuntimeError("a middleware around the handler suppressed its exception: let middleware raise it again")
 
 
 def _records(given: Any) -> list[Record[Any]]:

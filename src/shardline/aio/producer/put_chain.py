@@ -15,7 +15,7 @@ from shardline.codec.packing import Packing
 from shardline.core.consumer.handler_checks import is_async_callable
 from shardline.core.producer.intake import Intake
 from shardline.errors import UsageError
-from shardline.middleware import ProducerMiddleware, RecordToPut
+from shardline.middleware import Around, ProducerMiddleware, RecordToPut
 from shardline.model.headers import check_headers
 from shardline.model.record import check_data
 
@@ -72,8 +72,8 @@ class PutChain:
         return data, record.key, record.explicit_hash_key, record.headers or None
 
 
-def check_middleware(middleware: object, *, is_blocking: bool = False) -> tuple[Any, ...]:
-    """Return the middleware of a producer or consumer.
+def check_middleware(middleware: object, *, is_blocking: bool = False, is_reading: bool = False) -> tuple[Any, ...]:
+    """Return the middleware of a producer, or of a consumer (``is_reading``).
 
     Raises:
         UsageError: it is not a list of callables, or one is async and the API is blocking.
@@ -82,13 +82,20 @@ def check_middleware(middleware: object, *, is_blocking: bool = False) -> tuple[
         raise UsageError(f"middleware must be a list of callables, not {type(middleware).__name__}")
     found: tuple[Any, ...] = tuple(middleware)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     for each in found:
-        if not callable(each):
+        if isinstance(each, Around) and not is_reading:
+            raise UsageError("around is a middleware for consumers: a producer has no handler")
+        if not isinstance(each, Around) and not callable(each):
             raise UsageError(f"middleware must be a list of callables, and {type(each).__name__} is not callable")
-        if is_blocking and is_async_callable(each):
+        if is_blocking and is_async_middleware(each):
             raise UsageError(
                 f"the blocking API takes no async middleware, such as {_name_of(each)}: use a plain function"
             )
     return found
+
+
+def is_async_middleware(middleware: object) -> bool:
+    """Return whether this middleware needs the async API."""
+    return middleware.is_async if isinstance(middleware, Around) else is_async_callable(middleware)
 
 
 def checked_result(middleware: object, result: Any, kind: type[Any]) -> Any:
@@ -110,4 +117,5 @@ def checked_result(middleware: object, result: Any, kind: type[Any]) -> Any:
 
 
 def _name_of(middleware: object) -> str:
+    middleware = middleware.enter if isinstance(middleware, Around) else middleware
     return getattr(middleware, "__qualname__", type(middleware).__name__)

@@ -25,7 +25,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from shardline.codec.stamps import ID_CHARACTERS, NUMBERS, StampRun
 from shardline.model.lease import Checkpoint, Lease
@@ -82,10 +82,11 @@ class _Numbers:
 class SeenStamps:
     """A bounded set of stamps."""
 
-    __slots__ = ("_by_id", "_ranges", "forgotten")
+    __slots__ = ("_ranges", "by_id", "forgotten")
 
     def __init__(self) -> None:
-        self._by_id: dict[bytes, _Numbers] = {}
+        self.by_id: dict[bytes, _Numbers] = {}
+        """The numbers of each producer id. No id is without numbers."""
         self._ranges: int = 0
         self.forgotten: int = 0
         """How many ranges or ids were forgotten although copies of their records may still come."""
@@ -96,11 +97,11 @@ class SeenStamps:
     @property
     def producers(self) -> int:
         """How many producer ids the set contains."""
-        return len(self._by_id)
+        return len(self.by_id)
 
     def knows(self, producer: bytes, first: int, end: int) -> bool | None:
         """Whether the set has the stamps from number ``first`` to ``end`` - 1. ``None`` if it has some of them."""
-        numbers = self._by_id.get(producer)
+        numbers = self.by_id.get(producer)
         if numbers is None or first >= numbers.bounds[-1]:
             return False
         bounds = numbers.bounds
@@ -114,10 +115,10 @@ class SeenStamps:
 
         ``arrived_at`` is when the service received the record.
         """
-        numbers = self._by_id.get(producer)
+        numbers = self.by_id.get(producer)
         if numbers is None:
             self._make_room(arrived_at)
-            numbers = self._by_id[producer] = _Numbers()
+            numbers = self.by_id[producer] = _Numbers()
         numbers.newest_at = max(numbers.newest_at, arrived_at)
         before = len(numbers.bounds)
         is_new = numbers.add(first, end)
@@ -132,16 +133,21 @@ class SeenStamps:
         for producer, first, end, newest_at in other.ranges():
             self.add(producer, first, end, newest_at)
 
+    def add_range(self, producer: bytes, first: int, end: int, arrived_at: float) -> None:
+        """Like ``add``, but there may be no stamps to add."""
+        if first < end:
+            self.add(producer, first, end, arrived_at)
+
     def ranges(self) -> Iterator[tuple[bytes, int, int, float]]:
         """Yield all ranges: the producer id, the first number, the last number plus 1, and the time of the newest."""
-        for producer, numbers in self._by_id.items():
+        for producer, numbers in self.by_id.items():
             bounds = numbers.bounds
             for at in range(0, len(bounds), 2):
                 yield producer, bounds[at], bounds[at + 1], numbers.newest_at
 
     def _make_room(self, now: float) -> None:
         """Make room for another id: forget those that were silent for long, and if need be one more."""
-        by_id = self._by_id
+        by_id = self.by_id
         if len(by_id) < PRODUCERS_MAX:
             return
         for producer in [one for one, numbers in by_id.items() if now - numbers.newest_at > SILENCE_MAX]:
@@ -153,7 +159,7 @@ class SeenStamps:
 
     def _forget_lowest(self) -> None:
         """Forget the lowest numbers of the id with most ranges: its oldest records."""
-        largest = max(self._by_id.values(), key=lambda numbers: len(numbers.bounds))
+        largest = max(self.by_id.values(), key=lambda numbers: len(numbers.bounds))
         del largest.bounds[:2]
         self._ranges -= 1
         self.forgotten += 1
@@ -165,7 +171,7 @@ class SeenStamps:
         return ";".join(
             [
                 f"{producer.decode()}@{int(numbers.newest_at):x}:{_encode_ranges(numbers.bounds)}"
-                for producer, numbers in self._by_id.items()
+                for producer, numbers in self.by_id.items()
             ]
         )
 
@@ -194,17 +200,9 @@ def _encode_ranges(bounds: "array[int]") -> str:
     return ",".join([f"{bounds[at]:x}-{bounds[at + 1]:x}" for at in range(0, len(bounds), 2)])
 
 
-@final
-class _Run:
-    """Records of one aggregate with consecutive sub-sequences and consecutive numbers."""
-
-    __slots__ = ("arrived_at", "end", "first", "number", "producer", "sub_sequence")
-
-    def __init__(self, number: int, run: StampRun, arrived_at: float) -> None:
-        self.number: int = number  # the sequence number
-        self.sub_sequence, self.producer, self.first, length = run
-        self.end: int = self.first + length
-        self.arrived_at: float = arrived_at
+_Run: TypeAlias = tuple[int, int, bytes, int, int, float]
+"""Records of one aggregate with consecutive sub-sequences and consecutive numbers: the sequence number, the first
+sub-sequence, the producer id, the first number, the last number plus 1, and when the service received them."""
 
 
 @final
@@ -260,20 +258,24 @@ class DedupWindow:
             run: the stamps of the records.
             arrived_at: when the service received them.
         """
-        producer, first, end = run.producer, run.first, run.first + run.length
-        knows = self._read.knows(producer, first, end)
-        if knows is not False:
-            return False if knows else None
-        self._read.add(producer, first, end, arrived_at)
-        self._ahead.append(_Run(number, run, arrived_at))
+        place, producer, first, length = run
+        end = first + length
+        numbers = self._read.by_id.get(producer)
+        # Nearly all records follow those before them, so this has to be fast: it is ``add`` without its other cases.
+        if numbers is not None and numbers.bounds[-1] == first and numbers.newest_at <= arrived_at:
+            numbers.bounds[-1] = end
+            numbers.newest_at = arrived_at
+        else:
+            knows = self._read.knows(producer, first, end)
+            if knows is not False:
+                return False if knows else None
+            self._read.add(producer, first, end, arrived_at)
+        self._ahead.append((number, place, producer, first, end, arrived_at))
         return True
 
     def admit(self, number: int, stamp: StampRun, arrived_at: float) -> bool:
         """Remember one record. Returns False if it is a copy of an earlier one."""
-        if not self._read.add(stamp.producer, stamp.first, stamp.first + 1, arrived_at):
-            return False
-        self._ahead.append(_Run(number, stamp, arrived_at))
-        return True
+        return self.admit_run(number, stamp, arrived_at) is True  # never None, because there is no part of one record
 
     def clear(self) -> None:
         """Forget all stamps, because the position was lost: any record may be read again."""
@@ -284,26 +286,29 @@ class DedupWindow:
     def encode_through(self, checkpoint: Checkpoint) -> str:
         """Return the text to store with this checkpoint. Checkpoints must not go back."""
         at = checkpoint.sequence_number
+        assert checkpoint.is_finished or at is not None, "a window is stored with the checkpoint of a record"
+        self._move_before(None if at is None else at.number)
+        while at is not None and self._ahead and self._ahead[0][0] == at.number:
+            number, place, producer, first, end, arrived_at = self._ahead.popleft()
+            through = min(end, first + max(0, at.sub_sequence - place + 1))
+            self._done.add_range(producer, first, through, arrived_at)
+            if through < end:  # these records come after the checkpoint
+                self._ahead.appendleft((number, place + through - first, producer, through, end, arrived_at))
+                break
+        through_text = _FINISHED if at is None else f"{at.number}.{at.sub_sequence}"
+        return f"{_FORMAT} {through_text} {self._done.encode()}"
+
+    def _move_before(self, number: int | None) -> None:
+        """Add the stamps before this sequence number, or all of them, to those that are done."""
         ahead, done = self._ahead, self._done
-        while ahead:
-            run = ahead[0]
-            count = run.end - run.first
-            if not checkpoint.is_finished:
-                assert at is not None, "a window is stored with the checkpoint of a record"
-                if run.number > at.number:
-                    break
-                if run.number == at.number:
-                    count = min(count, at.sub_sequence - run.sub_sequence + 1)
-            if count <= 0:
-                break
-            done.add(run.producer, run.first, run.first + count, run.arrived_at)
-            run.first += count
-            run.sub_sequence += count
-            if run.first < run.end:
-                break
-            ahead.popleft()
-        place = _FINISHED if at is None else f"{at.number}.{at.sub_sequence}"
-        return f"{_FORMAT} {place} {done.encode()}"
+        producer, first, end, newest_at = b"", 0, 0, 0.0  # consecutive stamps, which are added all at once
+        while ahead and (number is None or ahead[0][0] < number):
+            _, _, its, start, stop, arrived_at = ahead.popleft()
+            if start != end or its != producer:
+                done.add_range(producer, first, end, newest_at)
+                producer, first = its, start
+            end, newest_at = stop, arrived_at
+        done.add_range(producer, first, end, newest_at)
 
 
 def _read_window(row: Lease) -> SeenStamps | None:

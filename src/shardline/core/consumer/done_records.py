@@ -47,6 +47,15 @@ class PositionWrite(NamedTuple):
     through: SequenceNumber | None
     """The new watermark. ``None``: it does not move. Records at or before it are removed from those beyond it."""
 
+    def after(self, stored: StoredPosition) -> "PositionWrite":
+        """Return this write, without a watermark that another transaction of ours has passed since ``plan``.
+
+        Two transactions that finish together plan their watermarks in one order, and may lock the row in the other.
+        The first one has removed the records up to its own watermark, so a lower one would forget that they are done.
+        """
+        is_passed = self.through is not None and self.through <= stored.through
+        return self._replace(through=None) if is_passed else self
+
 
 class Verdict(Enum):
     """Whether a transaction may be committed."""

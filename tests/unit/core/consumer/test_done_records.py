@@ -71,3 +71,12 @@ def test_a_transaction_is_checked_against_the_locked_row():
     assert done.check(write, StoredPosition(6, SequenceNumber(2))) is Verdict.CHANGED
     assert done.check(write, StoredPosition(7, SequenceNumber(3))) is Verdict.CHANGED
     assert done.check(write, None) is Verdict.CHANGED
+
+
+def test_the_watermark_does_not_move_back_behind_that_of_a_transaction_that_was_faster():
+    write = PositionWrite(numbers(9), numbers(9), SequenceNumber(5))
+    assert write.after(StoredPosition(7, SequenceNumber(4))) is write
+    for through in (5, 6):
+        assert write.after(StoredPosition(7, SequenceNumber(through))) == PositionWrite(numbers(9), numbers(9), None)
+    still = PositionWrite(numbers(9), numbers(9), None)
+    assert still.after(StoredPosition(7, SequenceNumber(5))) is still
