@@ -12,7 +12,6 @@ from shardline.core.consumer.done_records import PRUNE_AT
 from shardline.core.consumer.grant import Grant
 from shardline.exactly_once import in_postgres, in_sqlite
 from shardline.model.record import Origin
-from shardline.model.sequence import SequenceNumber
 
 pytestmark = pytest.mark.anyio
 
@@ -143,11 +142,11 @@ def test_records_that_finish_out_of_order_are_remembered_until_the_watermark_pas
     with in_sqlite(insert, path, group="billing") as handle:
         for number in range(2, PRUNE_AT + 2):
             handle(record(number, grant))
-        grant.done_through = SequenceNumber(1)  # record 1 was dead-lettered
+        grant.last_done = record(1, grant)  # record 1 was dead-lettered
         handle(record(PRUNE_AT + 2, grant))
     assert query(path, "SELECT sequence_number FROM shardline_positions") == [("1",)]
     grant = lease(2, is_in_order=False)
-    grant.done_through = SequenceNumber(PRUNE_AT)
+    grant.last_done = record(PRUNE_AT, grant)
     with in_sqlite(insert, path, group="billing") as handle:
         for number in range(1, PRUNE_AT + 4):
             handle(record(number, grant))

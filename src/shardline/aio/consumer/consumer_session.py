@@ -91,8 +91,8 @@ current_session: Final = ContextVar["ConsumerSession | None"]("shardline_current
 
 
 @final
-class _TaskWaiter:
-    """One task's wait for an answer from the host."""
+class TaskWaiter:
+    """A task's wait for an answer from the host. Several waits, one after the other, may use the same object."""
 
     __slots__ = ("_flag", "caller")
 
@@ -427,9 +427,9 @@ class ConsumerSession:
         """The time that LATEST stands for now, in seconds since 1970 (L6)."""
         return max(0.0, self._service_time() - _LATEST_MARGIN)
 
-    async def ask(self, taker: Taker) -> None:
-        """Ask the host for more records and wait for the answer."""
-        waiter = _TaskWaiter()
+    async def ask(self, taker: Taker, waiter: TaskWaiter | None = None) -> None:
+        """Ask the host for more records and wait for the answer. ``waiter`` was created by the running task."""
+        waiter = waiter or TaskWaiter()
         driver, number = self._enter(taker, waiter)
         try:
             while taker.answered < number and not driver.has_ended:
@@ -449,7 +449,7 @@ class ConsumerSession:
             taker.leave(waiter)
         taker.is_over = taker.is_over or taker.answered < number  # no answer: the host has ended
 
-    def _enter(self, taker: Taker, waiter: _TaskWaiter | Latch) -> tuple[ConsumerDriver, int]:
+    def _enter(self, taker: Taker, waiter: TaskWaiter | Latch) -> tuple[ConsumerDriver, int]:
         driver = self._driver
         if driver is None:  # this is the child of a fork
             raise Closed(self._closed_message)

@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import check_batch
-from shardline.aio.consumer.consumer_session import ConsumerSession, current_session
+from shardline.aio.consumer.consumer_session import ConsumerSession, TaskWaiter, current_session
 from shardline.aio.consumer.dead_letters import DeadLetterTarget, DeadLetterWriter, dead_letter_writer
 from shardline.aio.consumer.handler_child import Answer, Handlers, refuse_in_unguarded_main
 from shardline.aio.consumer.handler_processes import HandlerProcesses, load_error, pickle_handlers
@@ -122,8 +122,17 @@ class HandlerRun:
         self.traced = None if tracings is None else tracings.wrap(handler, is_async=self.is_async)
         """The handler for batches, and for single records that have headers, if the consumer has tracings."""
         self.threads = anyio.CapacityLimiter(max_threads)
+        self._service_at: tuple[Instant, float] = (-NEVER, 0.0)  # when the service's time was read, and that time
         self.exit: SystemExit | KeyboardInterrupt | None = None
         """The first exit that a handler raised. ``_run_task`` writes it."""
+
+    def service_now(self, now: Instant) -> float:
+        """Return the service's time, to within half a slice. Can be called from any thread."""
+        at, service_at = self._service_at
+        if now >= at + SLICE / 2:
+            service_at = self.session.service_now()
+            self._service_at = now, service_at
+        return service_at
 
     async def run(self) -> None:
         """Run the handlers until the consumer is closed, or a bounded run has ended.
@@ -172,13 +181,14 @@ class ShardHandler:
     async def run(self) -> None:
         session, task, driver = self._session, self._task, self._run.driver
         current_session.set(session)
+        waiter = TaskWaiter()  # one for all waits of the task
         try:
             with anyio.CancelScope() as scope:
                 driver.enter(task, scope)
-                await session.ask(task)
+                await session.ask(task, waiter)
                 while task.step is not None and not task.is_over:
                     task.outcome = await self._take_step(task.step)
-                    await session.ask(task)
+                    await session.ask(task, waiter)
         finally:
             driver.leave(task)
             self._task_has_ended = True  # set before the post: a thread that returns later notifies the host itself
@@ -218,6 +228,8 @@ class ShardHandler:
         traced = self._run.traced
         records, clock = cursor.records, boot_time
         now = clock()
+        if cursor.is_open:
+            cursor.slice_end = now + SLICE  # the task has just yielded to the event loop, when it asked for the records
         while (place := cursor.place) < cursor.end:
             if now >= cursor.slice_end:
                 await anyio.lowlevel.checkpoint()
@@ -329,7 +341,7 @@ class ShardHandler:
         """
         if now >= self._lag_noted_at + SLICE / 2 or len(records) > 1:
             self._lag_noted_at = now
-            hand_out(records, self._session.service_now())
+            hand_out(records, self._run.service_now(now))
 
     async def _run_in_thread(self, work: Callable[..., object], *arguments: object) -> object:
         """Run ``work`` in a thread. Return its result or exception. If the task is cancelled, abandon the thread."""

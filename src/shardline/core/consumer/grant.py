@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, final
 from shardline.core.clock import Instant
 
 if TYPE_CHECKING:
+    from shardline.model.record import Record
     from shardline.model.sequence import SequenceNumber
 
 
@@ -30,7 +31,7 @@ class Grant:
     grant after the lease has expired and before the shell runs.
     """
 
-    __slots__ = ("_clock", "_revoked", "done_through", "held_until", "is_in_order", "shard_id", "token")
+    __slots__ = ("_clock", "_revoked", "held_until", "is_in_order", "last_done", "shard_id", "token")
 
     def __init__(
         self, shard_id: str, token: int, held_until: Instant, clock: Callable[[], Instant] | None = None
@@ -41,14 +42,20 @@ class Grant:
         self.held_until: Instant = held_until
         self.is_in_order: bool = False
         """Whether the records of the shard are handled one after the other. Written by ``HeldShard``."""
-        self.done_through: SequenceNumber | None = None
-        """If records are not handled in order: how far all records are done. Written by ``HeldShard``."""
+        self.last_done: Record | None = None
+        """If records are not handled in order: all records through this one are done. Written by ``HeldShard``."""
         self._revoked: bool = False
         self._clock: Callable[[], Instant] | None = clock
 
     def in_force(self, now: Instant) -> bool:
         """Return whether we may act as the owner."""
         return not self._revoked and now < self.held_until
+
+    @property
+    def done_through(self) -> "SequenceNumber | None":
+        """If records are not handled in order: how far all records are done."""
+        # The number is parsed here, and not for each record that is done.
+        return None if self.last_done is None else self.last_done.order
 
     @property
     def held(self) -> bool:

@@ -123,8 +123,9 @@ class HandlerTask(Taker):
             self.cursor.taken_at = None
             self._count_handled(now)
             self._handle_outcome(now)
-            self._hand_out.handle_work_ended(self, now)
-        self.handle_rest()
+            self._hand_out.handle_work_ended(self, now)  # this also calls handle_rest
+        else:
+            self.handle_rest()
         found = self._next(now)
         if found is not None and not isinstance(found, Handle | Attempt | WriteDeadLetter | Stop):
             return found
@@ -317,6 +318,8 @@ class Run(Taker):
 
     def _fill(self, pool: HandlerPool) -> list[HandlerTask]:
         """Wake a task of the pool that may work, or return the tasks to start."""
+        if not pool.may_retry:
+            return []  # nearly always: the pool is full
         waiting = self.hand_out.waiting
         task = pool.next_task(has_records=waiting > 0)
         if task is not None:

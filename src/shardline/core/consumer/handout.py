@@ -685,11 +685,11 @@ class HandOut:
     def wake_run(self) -> None:
         """Serve the current run again, because another of its tasks may be able to work."""
         if self.current is not None:
-            self._questions.mark_due((self.current,))
+            self._questions.mark_one_due(self.current)
 
     def wake_task(self, taker: Taker) -> None:
         """Serve this taker again, because its answer may have changed."""
-        self._questions.mark_due((taker,))
+        self._questions.mark_one_due(taker)
 
     @property
     def waiting(self) -> int:

@@ -384,8 +384,12 @@ class HeldShard:
 
     def _record_at(self, count: int) -> Record:
         """Return the record after the first ``count`` records."""
-        records = chain.from_iterable(queued.page.records for queued in self.pages)
-        return next(islice(records, self.offset + count, None))
+        place = self.offset + count
+        # Pages are skipped as a whole: this runs for each record of a run with lanes, and a page has many records.
+        pages = iter(self.pages)
+        while place >= len(records := next(pages).page.records):
+            place -= len(records)
+        return records[place]
 
     # ---- reports to the coordinator
 
@@ -409,7 +413,7 @@ class HeldShard:
         passed, self._passed = self._passed, None
         if passed is None:
             return False
-        self.grant.done_through = passed.order
+        self.grant.last_done = passed
         return self.acknowledge(passed, now, through=True)
 
     def acknowledge(self, record: Record, now: Instant, *, through: bool) -> bool:

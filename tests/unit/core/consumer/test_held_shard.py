@@ -3,6 +3,8 @@
 import pytest
 from tests.harness.hand_out import Desk
 
+from shardline.core.consumer.key_lanes import KeyLanes
+
 
 @pytest.fixture
 def desk():
@@ -92,3 +94,29 @@ def test_the_grant_shows_that_records_are_handled_in_order(desk):
     shard.open(None, whole=False, room=10)
     assert shard.grant.is_in_order
     assert shard.grant.done_through is None
+
+
+class Indexed(list):
+    """Records that may be looked up, and not walked over: a page may have 10,000 records."""
+
+    def __iter__(self):
+        raise AssertionError("the cost of a record must not depend on the size of its page")
+
+
+def test_the_watermark_moves_in_constant_time_over_the_records_of_a_page(desk):
+    shard = desk.gain()
+    desk.bring(3)
+    desk.bring(3)
+    shard.use_lanes(KeyLanes(), by_key=False)
+    cursors = [shard.open_lanes(1, whole=False, room=10) for _ in range(6)]
+    for place, queued in enumerate(shard.pages):
+        page = queued.page._replace(records=Indexed(queued.page.records))
+        shard.pages[place] = queued._replace(page=page)
+    numbers = []
+    for place in (1, 0, 2, 4, 5, 3):
+        shard.close_placed(cursors[place], 1)
+        shard.acknowledge_passed(desk.now)
+        through = shard.grant.done_through
+        numbers.append(None if through is None else through.number)
+    assert numbers == [None, 2, 3, 3, 3, 6]
+    assert not shard.pages
