@@ -58,7 +58,7 @@ class ConcurrentRun:
         self.desk = Desk(lease_duration=3_600.0, max_unacknowledged=self.room)
         self.hand_out = self.desk.hand_out
         self.keys = self.rng.choice(["ab", "abcdef", "a-b-", "-"])
-        self.leases, self.hands, self.tasks, self.counters = {}, {}, set(), dict.fromkeys(NAMES, 0)
+        self.leases, self.hands, self.tasks, self.counters = {}, {}, {}, dict.fromkeys(NAMES, 0)
         self.threads = {}  # by task that has left: the records that its handler still has
         self.dead_letters = 0
         self.ends = []
@@ -97,7 +97,7 @@ class ConcurrentRun:
             for taker in answered:
                 if taker is self.run:
                     for task in self.run.new_tasks:
-                        self.tasks.add(task)
+                        self.tasks[task] = None  # in order, so that a seed always does the same
                         self.ask(task)
                     if not self.run.is_over:
                         self.ask(self.run)
@@ -110,7 +110,7 @@ class ConcurrentRun:
     def leave(self, task):
         """End a task. Its handler goes on, if it is in a thread."""
         hand = self.hands.pop(task, None)
-        self.tasks.discard(task)
+        self.tasks.pop(task, None)
         is_at_work = self.is_threaded and hand is not None and hand.is_at_work
         if is_at_work:
             self.threads[task] = hand

@@ -58,10 +58,22 @@ def is_recorded(item):
     return place_of(file_of(item)).exists()
 
 
+def remember(items):
+    """Read the recorded footprints of these tests into this process, for the processes of all trials. From now on, the
+    tests that run are those that were imported, and not those of a file that was changed meanwhile.
+    """
+    read_footprints([item for item in items if is_recorded(item)])
+
+
 def read_footprints(items):
     """Return (seconds, lines by file) of each test by its name; the lines are ``None`` if they are not known."""
     files = dict.fromkeys(map(file_of, items))
-    return {name: found for file in files for name, found in json.loads(place_of(file).read_text()).items()}
+    return {name: found for file in files for name, found in read_kept(place_of(file)).items()}
+
+
+@cache
+def read_kept(place):
+    return json.loads(place.read_text())
 
 
 class Recorder:

@@ -12,9 +12,10 @@ equivalent.
 Invariants:
 
 - The unchanged code passes the tests first; otherwise nothing is proved.
-- A hang is detected by CPU time, not by the clock of a busy machine.
-- Hypothesis draws the same cases for the same tests, and shrinks nothing: a mutant that is found today is found
-  tomorrow, and the first failing case is enough.
+- A hang is detected by CPU time, not by the clock of a busy machine: a test that takes much longer than it took on the
+  unchanged code has found the mutant.
+- Hypothesis draws the same cases for the same tests, and shrinks nothing, and the hashes of strings are the same in
+  each run: a mutant that is found today is found tomorrow, and the first failing case is enough.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from footprints import Recorder, file_of, is_recorded, read_footprints, tests_that_can_kill
+from footprints import Recorder, file_of, is_recorded, read_footprints, remember, tests_that_can_kill
 from generated import load_generated
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,7 @@ WRITE_INTERVAL = 30.0  # seconds between two writes of the results, so that an i
 CPU_SECONDS = 400  # seconds for all tests together; they take 100 on a fast machine ...
 CPU_SECONDS_FIRST = 60  # ... and the expected killers at most 20 ...
 CPU_SECONDS_UNCHANGED = 1_600  # ... and with the recorder they take three times as long
+CPU_SECONDS_TEST = 10  # for one test, and five times as long as it took with the recorder
 MEMORY_BYTES = 4 << 30
 UNFIT = (
     "server",
@@ -102,6 +104,12 @@ def is_fit(item, area):
     return not any(word in item.nodeid for word in (*UNFIT, *UNFIT_FOR.get(area, ())))
 
 
+def limit_cpu_seconds(seconds):
+    """Let the kernel end this process once it has used so much more time of the processor."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 1, -1))
+
+
 class Session:
     """A pytest plugin that collects all tests once, and then runs trials instead of the tests.
 
@@ -123,6 +131,7 @@ class Session:
         for item in session.items:
             item.add_marker(pytest.mark.timeout(0), append=False)  # comes before the limit that a test may have
         warm_up()
+        remember(session.items)
         gc.freeze()
         waiting, running = deque(self._trials), {}
         while waiting or running:
@@ -135,7 +144,10 @@ class Session:
                     self._run(session, trial)
                 running[child] = trial
             child, status = os.wait()
-            running.pop(child).ended(status)
+            ended = running.pop(child)
+            ended.ended(status)
+            if ended.mutant is None:
+                remember(session.items)
         return True
 
     def pytest_runtest_logstart(self, nodeid):
@@ -151,6 +163,7 @@ class Session:
             if trial.changes is not None:
                 put_into_loaded_code(trial.mutant, trial.changes)
             recorder = Recorder(trial.directory) if trial.mutant is None else None
+            known = None
             if recorder is not None:
                 rounds = [self._not_recorded(session.items)]
                 recorder.start()
@@ -159,11 +172,9 @@ class Session:
                 known = None if trial.changes is None else read_footprints(items)
                 rounds = tests_for(trial, items, self._last.get(trial.mutant.id), known)
             for number, chosen in enumerate(rounds):
-                used = resource.getrusage(resource.RUSAGE_SELF).ru_utime
                 seconds = CPU_SECONDS_FIRST if number == 0 else CPU_SECONDS
-                seconds = CPU_SECONDS_UNCHANGED if trial.mutant is None else seconds
-                resource.setrlimit(resource.RLIMIT_CPU, (int(used) + seconds, -1))
-                self._run_round(session, chosen, recorder)
+                limit_cpu_seconds(CPU_SECONDS_UNCHANGED if trial.mutant is None else seconds)
+                self._run_round(session, chosen, recorder, known)
             if recorder is not None and not self._has_failed:
                 recorder.write()
             os.write(self._file, b"" if self._has_failed else PASSED.encode())
@@ -185,11 +196,13 @@ class Session:
         files = {file_of(item) for mutant in kinds.values() for item in self._fit(mutant, items)}
         return [item for item in items if file_of(item) in files and not is_recorded(item)]
 
-    def _run_round(self, session, chosen, recorder):
+    def _run_round(self, session, chosen, recorder, known):
         session.items = chosen
         for item, following in zip_longest(chosen, chosen[1:]):
             if self._has_failed:
                 return
+            if known is not None:
+                limit_cpu_seconds(CPU_SECONDS_TEST + 5 * known[item.nodeid][0])
             run = partial(item.config.hook.pytest_runtest_protocol, item=item, nextitem=following)
             if recorder is None:
                 run()
@@ -473,4 +486,7 @@ def main():
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"  # is read when the interpreter starts
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     sys.exit(main())

@@ -150,8 +150,9 @@ class ShardLanes:
     def release(self, records: Sequence[Record]) -> None:
         """Release the keys of records that are done, or that no handler of this worker will get."""
         if self._by_key:
-            # Most often there is one record, which needs no set.
-            keys = [records[0].key] if len(records) == 1 else {record.key for record in records}
+            # Most often there is one record. The order of the keys must not depend on their hashes, because it decides
+            # which shard comes first.
+            keys = [records[0].key] if len(records) == 1 else dict.fromkeys(record.key for record in records)
             self._keys.release([key for key in keys if key is not None])
 
     def put_back(self, taken: Sequence[Placed]) -> None:
