@@ -23,7 +23,7 @@ from shardline.console.console_command import serving
 from shardline.sync import Consumer, Producer
 from shardline.testing import Delays, LocalKinesis
 
-FILES = ("app.js", "pages.js", "charts.js", "style.css", "uplot.js", "uplot.css")
+FILES = ("app.js", "pages.js", "charts.js", "lineage.js", "shard_list.js", "style.css", "uplot.js", "uplot.css")
 PAGE = Path(__file__).parents[2] / "docs/reference/cli/console.md"
 RESET = {"group": "billing", "stream": "orders", "to": "TRIM_HORIZON"}
 

@@ -58,6 +58,8 @@ _FILES: Final = {
     "app.js": ("app.js", "text/javascript"),
     "pages.js": ("pages.js", "text/javascript"),
     "charts.js": ("charts.js", "text/javascript"),
+    "lineage.js": ("lineage.js", "text/javascript"),
+    "shard_list.js": ("shard_list.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
     "uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript"),
     "uplot.css": ("uplot/uPlot.min.css", "text/css"),
@@ -204,9 +206,16 @@ class ConsoleServer:
         if key not in self._watches:
             throttles = ThrottleCounts(stream, self._metrics, self._kinesis)
             rate = self._budget.background_per_second
-            self._watches[key] = StreamWatch(self._client, stream, throttles, start=start, calls_per_second=rate)
+            self._watches[key] = StreamWatch(
+                self._client,
+                stream,
+                throttles,
+                start=start,
+                calls_per_second=rate,
+                on_listing=self._actions.note_listing,
+            )
         watch = self._watches[key]
-        async with watch.viewer(wanted) as viewer:
+        async with watch.viewer(wanted, has_traffic=query.get("traffic") != "no") as viewer:
 
             async def update() -> dict[str, Any]:
                 await self._metrics.refresh()
