@@ -24,14 +24,15 @@ PAGES = {
 
 def test_the_pages_work_without_a_foreign_request_and_show_no_secret(tmp_path):
     async def run():
-        async with looking(tmp_path) as (tab, kinesis, client, url):
+        metrics = ["http://someone:hunter2@127.0.0.1:9/metrics?key=hunter3"]  # nothing answers there
+        async with looking(tmp_path, metrics=metrics) as (tab, kinesis, client, url):
             await client.put_record("orders", b'{"order": 7}', key="user-7")
             base, _, token = url.partition("/#token=")
             assert await tab.run("location.href") == f"{base}/#/streams"
             for page, expected in PAGES.items():
                 await show(tab, page, expected)
                 source = await tab.run("document.documentElement.outerHTML + location.href + document.cookie")
-                for secret in (token, kinesis.credentials.secret_key, "Bearer"):
+                for secret in (token, kinesis.credentials.secret_key, "Bearer", "hunter"):
                     assert secret not in source, page
             assert await tab.run("document.querySelector('details pre').textContent") == '{\n  "order": 7\n}'
             assert "calls/min" in await tab.run("document.querySelector('#status').textContent")

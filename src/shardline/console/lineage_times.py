@@ -1,7 +1,7 @@
 """Finds when each shard was created and closed. ListShards does not say it, but four sources do.
 
-- ``number``: a sequence number in AWS's layout contains the second in which its shard was created, and the ending number
-  contains the second in which the shard was closed. This is observed since 2014, and not documented.
+- ``number``: a sequence number in AWS's layout contains the second in which its shard was created, and the ending
+  number contains the second in which the shard was closed. This is observed since 2014, and not documented.
 - ``stream``: the first shards are as old as their stream, and no shard is older.
 - ``seen``: this console has listed the shards before and after the change.
 - ``asked``: ListShards says which shards were open at a time. A few such calls narrow down when a shard was created.

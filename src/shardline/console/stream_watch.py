@@ -110,7 +110,7 @@ class StreamWatch:
         *,
         start: Position = LATEST,
         calls_per_second: float = 10.0,
-        on_listing: Callable[[str, Sequence[Shard]], None] = lambda stream, shards: None,
+        on_listing: Callable[[str, Sequence[Shard]], None] | None = None,
     ) -> None:
         """Create a watch that does not read yet.
 
@@ -221,5 +221,6 @@ class StreamWatch:
         self._ranges = {shard.shard_id: shard.hash_range for shard in shards}
         self._open = [shard.shard_id for shard in shards if shard.is_open]
         self._lineage = fingerprint(shards)  # a page that shows another lineage asks for this one
-        self._on_listing(self._stream, shards)
+        if self._on_listing is not None:
+            self._on_listing(self._stream, shards)
         return shards

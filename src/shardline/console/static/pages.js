@@ -135,23 +135,28 @@ function hotTable(planner) {
 function throttleView() {
   const box = h("div", { class: "chart" });
   const text = h("p", { class: "soft" }, "…");
-  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, value: (tick) => number(tick) });
+  const includes = h("p", { class: "soft" });
+  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, seconds: 1800, value: (tick) => number(tick) });
   const show = (throttles, now) => {
     box.hidden = !throttles;
     if (!throttles) {
-      write(text, "Unknown: Kinesis does not tell readers what it throttled. Start the console with --metrics and the address of a producer's metrics.");
+      write(text, "Unknown: Kinesis does not tell readers what it throttled. Start the console with --cloudwatch (the calls of all programs, by the minute) or with --metrics and the address of a producer's metrics (the records of that producer).");
       return;
     }
     const rows = new Map(throttles.seconds.map((row) => [row[0], row]));
-    const seconds = Array.from({ length: 121 }, (_, back) => Math.floor(now) - 120 + back);
+    const [step, count] = throttles.step ? [throttles.step, 30] : [1, 120];
+    const last = Math.floor(now / step) * step;
+    const seconds = Array.from({ length: count + 1 }, (_, back) => last - (count - back) * step);
     const [writes, reads] = [1, 2].map((column) => seconds.map((second) => rows.get(second)?.[column] ?? 0));
     const [w, r] = [writes, reads].map((values) => values.reduce((sum, value) => sum + value, 0));
-    write(text, `${number(w)} throttled writes and ${number(r)} throttled reads in two minutes (source: ${throttles.source}).`);
-    text.className = w ? "hot" : "soft";
+    const most = throttles.shards?.length ? ` Most writes: ${throttles.shards.map(([id, sum]) => `shard ${short(id)} (${number(sum)})`).join(", ")}.` : "";
+    write(text, throttles.problem ?? `${number(w)} throttled writes and ${number(r)} throttled reads in ${step > 1 ? "30" : "two"} minutes.${most}`);
+    write(includes, `Source: ${throttles.source}. It includes ${throttles.includes}.`);
+    text.className = w || throttles.problem ? "hot" : "soft";
     box.setAttribute("aria-label", text.textContent);
     chart.set([seconds, writes, reads], now);
   };
-  return { parts: [text, box], show };
+  return { parts: [text, box, includes], show };
 }
 
 async function stream({ main, names: [name], signal }) {
@@ -215,14 +220,21 @@ async function stream({ main, names: [name], signal }) {
 async function groups({ main, signal }) {
   const found = (await look("groups", {}, signal)).groups;
   const cells = found.map((group) => ({ row: group, cell: h("div", {}) }));
+  const lags = new Map();
   main.replaceChildren(h("h2", {}, "Consumer groups"), table(["group", "stream", "most behind", "#shards", "#held", "owners", "store"],
     found.map((group, row) => [link(groupPath(group), group.group ?? "?"), group.stream ? link(path("stream", group.stream), group.stream) : "?", cells[row].cell, group.rows, group.held, group.owners.map((owner) => `${owner.worker} (${owner.leases})`).join(", ") || "no owner", group.store_name]),
     "No groups. Start the console with --store URL to see the groups of a lease store.", "Consumer groups"));
   measure(cells, async (group) => {
     const lag = await look("lag", { store: group.store, group: group.group, stream: group.stream }, signal);
     if (lag.shard_id == null) return lag.unknown ? "unknown" : "no shards";
+    lags.set(group, lag.lag_ms);
     return h("span", { class: lag.lag_ms > 60000 ? "hot" : null }, `${behind(lag.lag_ms)} (shard ${short(lag.shard_id)})`);
-  }, signal).catch(fail);
+  }, signal).then(() => { // the slowest first, unless the user is already among the rows
+    const body = main.querySelector("tbody");
+    if (signal.aborted || !body || body.contains(document.activeElement)) return;
+    const rows = [...cells].sort((a, b) => (lags.get(b.row) ?? -1) - (lags.get(a.row) ?? -1)).map(({ cell }) => cell.closest("tr"));
+    body.append(...rows);
+  }).catch(fail);
 }
 
 const LAG_COLUMNS = ["shard", "state", "#handling lag", "#reading lag", "lag over ten minutes", "owner", "checkpoint"];
