@@ -13,12 +13,16 @@ TARGET = Path(__file__).with_name("shardline.json")
 P = '{stream=~"$stream"}'
 C = '{stream=~"$stream", group=~"$group"}'
 MIB = 1024 * 1024
+RECORDS = "suffix: records/s"
 WIDTH, HEIGHT, COLUMNS = 8, 7, 24
-NUMBER_WIDTH, NUMBER_HEIGHT = 6, 5
+NUMBER_WIDTH, NUMBER_HEIGHT, DETAIL_HEIGHT = 6, 4, 7
+WORDS_HEIGHT = 2
+OVERVIEW_HEIGHT = 1 + NUMBER_HEIGHT + DETAIL_HEIGHT + WORDS_HEIGHT
 WORDS = (
     "In Kafka's words: a **shard** is a partition. A **worker** is a member of the consumer group. A **lease** assigns"
-    " a shard to a worker. A **dead letter** is a record in the dead-letter queue. Green numbers are fine. The"
-    " description of each panel (its `i`) says what it shows and where to look next."
+    " a shard to a worker. A **dead letter** is a record in the dead-letter queue. A **rebalance** moves leases from"
+    " worker to worker. Green numbers are fine. The graph below each number shows where to look. The description of"
+    " each panel (its `i`) says what it shows and what to do."
 )
 
 
@@ -90,7 +94,7 @@ class Number(NamedTuple):
 
 OVERVIEW = [
     Number(
-        "Slow handlers: behind by",
+        "Consumer lag of slow handlers",
         "s",
         "Consumer lag that your own code causes: by how much handlers are behind the records that were already fetched."
         " Handlers are too slow, hang, or fail and are retried. Look at Handler duration and Handler retries.",
@@ -117,8 +121,8 @@ OVERVIEW = [
         "short",
         "Processes that Prometheus cannot reach: they died, or hang. The other members of the consumer group take over"
         " the shards, as in a rebalance. Processes that answer shows which process it is. If your service discovery"
-        " forgets dead processes, watch Leases by worker: the line of a dead worker ends.",
-        [('count(up{job="shardline"} == 0) or vector(0)', "do not answer")],
+        " forgets dead processes, watch Shards (partitions) by worker: the line of a dead worker ends.",
+        [('count(up{job="shardline"} == 0) or vector(0)', "not answering")],
         warning=None,
         limit=1,
     ),
@@ -133,16 +137,42 @@ OVERVIEW = [
     ),
 ]
 
+DETAILS = [
+    Panel(
+        "Consumer lag by group",
+        "s",
+        "Seconds behind the end of the stream: the age of the oldest record that is not done. It grows if handlers"
+        " are slow, even if reading keeps up.",
+        [(gauge("max", "consumer_handling_lag_seconds", C, "stream, group"), "{{group}} {{stream}}")],
+        limit=300,
+    ),
+    Panel(
+        "Rate left by throttling (hot shards)",
+        "percentunit",
+        "The producer lowers the rate of a shard (partition) that is throttled. A low line is a hot shard.",
+        [(gauge("min", "producer_rate_ratio", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
+    ),
+    Panel(
+        "Shards (partitions) by worker",
+        "short",
+        "The shards that are assigned to each member of the consumer group, by lease. A line that ends is a worker that"
+        " died or left. In the rebalance that follows, the lines of the others rise.",
+        [(gauge("sum", "consumer_leases", C, "group, instance"), "{{group}} {{instance}}")],
+    ),
+    Panel(
+        "Dead letters",
+        "short",
+        "Records in the dead-letter queue: their handler failed on every attempt.",
+        [
+            (increase("consumer_dead_lettered_records_total", C, "stream, group"), "dead-lettered {{group}}"),
+            (increase("consumer_stopped_records_total", C, "stream, group"), "stopped the run {{group}}"),
+        ],
+    ),
+]
+"""The graphs below the numbers, each below its own."""
+
 ROWS = {
-    "Consumer lag": [
-        Panel(
-            "Consumer lag by group",
-            "s",
-            "Seconds behind the end of the stream: the age of the oldest record that is not done. It grows if handlers"
-            " are slow, even if reading keeps up.",
-            [(gauge("max", "consumer_handling_lag_seconds", C, "stream, group"), "{{group}} {{stream}}")],
-            limit=300,
-        ),
+    "Consumer lag, by shard and by cause": [
         Panel(
             "Consumer lag by shard",
             "s",
@@ -150,16 +180,22 @@ ROWS = {
             [(gauge("max", "consumer_handling_lag_seconds", C, "group, shard_id"), "{{group}} {{shard_id}}")],
         ),
         Panel(
-            "Lag of reading",
+            "Lag of reading (fetching)",
             "s",
             "How far the last page was behind the end of the shard. It stays at 0 while only handlers are slow.",
             [(gauge("max", "consumer_reading_lag_seconds", C, "stream, group"), "{{group}} {{stream}}")],
+        ),
+        Panel(
+            "Handler duration",
+            "s",
+            "How long your code worked on a page, a slice of a page, or a batch of records.",
+            quantiles("consumer_handler_seconds", C, "stream, group"),
         ),
     ],
     "Throughput": [
         Panel(
             "Records in and out",
-            "cps",
+            RECORDS,
             "Records that were stored, read and handled, per second.",
             [
                 (rate("producer_delivered_records_total", P, "stream"), "stored {{stream}}"),
@@ -200,7 +236,7 @@ ROWS = {
     "Producer": [
         Panel(
             "Errors and throttles by code",
-            "cps",
+            RECORDS,
             "Records that were sent again or failed, per second.",
             [(rate("producer_errors_total", P, "code"), "{{code}}")],
         ),
@@ -209,12 +245,6 @@ ROWS = {
             "short",
             "Records that failed for good: they expired or were refused.",
             [(increase("producer_failed_records_total", P, "stream"), "{{stream}}")],
-        ),
-        Panel(
-            "Rate left by throttling (hot shards)",
-            "percentunit",
-            "The producer lowers the rate of a shard (partition) that is throttled. A low line is a hot shard.",
-            [(gauge("min", "producer_rate_ratio", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
         ),
         Panel(
             "Oldest waiting record",
@@ -279,27 +309,12 @@ ROWS = {
     ],
     "Handlers": [
         Panel(
-            "Handler duration",
-            "s",
-            "How long your code worked on a page, a slice of a page, or a batch of records.",
-            quantiles("consumer_handler_seconds", C, "stream, group"),
-        ),
-        Panel(
             "Handler retries",
             "short",
             "Calls of a handler that failed and are repeated, and handlers that are stuck.",
             [
                 (increase("consumer_handler_retries_total", C, "stream, group"), "retries {{group}}"),
                 (gauge("sum", "consumer_stuck_handlers", C, "stream, group"), "stuck {{group}}"),
-            ],
-        ),
-        Panel(
-            "Dead letters",
-            "short",
-            "Records in the dead-letter queue: their handler failed on every attempt.",
-            [
-                (increase("consumer_dead_lettered_records_total", C, "stream, group"), "dead-lettered {{group}}"),
-                (increase("consumer_stopped_records_total", C, "stream, group"), "stopped the run {{group}}"),
             ],
         ),
         Panel(
@@ -324,14 +339,7 @@ ROWS = {
             [(rate("consumer_stalled_seconds_total", C, "instance"), "{{instance}}")],
         ),
     ],
-    "Workers and leases": [
-        Panel(
-            "Leases by worker",
-            "short",
-            "Shards (partitions) that are assigned to each worker. A line that ends is a worker that died or left."
-            " Others take over its shards.",
-            [(gauge("sum", "consumer_leases", C, "group, instance"), "{{group}} {{instance}}")],
-        ),
+    "Workers, leases and rebalances": [
         Panel(
             "Processes that answer",
             "short",
@@ -339,9 +347,9 @@ ROWS = {
             [('min by (instance) (up{job="shardline"})', "{{instance}}")],
         ),
         Panel(
-            "Lease moves",
+            "Rebalances (lease moves)",
             "short",
-            "Leases that were taken, lost and released.",
+            "Assignments of shards to workers that were taken, lost and released: Kafka would call it a rebalance.",
             [
                 (increase("consumer_leases_gained_total", C, "group"), "gained {{group}}"),
                 (increase("consumer_leases_lost_total", C, "group"), "lost {{group}}"),
@@ -405,8 +413,8 @@ def _panel(panel: Panel | Number, number: int, place: dict[str, int]) -> dict[st
     }
 
 
-def _graph(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
-    graph = _panel(panel, number, {"x": x, "y": y, "w": WIDTH, "h": HEIGHT})
+def _graph(panel: Panel, number: int, x: int, y: int, width: int = WIDTH, height: int = HEIGHT) -> dict[str, Any]:
+    graph = _panel(panel, number, {"x": x, "y": y, "w": width, "h": height})
     style = {"thresholdsStyle": {"mode": "off" if panel.limit is None else "line"}, "fillOpacity": 5}
     graph["fieldConfig"]["defaults"]["custom"] = style
     options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
@@ -426,16 +434,20 @@ def _number(panel: Number, number: int, x: int, y: int) -> dict[str, Any]:
 
 
 def _overview() -> list[dict[str, Any]]:
-    """Return the first row: its title, the numbers, and the words for readers who know Kafka."""
+    """Return the first row: its title, the numbers with their graphs, and the words for readers who know Kafka."""
     numbers = [_number(each, 2 + index, index * NUMBER_WIDTH, 1) for index, each in enumerate(OVERVIEW)]
+    graphs = [
+        _graph(each, 2 + len(numbers) + index, index * NUMBER_WIDTH, 1 + NUMBER_HEIGHT, NUMBER_WIDTH, DETAIL_HEIGHT)
+        for index, each in enumerate(DETAILS)
+    ]
     words = {
-        "id": 2 + len(numbers),
+        "id": 2 + len(numbers) + len(graphs),
         "type": "text",
         "title": "",
-        "gridPos": {"x": 0, "y": 1 + NUMBER_HEIGHT, "w": COLUMNS, "h": 2},
+        "gridPos": {"x": 0, "y": OVERVIEW_HEIGHT - WORDS_HEIGHT, "w": COLUMNS, "h": WORDS_HEIGHT},
         "options": {"mode": "markdown", "content": WORDS},
     }
-    return [_row("Overview: what is wrong now", 1, 0), *numbers, words]
+    return [_row("Overview: what is wrong now", 1, 0), *numbers, *graphs, words]
 
 
 def _row(title: str, number: int, y: int) -> dict[str, Any]:
@@ -461,7 +473,7 @@ def _variable(name: str, metric: str) -> dict[str, Any]:
 def dashboard() -> dict[str, Any]:
     """Return the dashboard."""
     panels = _overview()
-    y = 1 + NUMBER_HEIGHT + 2
+    y = OVERVIEW_HEIGHT
     for row, contents in ROWS.items():
         panels.append(_row(row, len(panels) + 1, y))
         y += 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 
 from tests.browser.chromium import browsing
@@ -31,11 +32,11 @@ async def looking(tmp_path, *, shards=2, allow_changes=True, group="billing", fl
         if shards <= 8:
             await asyncio.to_thread(consume, kinesis, store, group)
         stores = [StorePlace.of(store, Invocation(region=kinesis.region))] if shards <= 8 else []
-        settings = {"place": "here", "kinesis": kinesis, "allow_changes": allow_changes, "calls_per_minute": 9000}
+        settings = {"place": "here", "kinesis": kinesis, "allow_changes": allow_changes, "calls_per_minute": 9000} | how
         async with (
             kinesis.client() as client,
             Client(endpoint_url=kinesis.endpoint_url, region="us-east-1", credentials=kinesis.credentials) as own,
-            serving(own, stores, **settings, **how) as url,
+            serving(own, stores, **settings) as url,
             browsing(*flags) as tab,
         ):
             await tab.open(url)
@@ -64,3 +65,44 @@ async def agree(tab):
         ".observe(document.querySelector('#said'), {childList: true}); document.querySelector('#ask-yes').click()"
     )
     await tab.until("window.said.includes('Done.')")
+
+
+class Person:
+    """A person who sees only what a screen reader sees, and clicks on names. Counts the clicks."""
+
+    def __init__(self, tab):
+        self._tab = tab
+        self.clicks = 0
+
+    async def _nodes(self):
+        nodes = (await self._tab.call("Accessibility.getFullAXTree"))["nodes"]
+        return [(node["role"]["value"], node["name"]["value"], node) for node in nodes if "name" in node]
+
+    async def read(self, pattern):
+        """Wait until the page has a text, and return the match."""
+        for _ in range(600):
+            texts = [name for role, name, _ in await self._nodes() if role in {"StaticText", "heading"}]
+            if found := re.search(pattern, "\n".join(texts)):
+                return found
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{pattern} is not on the page: {texts}")
+
+    async def click(self, role, pattern):
+        """Click on the first element with a role and a name."""
+        for _ in range(300):
+            found = [node for kind, name, node in await self._nodes() if kind == role and re.search(pattern, name)]
+            if found:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError(f"there is no {role} with the name {pattern}")
+        place = {"backendNodeId": found[0]["backendDOMNodeId"]}
+        await self._tab.call("DOM.scrollIntoViewIfNeeded", **place)
+        x1, y1, _, _, x2, y2, _, _ = (await self._tab.call("DOM.getBoxModel", **place))["model"]["content"]
+        at = {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "button": "left", "clickCount": 1}
+        await self._tab.call("Input.dispatchMouseEvent", type="mousePressed", **at)
+        await self._tab.call("Input.dispatchMouseEvent", type="mouseReleased", **at)
+        self.clicks += 1
+
+    async def type(self, text):
+        await self._tab.call("Input.insertText", text=text)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
 from tests.browser.chromium import browsing
 from tests.browser.consoles import looking, show
@@ -121,6 +123,37 @@ def test_a_name_that_an_attacker_points_at_loopback_gets_nothing(tmp_path):
             headers = f"{{headers: {{Authorization: 'Bearer {token}'}}}}"
             found = await tab.run(f"fetch('/api/streams', {headers}).then((one) => one.status)")
             assert found == 403
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("host", "is_served"), [({}, False), ({"host": "0.0.0.0"}, True)])
+def test_only_loopback_is_served_unless_another_address_is_named(tmp_path, host, is_served):
+    """127.0.0.2 is another address of the machine: a server for all addresses answers there."""
+
+    async def run():
+        async with looking(tmp_path, **host) as (tab, _, _, url):
+            port = url.rpartition(":")[2].partition("/")[0]
+            answer = await tab.call("Page.navigate", url=f"http://127.0.0.2:{port}/")
+            assert answer.get("errorText") == (None if is_served else "net::ERR_CONNECTION_REFUSED")
+
+    asyncio.run(run())
+
+
+def test_the_budget_of_calls_is_kept_and_shown(tmp_path):
+    async def run():
+        async with looking(tmp_path, shards=8, calls_per_minute=40) as (tab, kinesis, _, _):
+            kinesis.requests.clear()  # those of the consumer before
+            await show(tab, "stream/orders", "Lineage")
+            await tab.until("/ of 40 calls.min, [0-9]+ waiting/.test(document.querySelector('#status').textContent)")
+            for _ in range(5):
+                await asyncio.sleep(1)
+                sent = await tab.run("Number(document.querySelector('#status').textContent.match(/([0-9]+) of 40/)[1])")
+                assert 10 <= sent <= 40
+            assert 10 < len(kinesis.requests) <= 40
+            await tab.run("document.querySelector('#status').click()")
+            shown = await tab.run("document.querySelector('#operations').innerText")
+            assert {"GetRecords", "GetShardIterator", "ListShards"} <= set(re.findall(r"\w+(?=:)", shown))
 
     asyncio.run(run())
 

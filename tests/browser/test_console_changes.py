@@ -47,7 +47,7 @@ def test_a_reshard_asks_first_and_is_seen_live(tmp_path):
             await tab.until("document.querySelectorAll('.shards li').length === 3")
             await client.split_shard("orders", "shardId-000000000001")  # outside the console
             await tab.until("document.querySelectorAll('.shards li').length === 4")
-            await tab.until("document.querySelectorAll('.lineage rect').length === 6")
+            await tab.until("document.querySelectorAll('.lineage rect[data-shard]').length === 6")
             await tab.run("document.querySelector('[name=count]').value = '2'")
             assert "4 -> 2 shards" in await ask(tab, "document.querySelector('button[value=count]').click()")
             await agree(tab)

@@ -18,7 +18,7 @@ from tests.prometheus.real_prometheus import Prometheus
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "shardline.json"
 BLOCKS = "▁▂▃▄▅▆▇█"
 POINTS = 40
-UNITS = {"s": " s", "percentunit": " %", "Bps": " B/s", "cps": "/s", "short": ""}
+UNITS = {"s": " s", "percentunit": " %", "Bps": " B/s", "cps": "/s", "short": "", "suffix: records/s": " records/s"}
 
 
 class Shown:

@@ -3,16 +3,20 @@
 A fleet of two workers and a producer is scraped by a real Prometheus. Four faults happen one after the other: a shard
 gets hot, a record is dead-lettered, a worker is killed, and a handler gets slow. For each fault, exactly one number of
 the dashboard's first row must leave the green range, and the panel that its description names must show the details.
-The test prints the whole dashboard as text, which pytest shows with ``-s``.
+The test prints the whole dashboard as text, which pytest shows with ``-s``. If the environment variable ``PICTURES`` names
+a directory, the test also saves a picture of the dashboard there after each fault, which takes a Chromium.
 """
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from tests.prometheus.dashboard_page import page, photograph
 from tests.prometheus.dashboard_view import panels, picture, show
 from tests.prometheus.real_prometheus import free_ports, prometheus
 
@@ -23,8 +27,9 @@ from shardline.sync import Producer
 from shardline.testing import LocalKinesis
 
 WITHIN = 60
+HEIGHT = 1080
 SLOW, HOT, DEAD, LETTERS = (
-    "Slow handlers: behind by", "Hot shards (partitions)", "Dead workers", "Dead-lettered records, last hour",
+    "Consumer lag of slow handlers", "Hot shards (partitions)", "Dead workers", "Dead-lettered records, last hour",
 )  # fmt: skip
 
 WORKER = """
@@ -81,6 +86,11 @@ class Fleet:
     def picture(self):
         return picture(self._found, self._began_at)
 
+    def photograph(self, name):
+        """Save a picture of the dashboard, if pictures are wanted."""
+        if directory := os.environ.get("PICTURES"):
+            asyncio.run(photograph(page(self._found, self._began_at), Path(directory) / f"{name}.png", HEIGHT))
+
     def wait(self, is_seen, meanwhile=lambda: None):
         """Wait until a reader of the dashboard sees the fault. Return the colours of the numbers then."""
         deadline = time.monotonic() + WITHIN
@@ -120,11 +130,16 @@ def test_each_fault_turns_one_number_of_the_overview(fleet):
     # ---- nothing is wrong: wait until both workers have shards and are scraped
     def is_healthy(_):
         shown = fleet.show()
-        return len(shown["Leases by worker"].last) == 2 and min(shown["Leases by worker"].last.values()) == 2
+        return (
+            len(shown["Shards (partitions) by worker"].last) == 2
+            and min(shown["Shards (partitions) by worker"].last.values()) == 2
+        )
 
     fleet.wait(is_healthy, lambda: fleet.put(b"fine"))
     healthy = dict.fromkeys((SLOW, HOT, DEAD, LETTERS), "green")
     assert fleet.wait(lambda colors: colors == healthy) == healthy
+
+    fleet.photograph("healthy")
 
     # ---- a shard is hot
     seen = fleet.wait(lambda colors: colors[HOT] == "red", lambda: fleet.put(b"x" * 50_000, count=40))
@@ -136,6 +151,8 @@ def test_each_fault_turns_one_number_of_the_overview(fleet):
     assert hot.startswith("orders shardId-")
     assert len(rates) == 4
 
+    fleet.photograph("hot-shard")
+
     # ---- a record is dead-lettered
     fleet.put_one(b"poison")
     seen = fleet.wait(lambda colors: colors[LETTERS] == "red")
@@ -143,12 +160,16 @@ def test_each_fault_turns_one_number_of_the_overview(fleet):
     assert round(fleet.show()[LETTERS].last["billing"]) == 1
     assert max(fleet.show()["Dead letters"].lines["dead-lettered billing"].values()) > 0
 
+    fleet.photograph("dead-letter")
+
     # ---- a worker dies
     os.kill(fleet.workers[1].pid, signal.SIGKILL)
     seen = fleet.wait(lambda colors: colors[DEAD] == "red")
     assert seen[SLOW] == "green", fleet.picture()
-    assert fleet.show()[DEAD].last == {"do not answer": 1}
+    assert fleet.show()[DEAD].last == {"not answering": 1}
     assert sorted(fleet.show()["Processes that answer"].last.values()) == [0, 1, 1]
+
+    fleet.photograph("dead-worker")
 
     # ---- a handler is slow
     fleet.put(b"slow", count=100)
@@ -156,6 +177,7 @@ def test_each_fault_turns_one_number_of_the_overview(fleet):
     shown = fleet.show()
     assert shown[SLOW].last["billing orders"] >= 10
     assert max(shown["Handler duration"].lines["p99 orders billing"].values()) > 0.2
+    fleet.photograph("slow-handler")
     sys.stdout.write(fleet.picture())
 
 
@@ -167,7 +189,7 @@ def test_the_panels_that_a_description_of_the_overview_names_exist():
     named = {
         SLOW: {"Handler duration", "Handler retries"},
         HOT: {"Rate left by throttling"},
-        DEAD: {"Processes that answer", "Leases by worker"},
+        DEAD: {"Processes that answer", "Shards (partitions) by worker"},
         LETTERS: {"Dead letters"},
     }
     for title, wanted in named.items():

@@ -84,7 +84,7 @@ def test_the_panels_show_what_the_demo_did(demo):
     assert any(value == 0 and at > answered_at and up[first + 1].get(at) == 1 for at, value in up[first + 2].items()), (
         "a worker died, and the other did not"
     )
-    assert max(points("Leases by worker")) >= 2
+    assert max(points("Shards (partitions) by worker")) >= 2
     assert max(points("Records in and out")) > 100
     assert max(points("Failed records")) == 0
 

@@ -23,7 +23,7 @@ from shardline.console.console_command import serving
 from shardline.sync import Consumer, Producer
 from shardline.testing import Delays, LocalKinesis
 
-FILES = ("app.js", "pages.js", "charts.js", "style.css", "uplot.js", "uplot.css")
+FILES = ("app.js", "pages.js", "charts.js", "lineage.js", "shard_list.js", "style.css", "uplot.js", "uplot.css")
 PAGE = Path(__file__).parents[2] / "docs/reference/cli/console.md"
 RESET = {"group": "billing", "stream": "orders", "to": "TRIM_HORIZON"}
 
@@ -460,7 +460,8 @@ def test_a_store_is_shown_without_its_password():
     assert shown_store("redis://user:secret@host:6379/0?password=x") == "redis://host:6379/0"
 
 
-def test_other_commands_do_not_import_the_console():
-    code = "import sys, shardline.cli.main, shardline.cli.commands; print([m for m in sys.modules if 'console.' in m and 'shardline' in m or m == 'aiohttp'])"
+@pytest.mark.parametrize("modules", ["shardline, shardline.sync", "shardline.cli.main, shardline.cli.commands"])
+def test_other_commands_do_not_import_the_console(modules):
+    code = f"import sys, {modules}; print([m for m in sys.modules if 'shardline.console' in m or m == 'aiohttp'])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"

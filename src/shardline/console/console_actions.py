@@ -51,11 +51,14 @@ from shardline.cli.streams.streams_command import (
 from shardline.cli.time_arguments import parse_moment, parse_start, shown_time
 from shardline.codec.raw_records import deaggregate
 from shardline.console.dead_letter_files import DeadLetterPlace, newest_dead_letters
+from shardline.console.lineage_times import LineageTimes, fingerprint, with_times
 from shardline.console.record_views import RecordFilter, record_json
 from shardline.core.failures import Failure
-from shardline.errors import ShardlineError, UsageError, WaitTimeout
+from shardline.core.requests import ShardFilter
+from shardline.errors import ServiceError, ShardlineError, UsageError, WaitTimeout
 from shardline.model.hashing import hash_key_of
 from shardline.model.position import TRIM_HORIZON, Position
+from shardline.model.shard import Shard
 from shardline.model.stream import parse_stream
 from shardline.server.model.fault_kinds import read_rule
 
@@ -91,6 +94,7 @@ class ConsoleActions:
         self._stores = stores
         self._kinesis = kinesis
         self._dead_letters = dead_letters or {}
+        self._times: dict[str, LineageTimes] = {}
         self.reads: Final[dict[str, Action]] = {
             "streams": self.streams,
             "stream": self.stream,
@@ -112,11 +116,33 @@ class ConsoleActions:
 
     async def stream(self, query: Mapping[str, Any]) -> dict[str, Any]:
         view = await read_stream_view(self._client, query["stream"])
-        tree = [
-            {"shard_id": line.shard.shard_id, "branches": line.branches, "note": line.note}
-            for line in draw(view.shards)
-        ]
-        return stream_json(view) | {"tree": tree}
+        times = self._times.get(query["stream"])
+        if times is None or times.stream_created_at != view.summary.created_at:  # the first page, or a new stream
+            times = self._times[query["stream"]] = LineageTimes(view.summary.created_at)
+        now = self._client.api.service_time()
+        times.add_listing(view.shards, now)
+        await self._ask_for_times(query["stream"], times, now, now - view.summary.retention_hours * 3600)
+        notes = {line.shard.shard_id: line.note for line in draw(view.shards)}
+        return with_times(stream_json(view), times, now) | {
+            "lineage": fingerprint(view.shards),
+            "notes": {shard_id: note for shard_id, note in notes.items() if note},
+        }
+
+    async def _ask_for_times(self, stream: str, times: LineageTimes, now: float, oldest: float) -> None:
+        """Ask which shards were open at a few times, if their numbers do not say when they were created."""
+        while (at := times.next_question(oldest, now)) is not None:
+            wanted = ShardFilter("AT_TIMESTAMP", timestamp=at)
+            try:
+                found = await with_retries(partial(self._client.list_shards, stream, wanted))
+            except ServiceError:  # an emulator without this filter
+                times.stop_asking()
+            else:
+                times.add_answer(at, [shard.shard_id for shard in found])
+
+    def note_listing(self, stream: str, shards: Sequence[Shard]) -> None:
+        """Note the shards that a live page has listed: a change between two listings is known to the second."""
+        if stream in self._times:
+            self._times[stream].add_listing(shards, self._client.api.service_time())
 
     async def load(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Measure the load of a stream as ``shardline doctor`` does, from a few of its shards."""

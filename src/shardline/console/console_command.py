@@ -8,6 +8,7 @@ Invariants:
 
 import os
 import secrets
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import click
 
+from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.aio.client import Client
 from shardline.cli.error_messages import WrongUsage
 from shardline.cli.groups.group_store import StorePlace
@@ -62,6 +64,11 @@ BUDGET: Final = 600
     metavar="GROUP=PLACE",
     help="Where a group's dead letters are: GROUP=FILE or GROUP=stream:NAME; repeatable.",
 )
+@click.option(
+    "--cloudwatch",
+    is_flag=True,
+    help="Show the throttles that CloudWatch counted: one GetMetricData call per minute while a stream is shown.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--allow-host", multiple=True, metavar="NAME", help="Serve requests for this host name; repeatable.")
 @click.option("--allow-changes", is_flag=True, help="Allow changes: put, reset and reshard. Each asks first.")
@@ -90,6 +97,8 @@ def console(invocation: Invocation, /, *, stores: tuple[str, ...], **how: Any) -
 
     async def serve() -> None:
         places = [StorePlace.of(url, invocation) for url in stores]
+        settings = AwsSettings(region=invocation.region, profile=invocation.profile)
+        how["cloudwatch"] = settings if how.pop("cloudwatch") else None
         async with invocation.client() as client, serving(client, places, place=invocation.place(), **how) as url:
             # The handlers come first: whoever has read the address may send a signal.
             with interrupts() as signals, signals.stage():
@@ -115,6 +124,7 @@ async def serving(
     calls_per_minute: int = BUDGET,
     metrics: Sequence[str] = (),
     dead_letters: Sequence[str] = (),
+    cloudwatch: AwsSettings | None = None,
     kinesis: "LocalKinesis | None" = None,
 ) -> AsyncGenerator[str]:
     """Serve the console during the block. Yield its address, which contains the token.
@@ -125,6 +135,7 @@ async def serving(
     try:
         from aiohttp import web  # noqa: PLC0415 - the extra may be missing
 
+        from shardline.console.cloudwatch_throttles import CloudWatchThrottles  # noqa: PLC0415 - only if it is used
         from shardline.console.console_server import ConsoleServer  # noqa: PLC0415 - needs aiohttp
         from shardline.console.fleet_metrics import FleetMetrics  # noqa: PLC0415 - needs aiohttp
     except ImportError:
@@ -136,6 +147,7 @@ async def serving(
     except (UsageError, ValueError) as error:
         raise WrongUsage(str(error)) from None
     actions = ConsoleActions(client, stores, kinesis, parse_places(dead_letters))
+    counted = None if cloudwatch is None else CloudWatchThrottles(cloudwatch, time.time)
     server = ConsoleServer(
         client,
         actions,
@@ -145,6 +157,7 @@ async def serving(
         allow_changes=allow_changes,
         metrics=fleet,
         kinesis=kinesis,
+        cloudwatch=counted,
     )
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -162,3 +175,5 @@ async def serving(
         yield f"http://{shown}:{found}/#token={token}"
     finally:
         await runner.cleanup()
+        if counted is not None:
+            await counted.close()

@@ -27,6 +27,7 @@ from aiohttp import web
 from shardline.aio.client import Client
 from shardline.cli.error_messages import sole_error
 from shardline.console.call_budget import CallBudget
+from shardline.console.cloudwatch_throttles import CloudWatchThrottles
 from shardline.console.console_actions import ConsoleActions
 from shardline.console.fleet_metrics import FleetMetrics
 from shardline.console.group_watch import GroupWatch
@@ -58,6 +59,8 @@ _FILES: Final = {
     "app.js": ("app.js", "text/javascript"),
     "pages.js": ("pages.js", "text/javascript"),
     "charts.js": ("charts.js", "text/javascript"),
+    "lineage.js": ("lineage.js", "text/javascript"),
+    "shard_list.js": ("shard_list.js", "text/javascript"),
     "style.css": ("style.css", "text/css"),
     "uplot.js": ("uplot/uPlot.iife.min.js", "text/javascript"),
     "uplot.css": ("uplot/uPlot.min.css", "text/css"),
@@ -82,6 +85,7 @@ class ConsoleServer:
         allow_changes: bool,
         metrics: FleetMetrics,
         kinesis: "LocalKinesis | None",
+        cloudwatch: CloudWatchThrottles | None = None,
     ) -> None:
         self._client = client
         self._actions = actions
@@ -91,6 +95,7 @@ class ConsoleServer:
         self._allow_changes = allow_changes
         self._metrics = metrics
         self._kinesis = kinesis
+        self._cloudwatch = cloudwatch
         self._watches: dict[tuple[str, str], StreamWatch] = {}
         self._group_watches: dict[tuple[int, str, str], GroupWatch] = {}
         # Each class of calls waits in a queue of its own, in order.
@@ -202,14 +207,23 @@ class ConsoleServer:
             return _problem(error)
         key = (stream, query.get("from", "") if start != LATEST else "")
         if key not in self._watches:
-            throttles = ThrottleCounts(stream, self._metrics, self._kinesis)
+            throttles = ThrottleCounts(stream, self._metrics, self._kinesis, self._cloudwatch)
             rate = self._budget.background_per_second
-            self._watches[key] = StreamWatch(self._client, stream, throttles, start=start, calls_per_second=rate)
+            self._watches[key] = StreamWatch(
+                self._client,
+                stream,
+                throttles,
+                start=start,
+                calls_per_second=rate,
+                on_listing=self._actions.note_listing,
+            )
         watch = self._watches[key]
-        async with watch.viewer(wanted) as viewer:
+        async with watch.viewer(wanted, has_traffic=query.get("traffic") != "no") as viewer:
 
             async def update() -> dict[str, Any]:
                 await self._metrics.refresh()
+                if self._cloudwatch is not None and viewer.has_traffic:
+                    await self._cloudwatch.refresh(stream, self._spend)
                 return watch.update(viewer)
 
             response = await _send_updates(request, update)

@@ -13,7 +13,7 @@ Invariants:
 - The reader's calls count against the budget of the console, like all others.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -25,6 +25,7 @@ from shardline.cli.retrying import with_retries
 from shardline.cli.tail.page_sources import PollingSource, ShardPage
 from shardline.cli.tail.shard_following import Bound, Page, ShardReading
 from shardline.cli.tail.tail_command import TailRequest
+from shardline.console.lineage_times import fingerprint
 from shardline.console.record_views import RecordFilter, record_json
 from shardline.console.shared_reader import SharedReader
 from shardline.console.throttle_counts import ThrottleCounts
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 SAMPLE_MAX: Final = 50
 _PAGES_AHEAD: Final = 16
 _GIVE_UP_AFTER: Final = 30.0
-_RELIST: Final = 10
+_RELIST: Final = 5
 _PAUSE_FIRST: Final = 1.0
 _PAUSE_MAX: Final = 30.0
 
@@ -50,8 +51,10 @@ _PAUSE_MAX: Final = 30.0
 class Viewer:
     """One open page: its filter, and the records that it has not seen yet."""
 
-    def __init__(self, wanted: RecordFilter) -> None:
+    def __init__(self, wanted: RecordFilter, *, has_traffic: bool = True) -> None:
         self._wanted = wanted
+        self.has_traffic = has_traffic
+        """Whether the page shows the traffic. A tail shows only records."""
         self._sample: list[tuple[str, Record]] = []
         self._matched = 0
         self.seen = 0
@@ -67,7 +70,12 @@ class Viewer:
         """Return the records since the last call, and how many matched."""
         sample, matched = self._sample, self._matched
         self._sample, self._matched = [], 0
-        return {"records": [record_json(record, shard_id) for shard_id, record in sample], "matched": matched}
+        return {"records": [_light(record_json(record, shard_id)) for shard_id, record in sample], "matched": matched}
+
+
+def _light(record: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the whole data of a large record: the page asks for it if the record is sent again."""
+    return record | {"base64": None} if record["cut"] else record
 
 
 @final
@@ -102,6 +110,7 @@ class StreamWatch:
         *,
         start: Position = LATEST,
         calls_per_second: float = 10.0,
+        on_listing: Callable[[str, Sequence[Shard]], None] | None = None,
     ) -> None:
         """Create a watch that does not read yet.
 
@@ -111,17 +120,20 @@ class StreamWatch:
             throttles: the throttled calls of the stream.
             start: where the first reader starts.
             calls_per_second: how many calls the budget grants to readers.
+            on_listing: called with the stream and its shards, whenever they were listed.
         """
         self._client = client
         self._stream = stream
         self._throttles = throttles
         self._start = start
         self._calls_per_second = calls_per_second
+        self._on_listing = on_listing
         self._viewers: set[Viewer] = set()
         self._reader = SharedReader(self._keep_reading, self._start_over)
         self._sample = TrafficSample()
         self._ranges: dict[str, HashRange] = {}
         self._open: list[str] = []
+        self._lineage: int | None = None
         self._pause = _PAUSE_FIRST
         self.problem: str | None = None
 
@@ -130,9 +142,9 @@ class StreamWatch:
         return self._reader.has_pages
 
     @asynccontextmanager
-    async def viewer(self, wanted: RecordFilter) -> AsyncGenerator[Viewer]:
+    async def viewer(self, wanted: RecordFilter, *, has_traffic: bool = True) -> AsyncGenerator[Viewer]:
         """Add a page for the length of the block."""
-        viewer = Viewer(wanted)
+        viewer = Viewer(wanted, has_traffic=has_traffic)
         self._viewers.add(viewer)
         try:
             async with self._reader.page():
@@ -146,14 +158,16 @@ class StreamWatch:
 
     def update(self, viewer: Viewer) -> dict[str, Any]:
         """Return the next update of a page."""
+        update = viewer.take() | {"open": len(self._open), "problem": self.problem}
+        if not viewer.has_traffic:
+            return update
         now = self._client.api.service_time()
         traffic, viewer.seen = self._sample.to_json(self._ranges, now, viewer.seen), self._sample.changes
-        return viewer.take() | {
+        return update | {
             "traffic": traffic,
             "throttles": self._throttles.to_json(now),
-            "open": len(self._open),
+            "lineage": self._lineage,
             "read_every": round(max(1.0, len(self._open) / self._calls_per_second), 1),
-            "problem": self.problem,
         }
 
     async def _keep_reading(self) -> None:
@@ -206,4 +220,7 @@ class StreamWatch:
         shards = await with_retries(lambda: self._client.list_shards(self._stream))
         self._ranges = {shard.shard_id: shard.hash_range for shard in shards}
         self._open = [shard.shard_id for shard in shards if shard.is_open]
+        self._lineage = fingerprint(shards)  # a page that shows another lineage asks for this one
+        if self._on_listing is not None:
+            self._on_listing(self._stream, shards)
         return shards

@@ -1,16 +1,18 @@
-"""Counts the throttled calls of a stream by the second, from the embedded server's log or the producers' metrics.
+"""Counts the throttled calls of a stream, from the embedded server's log, CloudWatch or the producers' metrics.
 
-Kinesis does not say which calls of other programs it refused. Two sources know: the embedded server, which refused
-them, and the producers, which had to send them again.
+Kinesis does not say which calls of other programs it refused. Three sources know: the embedded server, which refused
+them; CloudWatch, which counts them by the minute; and the producers, which had to send them again.
 
 Invariants:
 
-- The counts name their source, and are ``None`` if there is no source: no figure is better than a wrong 0.
+- The counts name their source and what it includes, and are ``None`` if there is no source: no figure is better than a
+  wrong 0.
 - Memory is bounded to the last ``HISTORY`` seconds.
 """
 
 from typing import TYPE_CHECKING, Any, Final, final
 
+from shardline.console.cloudwatch_throttles import CloudWatchThrottles
 from shardline.console.fleet_metrics import FleetMetrics
 
 if TYPE_CHECKING:
@@ -18,23 +20,45 @@ if TYPE_CHECKING:
 
 HISTORY: Final = 120
 _THROTTLED: Final = "ProvisionedThroughputExceededException"
+_EMBEDDED: Final[dict[str, Any]] = {
+    "source": "the embedded server",
+    "includes": "every record and every GetRecords call that it refused, of all programs, by the second",
+}
+_CLOUDWATCH: Final[dict[str, Any]] = {
+    "source": "CloudWatch",
+    "includes": "the records and GetRecords calls of all programs, by the minute and some minutes late; by shard only"
+    " if enhanced monitoring is on",
+}
+_PRODUCERS: Final[dict[str, Any]] = {
+    "source": "the producers' metrics",
+    "includes": "only records that the producers at --metrics had to send again: no other producers, and no reads",
+}
 
 
 @final
 class ThrottleCounts:
     """The throttled calls of one stream."""
 
-    def __init__(self, stream: str, metrics: FleetMetrics, kinesis: "LocalKinesis | None") -> None:
+    def __init__(
+        self,
+        stream: str,
+        metrics: FleetMetrics,
+        kinesis: "LocalKinesis | None",
+        cloudwatch: CloudWatchThrottles | None = None,
+    ) -> None:
         self._stream = stream
         self._metrics = metrics
         self._kinesis = kinesis
+        self._cloudwatch = cloudwatch
         self._total: float | None = None
         self._seconds: dict[int, list[int]] = {}
 
     def to_json(self, now: float) -> dict[str, Any] | None:
         """Return rows of second, throttled writes and throttled reads; ``None`` if there is no source."""
         if self._kinesis is not None:
-            return {"source": "the embedded server", "seconds": self._of_log(now)}
+            return _EMBEDDED | {"seconds": self._of_log(now)}
+        if self._cloudwatch is not None:
+            return _CLOUDWATCH | self._cloudwatch.to_json(self._stream)
         total = self._metrics.throttled_records(self._stream)
         if total is None:
             return None
@@ -42,7 +66,7 @@ class ThrottleCounts:
             self._seconds.setdefault(int(now), [0, 0])[0] += round(total - self._total)
         self._total = total
         self._seconds = {second: row for second, row in self._seconds.items() if second > now - HISTORY}
-        return {"source": "the producers' metrics", "seconds": [[at, *row] for at, row in self._seconds.items()]}
+        return _PRODUCERS | {"seconds": [[at, *row] for at, row in self._seconds.items()]}
 
     def _of_log(self, now: float) -> list[list[int]]:
         assert self._kinesis is not None

@@ -1,4 +1,4 @@
-// Draws strip charts with uPlot, and the lineage of a stream.
+// Draws charts over time with uPlot.
 
 /* global uPlot */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -16,8 +16,9 @@ const seen = new IntersectionObserver((entries) => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach((chart) => chart.redraw()));
 addEventListener("resize", () => charts.forEach((chart) => chart.resize()));
 
-// A chart over time. `series` are {label, colour, fill}; `limit` draws a line; `axes` shows a scale.
-export function timeChart(box, { series, limit, height = 48, axes = false, value = (number) => String(number), top = 1, seconds = SECONDS }) {
+// A chart over time. `series` are {label, colour, fill}; `limit` draws a line; `axes` shows a scale. A chart that is not
+// `always` open exists only while it is on the screen.
+export function timeChart(box, { series, limit, height = 48, axes = false, value = (number) => String(number), top = 1, seconds = SECONDS, always = false }) {
   let data = [[], ...series.map(() => [])];
   let [plot, now] = [null, Date.now() / 1000];
   const frame = axes ? { stroke: () => colour("--soft"), grid: { stroke: () => colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" } : { show: false };
@@ -42,57 +43,14 @@ export function timeChart(box, { series, limit, height = 48, axes = false, value
     close() { plot?.destroy(); plot = null; },
     redraw() { plot?.redraw(false, true); },
     resize() { plot?.setSize({ width: Math.max(60, box.clientWidth), height }); },
-    set(rows, at) { now = at; data = rows; plot?.setData(rows); },
+    set(rows, at) { [now, data] = [at, rows]; if (plot) plot.setData(rows); else if (always && box.isConnected) chart.open(); },
     remove() { chart.close(); seen.unobserve(box); charts.delete(box); },
   };
   box.setAttribute("role", "img");
   box.setAttribute("aria-label", `${series.map((line) => line.label).join(" and ")}: no figures yet`);
   charts.set(box, chart);
-  seen.observe(box);
+  if (!always) seen.observe(box);
   return chart;
 }
 
 export const forgetCharts = () => charts.forEach((chart) => chart.remove());
-
-const svg = (name, attributes, text) => {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-};
-
-// Time from left to right, hash keys from top to bottom. A sequence number contains no time that AWS documents, so
-// time is the order in which the shards were created: one column for each generation.
-export function drawLineage(shards) {
-  const known = new Map(shards.map((shard) => [shard.shard_id, shard]));
-  const generation = new Map();
-  const find = (shard) => {
-    if (!generation.has(shard.shard_id)) {
-      const parents = shard.parents.map((id) => known.get(id)).filter(Boolean);
-      generation.set(shard.shard_id, parents.length ? 1 + Math.max(...parents.map(find)) : 0);
-    }
-    return generation.get(shard.shard_id);
-  };
-  const oldestFirst = [...shards].sort((a, b) => (BigInt(a.starting_sequence_number) < BigInt(b.starting_sequence_number) ? -1 : 1));
-  oldestFirst.forEach(find);
-  const columns = 1 + Math.max(0, ...generation.values());
-  const width = Math.min(1240, Math.max(280, innerWidth - 40)); // in pixels, so that the text stays readable
-  const height = Math.min(420, Math.max(120, 26 * shards.length));
-  const picture = svg("svg", { class: "lineage", viewBox: `0 0 ${width} ${height}`, role: "img" });
-  picture.append(svg("title", {}, "The lineage of the shards: oldest on the left, hash keys from top to bottom"));
-  const whole = 2 ** 128;
-  for (const shard of shards) {
-    const from = generation.get(shard.shard_id);
-    const children = shard.children.map((id) => generation.get(id)).filter((value) => value !== undefined);
-    const to = children.length ? Math.min(...children) : shard.state === "open" ? columns : from + 1;
-    const x = (from / columns) * width;
-    const y = (Number(shard.starting_hash_key) / whole) * height;
-    const box = svg("rect", {
-      x, y, width: ((to - from) / columns) * width - 2, height: Math.max(0.5, shard.share * height - 1), class: shard.state,
-    });
-    box.append(svg("title", {}, `${shard.shard_id}, ${shard.state}, ${(shard.share * 100).toFixed(2)} % of the hash keys`));
-    picture.append(box);
-    if (shard.share * height > 13) picture.append(svg("text", { x: x + 6, y: y + (shard.share * height) / 2 + 4 }, String(Number(shard.shard_id.slice(8)))));
-  }
-  return picture;
-}

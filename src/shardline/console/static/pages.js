@@ -1,10 +1,13 @@
 // The pages: streams, one stream, groups, one group, records, put, and the embedded server.
 
 import { change, fail, h, live, look, say } from "/app.js";
-import { drawLineage, timeChart } from "/charts.js";
+import { timeChart } from "/charts.js";
+import { lineageView } from "/lineage.js";
+import { shardList } from "/shard_list.js";
 
 const [RECORDS_MAX, BYTES_MAX] = [1000, 1048576];
 const MEASURED_AT_ONCE = 10;
+const TAIL_MAX = 200; // records that a tail keeps on the page
 const short = (id) => String(Number(id.replace("shardId-", "")));
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`;
 const number = (value) => value.toLocaleString("en");
@@ -24,14 +27,27 @@ const write = (element, text) => { if (element.textContent !== text) element.tex
 function table(columns, rows, empty, label) {
   if (!rows.length) return soft(empty);
   const kinds = columns.map((name) => (name.startsWith("#") ? "n" : null));
-  return h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": label }, h("table", {},
-    h("thead", {}, h("tr", {}, columns.map((name, column) => h("th", { scope: "col", class: kinds[column] }, name.replace("#", ""))))),
-    h("tbody", {}, rows.map((row) => (row instanceof Node ? row : h("tr", {}, row.map((cell, column) => h("td", { class: kinds[column] }, cell))))))));
+  const made = rows.map((row) => (row instanceof Node ? row : h("tr", {}, row.map((cell, column) => h("td", { class: kinds[column] }, cell)))));
+  for (const row of made) named(row, columns);
+  return h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": label }, h("table", { role: "table" },
+    h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map((name, column) => h("th", { scope: "col", role: "columnheader", class: kinds[column] }, name.replace("#", ""))))),
+    h("tbody", { role: "rowgroup" }, made)));
+}
+// On a narrow screen, a row is shown as a list of names and values: the cells know the names of their columns, and the
+// roles say that it is still a table.
+function named(row, columns) {
+  row.setAttribute("role", "row");
+  [...row.children].forEach((cell, column) => {
+    cell.setAttribute("role", "cell");
+    cell.dataset.name = columns[column].replace("#", "");
+  });
+  return row;
 }
 
 function field(name, label, attributes = {}) {
   return h("label", {}, label, h("input", { name, autocomplete: "off", ...attributes }));
 }
+const together = (...children) => h("span", { class: "together" }, ...children);
 const valuesOf = (form) => Object.fromEntries(new FormData(form));
 const bar = (onsubmit, ...children) =>
   h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); onsubmit(valuesOf(event.target), event.submitter).catch(fail); } }, ...children);
@@ -59,6 +75,7 @@ async function measure(cells, work, signal) {
 async function streams({ main, signal }) {
   const [found, groups] = await Promise.all([look("streams", {}, signal), look("groups", {}, signal).catch(() => ({ groups: [] }))]);
   const cells = found.streams.map((stream) => ({ row: stream, cell: h("div", {}) }));
+  const again = h("button", {}, "Measure again");
   main.replaceChildren(h("h2", {}, "Streams"), table(
     ["name", "status", "mode", "#shards", "rate against the limit", "groups", "#retention", "encryption", "#fan-out consumers", "#channels"],
     found.streams.map((stream, row) => [
@@ -66,45 +83,21 @@ async function streams({ main, signal }) {
       groups.groups.filter((group) => group.stream === stream.name).map((group, index) => [index ? ", " : "", link(groupPath(group), group.group)]).flat(),
       `${stream.retention_hours} h`, stream.encryption, stream.consumer_count ?? "?", stream.channel_count ?? 0,
     ]), "There are no streams here.", "Streams"),
-  soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s."));
-  measure(cells, async (stream) => {
+  soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s. ", again));
+  const work = async (stream) => {
     const load = await look("load", { stream: stream.name }, signal);
     if (!load.measured_shards) return load.problem ?? "no open shard";
     const whole = Math.max(load.records_per_second / (load.open_shards * RECORDS_MAX), load.bytes_per_second / (load.open_shards * BYTES_MAX));
     const hot = load.hottest_load >= 0.8;
-    return [h("span", {}, `${number(Math.round(load.records_per_second))} records/s, ${size(load.bytes_per_second)}/s (${percent(whole)})`),
-      load.hottest_load > 0 ? h("div", { class: hot ? "hot" : "soft" }, `${hot ? "hot: " : ""}shard ${short(load.hottest)} at ${percent(load.hottest_load)}`) : ""];
-  }, signal).catch(fail);
+    return h("div", {}, h("span", {}, `${number(Math.round(load.records_per_second))} records/s, ${size(load.bytes_per_second)}/s (${percent(whole)})`),
+      load.hottest_load > 0 ? h("div", { class: hot ? "hot" : "soft" }, hot ? "hot: " : "highest: ", link(path("stream", stream.name), `shard ${short(load.hottest)} at ${percent(load.hottest_load)}`)) : "");
+  };
+  const measureAll = () => measure(cells, work, signal).catch(fail);
+  again.addEventListener("click", measureAll);
+  measureAll();
 }
 
 // ---- one stream
-
-function shardCard(name, shard) {
-  const box = h("div", { class: "strip" });
-  const card = { rate: h("span", { class: "soft" }), keys: h("div", { class: "soft keys" }), rows: new Map(), box, load: 0 };
-  card.item = h("li", {}, h("div", { class: "row" }, link(at({ stream: name, shard: shard.shard_id }), `shard ${short(shard.shard_id)}`), card.rate), box, card.keys);
-  card.chart = timeChart(box, { series: [{ label: "records", colour: "--bar", fill: "--fill" }, { label: "bytes", colour: "--second" }], limit: 1, top: 1.15 });
-  return card;
-}
-
-function showTraffic(card, id, traffic, now) {
-  for (const row of traffic?.seconds ?? []) card.rows.set(row[0], row);
-  for (const second of card.rows.keys()) if (second < now - 125) card.rows.delete(second);
-  card.load = traffic?.load ?? 0;
-  const hot = traffic?.hot ?? false;
-  const last = Math.floor(now) - 1;
-  const recent = [last, last - 1, last - 2].map((second) => card.rows.get(second)).find(Boolean);
-  write(card.rate, recent ? `${number(recent[1])} records/s, ${size(recent[2])}/s` : "idle");
-  card.rate.className = hot ? "hot" : "soft";
-  card.item.classList.toggle("is-hot", hot);
-  card.box.setAttribute("aria-label", `shard ${short(id)} uses ${percent(card.load)} of its limit${hot ? ", it is hot" : ""}`);
-  if (traffic?.keys.length) write(card.keys, `top keys: ${traffic.keys.slice(0, 3).map((key) => `${key.key} ${percent(key.share)}`).join(", ")}`);
-  if (!card.rows.size && !card.drawn) return;
-  card.drawn = card.rows.size > 0;
-  const seconds = Array.from({ length: 122 }, (_, back) => last - 121 + back);
-  const rows = seconds.map((second) => card.rows.get(second) ?? [second, 0, 0]);
-  card.chart.set([seconds, rows.map((row) => row[1] / RECORDS_MAX), rows.map((row) => row[2] / BYTES_MAX)], now);
-}
 
 // The rows stay in place, so that a button keeps the focus while the figures change.
 function hotTable(planner) {
@@ -142,30 +135,34 @@ function hotTable(planner) {
 function throttleView() {
   const box = h("div", { class: "chart" });
   const text = h("p", { class: "soft" }, "…");
-  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, value: (tick) => number(tick) });
+  const includes = h("p", { class: "soft" });
+  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, seconds: 1800, value: (tick) => number(tick) });
   const show = (throttles, now) => {
     box.hidden = !throttles;
     if (!throttles) {
-      write(text, "Unknown: Kinesis does not tell readers what it throttled. Start the console with --metrics and the address of a producer's metrics.");
+      write(text, "Unknown: Kinesis does not tell readers what it throttled. Start the console with --cloudwatch (the calls of all programs, by the minute) or with --metrics and the address of a producer's metrics (the records of that producer).");
       return;
     }
     const rows = new Map(throttles.seconds.map((row) => [row[0], row]));
-    const seconds = Array.from({ length: 121 }, (_, back) => Math.floor(now) - 120 + back);
+    const [step, count] = throttles.step ? [throttles.step, 30] : [1, 120];
+    const last = Math.floor(now / step) * step;
+    const seconds = Array.from({ length: count + 1 }, (_, back) => last - (count - back) * step);
     const [writes, reads] = [1, 2].map((column) => seconds.map((second) => rows.get(second)?.[column] ?? 0));
     const [w, r] = [writes, reads].map((values) => values.reduce((sum, value) => sum + value, 0));
-    write(text, `${number(w)} throttled writes and ${number(r)} throttled reads in two minutes (source: ${throttles.source}).`);
-    text.className = w ? "hot" : "soft";
+    const most = throttles.shards?.length ? ` Most writes: ${throttles.shards.map(([id, sum]) => `shard ${short(id)} (${number(sum)})`).join(", ")}.` : "";
+    write(text, throttles.problem ?? `${number(w)} throttled writes and ${number(r)} throttled reads in ${step > 1 ? "30" : "two"} minutes.${most}`);
+    write(includes, `Source: ${throttles.source}. It includes ${throttles.includes}.`);
+    text.className = w || throttles.problem ? "hot" : "soft";
     box.setAttribute("aria-label", text.textContent);
     chart.set([seconds, writes, reads], now);
   };
-  return { parts: [text, box], show };
+  return { parts: [text, box, includes], show };
 }
 
 async function stream({ main, names: [name], signal }) {
   let shown = await look("stream", { stream: name }, signal);
-  const cards = new Map();
-  const list = h("ul", { class: "shards" });
-  const lineage = h("div", {});
+  const list = shardList((id) => at({ stream: name, shard: id }), signal);
+  const lineage = lineageView();
   const state = h("p", { class: "soft" }, "Sampling … the rates appear as records arrive.");
   const count = h("span", {});
   let marks = "";
@@ -174,25 +171,18 @@ async function stream({ main, names: [name], signal }) {
     if (now === marks) return;
     const isFirst = !marks;
     marks = now;
-    lineage.replaceChildren(drawLineage(shown.shards));
-    const open = shown.shards.filter((shard) => shard.state === "open");
-    for (const shard of open.filter((one) => !cards.has(one.shard_id))) cards.set(shard.shard_id, shardCard(name, shard));
-    for (const shard of shown.shards.filter((one) => one.state !== "open" && cards.has(one.shard_id))) {
-      cards.get(shard.shard_id).chart.remove();
-      cards.get(shard.shard_id).item.remove();
-      cards.delete(shard.shard_id);
-    }
-    list.append(...open.map((shard) => cards.get(shard.shard_id).item).filter((item) => !item.parentNode));
+    lineage.set(shown);
+    list.set(shown.shards.filter((shard) => shard.state === "open").map((shard) => shard.shard_id));
     write(count, `${shown.open_shards} open, ${shown.closed_shards} closed`);
-    if (!isFirst) say(`The stream has ${cards.size} open shards now.`);
+    if (!isFirst) say(`The stream has ${list.count} open shards now.`);
   };
   const planner = bar(async (values, button) => {
     const wish = button.value === "split" ? { split: values.shard, at: values.at } : button.value === "merge" ? { merge: [values.shard, values.other] } : { shards: Number(values.count) };
     const done = await change("reshard", { stream: name, ...wish }, (plan) => h("p", {}, `${name}: `, h("b", {}, plan.sentence)), "Reshard");
     if (done) shown = await look("stream", { stream: name });
     showShards();
-  }, field("shard", "shard", { size: 6 }), field("at", "split at hash key", { placeholder: "the middle", size: 22 }), h("button", { value: "split" }, "Plan a split"),
-  field("other", "merge with shard", { size: 6 }), h("button", { value: "merge" }, "Plan a merge"), field("count", "number of shards", { type: "number", min: 1, size: 6 }), h("button", { value: "count" }, "Plan a new number"));
+  }, together(field("shard", "shard", { size: 6 }), field("at", "split at hash key", { placeholder: "the middle", size: 22 }), h("button", { value: "split" }, "Plan a split")),
+  together(field("other", "merge with shard", { size: 6 }), h("button", { value: "merge" }, "Plan a merge")), together(field("count", "number of shards", { type: "number", min: 1, size: 6 }), h("button", { value: "count" }, "Plan a new number")));
   const hot = hotTable(planner);
   const throttled = throttleView();
   main.replaceChildren(h("h2", {}, name),
@@ -201,15 +191,22 @@ async function stream({ main, names: [name], signal }) {
     heading("Hot shards and keys"), state, hot.element,
     heading("Throttles"), ...throttled.parts,
     heading("Reshard"), planner,
-    heading("Lineage"), lineage, soft("Older shards are on the left, and hash keys run from top to bottom. Closed shards are pale."),
-    heading("Shards"), soft("Two minutes of records/s (filled) and bytes/s (line), as shares of 1,000 records/s and 1 MiB/s. The dashed line is the limit."), list);
+    heading("Lineage"), soft("The life of each shard: time runs from left to right, and hash keys from top to bottom. Closed shards are pale, hot shards are red."), lineage.element,
+    heading("Shards"), soft("Two minutes of records/s (filled) and bytes/s (line), as shares of 1,000 records/s and 1 MiB/s. The dashed line is the limit."), list.element);
   showShards();
-  const timer = setInterval(() => look("stream", { stream: name }, signal).then((found) => { shown = found; showShards(); }).catch(fail), 5000);
-  signal.addEventListener("abort", () => clearInterval(timer));
+  let isAsking = false;
+  const again = async () => { // the server lists the shards, and says when they are others than those on the page
+    isAsking = true;
+    shown = await look("stream", { stream: name }, signal).finally(() => { isAsking = false; });
+    showShards();
+  };
   live("stream", { stream: name }, (update) => {
     const { shards, now, read } = update.traffic;
-    const hottest = Object.entries(shards).filter(([id, traffic]) => cards.has(id) && traffic.load > 0).sort((a, b) => b[1].load - a[1].load).slice(0, 5);
-    for (const [id, card] of cards) if (shards[id] || card.drawn) showTraffic(card, id, shards[id], now);
+    const hottest = Object.entries(shards).filter(([id, traffic]) => list.has(id) && traffic.load > 0).sort((a, b) => b[1].load - a[1].load).slice(0, 5);
+    list.update(shards, now);
+    lineage.mark(new Set(hottest.filter(([, traffic]) => traffic.hot).map(([id]) => id)));
+    lineage.tick(now);
+    if (update.lineage != null && update.lineage !== shown.lineage && !isAsking) again().catch(fail);
     hot.show(hottest);
     const pace = update.read_every > 1.5 ? ` Within the budget of calls, each of the ${update.open} shards is read about every ${Math.round(update.read_every)} s.` : "";
     write(state, update.problem ?? (hottest.length ? `Sampled from ${number(read)} records since this page was opened.${pace}` : `No records in the last seconds (${number(read)} read since this page was opened).${pace}`));
@@ -223,21 +220,29 @@ async function stream({ main, names: [name], signal }) {
 async function groups({ main, signal }) {
   const found = (await look("groups", {}, signal)).groups;
   const cells = found.map((group) => ({ row: group, cell: h("div", {}) }));
+  const lags = new Map();
   main.replaceChildren(h("h2", {}, "Consumer groups"), table(["group", "stream", "most behind", "#shards", "#held", "owners", "store"],
     found.map((group, row) => [link(groupPath(group), group.group ?? "?"), group.stream ? link(path("stream", group.stream), group.stream) : "?", cells[row].cell, group.rows, group.held, group.owners.map((owner) => `${owner.worker} (${owner.leases})`).join(", ") || "no owner", group.store_name]),
     "No groups. Start the console with --store URL to see the groups of a lease store.", "Consumer groups"));
   measure(cells, async (group) => {
     const lag = await look("lag", { store: group.store, group: group.group, stream: group.stream }, signal);
     if (lag.shard_id == null) return lag.unknown ? "unknown" : "no shards";
+    lags.set(group, lag.lag_ms);
     return h("span", { class: lag.lag_ms > 60000 ? "hot" : null }, `${behind(lag.lag_ms)} (shard ${short(lag.shard_id)})`);
-  }, signal).catch(fail);
+  }, signal).then(() => { // the slowest first, unless the user is already among the rows
+    const body = main.querySelector("tbody");
+    if (signal.aborted || !body || body.contains(document.activeElement)) return;
+    const rows = [...cells].sort((a, b) => (lags.get(b.row) ?? -1) - (lags.get(a.row) ?? -1)).map(({ cell }) => cell.closest("tr"));
+    body.append(...rows);
+  }).catch(fail);
 }
 
+const LAG_COLUMNS = ["shard", "state", "#handling lag", "#reading lag", "lag over ten minutes", "owner", "checkpoint"];
 function shardRow(shard) {
   const cells = Object.fromEntries(["state", "handling", "reading", "over", "owner", "checkpoint"].map((name) => [name, h("td", { class: ["handling", "reading"].includes(name) ? "n" : null })]));
   const box = h("div", { class: "strip lag" });
   cells.over.append(box);
-  const row = { cells, box, history: [], element: h("tr", {}, h("td", {}, short(shard.shard_id)), Object.values(cells)) };
+  const row = { cells, box, history: [], element: named(h("tr", {}, h("td", {}, short(shard.shard_id)), Object.values(cells)), LAG_COLUMNS) };
   row.chart = timeChart(box, { series: [{ label: "handling lag", colour: "--bar", fill: "--fill" }, { label: "reading lag", colour: "--second" }], height: 34, top: 1, seconds: 600 });
   return row;
 }
@@ -266,7 +271,7 @@ const HAND_OVERS = {
 
 async function group({ main, names: [store, name, on], signal }) {
   const rows = new Map();
-  const body = h("tbody", {});
+  const body = h("tbody", { role: "rowgroup" });
   const events = h("ul", { class: "events" }, h("li", { class: "soft" }, "Hand-overs appear here as they happen."));
   const [notices, summary, letters, problem] = [h("div", {}), h("div", {}), h("div", {}), h("p", { class: "error", hidden: true })];
   const form = bar(async (values) => {
@@ -283,7 +288,7 @@ async function group({ main, names: [store, name, on], signal }) {
   };
   const reported = h("p", { class: "soft" });
   main.replaceChildren(h("h2", {}, `${name} on ${on}`), problem, summary, notices,
-    h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Shards of the group" }, h("table", {}, h("thead", {}, h("tr", {}, ["shard", "state", "#handling lag", "#reading lag", "lag over ten minutes", "owner", "checkpoint"].map((column) => h("th", { scope: "col", class: column.startsWith("#") ? "n" : null }, column.replace("#", ""))))), body)),
+    h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": "Shards of the group" }, h("table", { role: "table" }, h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, LAG_COLUMNS.map((column) => h("th", { scope: "col", role: "columnheader", class: column.startsWith("#") ? "n" : null }, column.replace("#", ""))))), body)),
     reported, heading("Hand-overs"), events, heading("Dead letters"), letters, heading("Reset"), form);
   showLetters().catch(fail);
   const timer = setInterval(() => { if (!letters.querySelector("details[open]")) showLetters().catch(fail); }, 10000);
@@ -337,7 +342,8 @@ function recordBody(record, stream, ...links) {
     for (const button of buttons) button.setAttribute("aria-pressed", String(button === event.target));
   } }, name));
   const again = async () => {
-    const body = { stream, key: record.key, base64: record.base64, headers: record.headers, explicit_hash_key: record.key ? record.explicit_hash_key : null };
+    const whole = record.base64 ?? (await look("records", { stream, shard: record.shard_id, from: record.sequence_number, limit: record.sub_sequence + 1 })).records.at(-1).base64;
+    const body = { stream, key: record.key, base64: whole, headers: record.headers, explicit_hash_key: record.key ? record.explicit_hash_key : null };
     await change("put", body, (plan) => h("p", {}, `Send this record again: ${plan.sentence}. Readers will get it twice.`), "Send again");
   };
   return [h("div", { class: "views", role: "group", "aria-label": "Show as" }, buttons, links, stream ? h("button", { onclick: () => again().catch(fail) }, "Send again …") : null),
@@ -346,10 +352,13 @@ function recordBody(record, stream, ...links) {
 
 function recordItem(stream, record) {
   const where = at({ stream, shard: record.shard_id, from: record.sequence_number, sub: record.sub_sequence });
-  return h("li", {}, h("details", {},
-    h("summary", {}, h("b", {}, record.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${record.arrived_at ?? ""} · shard ${short(record.shard_id)} · ${size(record.size)}${record.aggregated ? " · from an aggregate" : ""} `), h("code", {}, record.views.text.slice(0, 80))),
-    facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence, ...record.headers }),
-    ...recordBody(record, stream, link(where, "link to this record"))));
+  // Most records of a tail are never opened: their body is made when they are.
+  const open = (event) => {
+    if (!event.target.open || event.target.children.length > 1) return;
+    event.target.append(facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence, ...record.headers }), ...recordBody(record, stream, link(where, "link to this record")).filter(Boolean));
+  };
+  return h("li", {}, h("details", { ontoggle: open },
+    h("summary", {}, h("b", {}, record.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${record.arrived_at ?? ""} · shard ${short(record.shard_id)} · ${size(record.size)}${record.aggregated ? " · from an aggregate" : ""} `), h("code", {}, record.views.text.slice(0, 80)))));
 }
 
 function letterItem(letter) {
@@ -376,13 +385,24 @@ async function records({ main, query, signal }) {
     write(pause, "Pause");
     note.setAttribute("aria-live", "off"); // it changes each second
     write(note, "Waiting for records …");
-    live("stream", { stream: name, ...wanted }, (update) => {
+    let waiting = []; // records that came since the last frame; a tab in the background draws no frames
+    const draw = () => {
+      const items = waiting.reverse().map((record) => recordItem(name, record));
+      waiting = [];
+      list.prepend(...items);
+      for (let item = list.children[TAIL_MAX]; item;) {
+        const next = item.nextElementSibling;
+        if (!item.firstChild.open) item.remove();
+        item = next;
+      }
+    };
+    live("stream", { stream: name, ...wanted, traffic: "no" }, (update) => {
       seen += update.matched;
       missed += paused ? update.matched : 0;
-      if (!paused) {
-        list.prepend(...update.records.map((record) => recordItem(name, record)).reverse());
+      if (!paused && update.records.length) {
+        if (!waiting.length) requestAnimationFrame(draw);
+        waiting = [...waiting, ...update.records].slice(-TAIL_MAX);
         drawn += update.records.length;
-        for (const item of [...list.children].slice(300)) if (!item.querySelector("[open]")) item.remove();
       }
       write(note, update.problem ?? (paused ? `Paused; ${number(missed)} records matched meanwhile.` : drawn < seen ? `A sample: ${number(drawn)} of ${number(seen)} records are shown (at most 50 a second).` : `${number(seen)} records.`));
     }, tail.signal).catch(fail);
@@ -447,7 +467,7 @@ async function server({ main, signal }) {
       h("button", { onclick: () => change("fault", { remove: fault.id }, say1, "Remove").then(update).catch(fail) }, "Remove …")]), "No faults.", "Faults"));
   };
   main.replaceChildren(h("h2", {}, "Embedded server"), heading("Clock"), time,
-    h("p", {}, freeze, " ", resume, " ", clock({ advance: 60 }, "Advance 1 minute"), " ", clock({ advance: 3600 }, "Advance 1 hour")),
+    h("p", { class: "views" }, freeze, resume, clock({ advance: 60 }, "Advance 1 minute"), clock({ advance: 3600 }, "Advance 1 hour")),
     heading("Faults"), faults,
     bar(async (values, button) => {
       const body = button.value === "clear" ? { clear: true } : { fault: JSON.parse(values.fault) };
