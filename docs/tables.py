@@ -18,9 +18,9 @@ sys.path.insert(0, str(HERE))
 from settings import shown, table  # noqa: E402 - in this directory, which is not a package
 
 from shardline import ConsumerConfig, ProducerConfig  # noqa: E402
-from shardline.adapters.sinks import measurements  # noqa: E402
+from shardline.adapters.sinks import metric_table  # noqa: E402
 from shardline.adapters.sinks.cloudwatch_names import own_name  # noqa: E402
-from shardline.adapters.sinks.otel_metrics import METRICS  # noqa: E402
+from shardline.adapters.sinks.otel_metric_table import METRICS  # noqa: E402
 from shardline.adapters.sinks.prometheus_sink import full_name  # noqa: E402
 from shardline.core import producer_events  # noqa: E402
 from shardline.core.consumer import consumer_events  # noqa: E402
@@ -251,7 +251,7 @@ KCL_METRICS = [
 ]
 
 
-def metrics_table(metrics: tuple[measurements.Metric, ...]) -> str:
+def metrics_table(metrics: tuple[metric_table.Metric, ...]) -> str:
     rows = [
         (
             f"`{full_name(metric)}`",
@@ -266,11 +266,11 @@ def metrics_table(metrics: tuple[measurements.Metric, ...]) -> str:
 
 
 def producer_metrics_table() -> str:
-    return metrics_table(measurements.PRODUCER_METRICS)
+    return metrics_table(metric_table.PRODUCER_METRICS)
 
 
 def consumer_metrics_table() -> str:
-    return metrics_table(measurements.CONSUMER_METRICS)
+    return metrics_table(metric_table.CONSUMER_METRICS)
 
 
 def kpl_metrics_table() -> str:

@@ -13,7 +13,7 @@ from tests.docs import pages
 from tests.docs.pages import block_with, run_block
 
 import shardline
-from shardline.adapters.sinks import otel_metrics, otel_spans
+from shardline.adapters.sinks import otel_metric_table, otel_spans
 from shardline.codec.aggregation import encode_tags
 from shardline.sinks import OpenTelemetrySink
 
@@ -112,4 +112,4 @@ def test_the_reference_names_every_attribute():
         "ERROR",
         "CHANGE",
     ]
-    assert named == {getattr(otel_metrics, name) for name in constants}
+    assert named == {getattr(otel_metric_table, name) for name in constants}

@@ -8,8 +8,10 @@ HEAD = (
 )
 
 
-def told(name, value):
-    """Return a fact as short text. A float is a time."""
+def shown_fact(name, value):
+    """Return a fact as short text. A float is a time, and a dict has counts."""
+    if isinstance(value, dict):
+        return f"{name}: {', '.join(f'{key.replace(chr(95), chr(32))} {count}' for key, count in value.items())}"
     return f"{name} {value:.2f} s" if isinstance(value, float) else f"{name} {value}"
 
 
@@ -24,7 +26,7 @@ class Line(NamedTuple):
 
     def __str__(self):
         tally = self.facts.get("tally")
-        facts = [told(name, value) for name, value in self.facts.items() if name != "tally"]
+        facts = [shown_fact(name, value) for name, value in self.facts.items() if name != "tally"]
         seen = self.problem or "; ".join([str(tally), *facts])
         return f"{self.drill:<15} {self.store:<9} {'ok' if self.problem is None else 'FAILED':<7} {self.seconds:5.1f} s  {seen}"
 
@@ -35,7 +37,7 @@ class Line(NamedTuple):
             return f"| {self.drill} | {self.store} | | | | | | **failed**: {self.problem.splitlines()[0][:200]} |"
         tally = self.facts["tally"]
         counts = f"{len(tally.put):,} | {len(tally.first):,} | {len(tally.lost)} | {len(tally.repeated):,}"
-        facts = [told(name, value) for name, value in self.facts.items() if name != "tally"]
+        facts = [shown_fact(name, value) for name, value in self.facts.items() if name != "tally"]
         facts += [f"{why} {count:,}" for why, count in tally.notes.items()]
         return f"| {self.drill} | {self.store} | {counts} | {tally.longest_gap:.2f} s | {'; '.join(facts)} |"
 
@@ -46,7 +48,8 @@ def results(lines):
     put, first, lost, repeated = (
         sum(len(getattr(tally, what)) for tally in tallies) for what in ("put", "first", "lost", "repeated")
     )
-    total = f"| **{len(lines)} runs** | | {put:,} | {first:,} | {lost} | {repeated:,} | | |"
+    runs = "1 run" if len(lines) == 1 else f"{len(lines)} runs"
+    total = f"| **{runs}** | | {put:,} | {first:,} | {lost} | {repeated:,} | | |"
     return "\n".join([*HEAD, *(line.row for line in lines), total])
 
 

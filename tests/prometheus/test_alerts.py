@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from shardline.adapters.sinks.measurements import METRICS
+from shardline.adapters.sinks.metric_table import METRICS
 from shardline.adapters.sinks.prometheus_sink import full_name
 
 ROOT = Path(__file__).parents[2]

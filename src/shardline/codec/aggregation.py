@@ -1,4 +1,4 @@
-"""How do many user records become one Kinesis record, and how does a reader get them back?
+"""Packs many user records into one Kinesis record, and unpacks them again.
 
 The format is that of the KPL. Every reader of KPL records (the KCL, Firehose, Flink, helpers for Lambda) can read our
 aggregates, and we can read the aggregates of every other writer::

@@ -1,4 +1,4 @@
-"""How is a record stamped, so that a consumer recognises a second copy of it?
+"""Stamps records, so that a consumer recognises a second copy of a record.
 
 A stamp is a producer id and a number, in a tag with the reserved name ``:``. No header can have this name
 (``model.headers``), so a stamp is not among the headers of a record, and readers that do not know stamps ignore it::

@@ -120,7 +120,7 @@ def as_position(value: object) -> Position:
     """Return the position that a ``Position``, a name or a time represents.
 
     Raises:
-        UsageError: the value is neither of these.
+        UsageError: the value has another type or is not a position.
     """
     if isinstance(value, Position):
         return value

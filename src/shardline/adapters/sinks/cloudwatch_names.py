@@ -13,7 +13,7 @@ Invariants:
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from shardline import events as ev
-from shardline.adapters.sinks.measurements import Meter, Metric
+from shardline.adapters.sinks.metric_table import Meter, Metric
 
 Names: TypeAlias = Literal["shardline", "kpl", "kcl"]
 Unit: TypeAlias = Literal["Count", "Bytes", "Seconds", "Milliseconds", "None"]

@@ -21,7 +21,7 @@ try:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import TracerProvider
 
-    from shardline.adapters.sinks.otel_metrics import EventMetrics, Instruments
+    from shardline.adapters.sinks.otel_metric_table import EventMetrics, Instruments
     from shardline.adapters.sinks.otel_spans import Processing, RecordTracing, SpanEnder
 except ModuleNotFoundError as error:
     if str(error.name).partition(".")[0] != "opentelemetry":

@@ -37,7 +37,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from shardline.adapters.sinks.otel_metrics import (
+from shardline.adapters.sinks.otel_metric_table import (
     CLIENT,
     ERROR,
     OPERATION,

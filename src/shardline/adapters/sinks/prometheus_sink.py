@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
 from weakref import WeakKeyDictionary
 
-from shardline.adapters.sinks.measurements import (
+from shardline.adapters.sinks.metric_table import (
     CONSUMER_METRICS,
     METRICS,
     PRODUCER_METRICS,

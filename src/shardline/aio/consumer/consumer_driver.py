@@ -33,7 +33,7 @@ import anyio.lowlevel
 
 from shardline.adapters.event_loop import call_soon_from_threads
 from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks
-from shardline.aio.consumer.shard_reading import FanOutReading, PollingReading, RecordFilter, ShardReading
+from shardline.aio.consumer.shard_reading import RecordFilter, ShardReading, ShardReadings, Start
 from shardline.aio.loop.callbacks import Contained
 from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffinity, make_flag
 from shardline.aio.loop.notifier import Notifier
@@ -44,15 +44,11 @@ from shardline.core.backoff import Backoff
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer import consumer_events
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.consumer.deaggregator import Deaggregator
-from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.handling_lag import service_now
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.lag_measurement import measure_lag
 from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
-from shardline.core.consumer.polling_reader import PollingReader
-from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.store_outages import STORE_OPERATIONS
 from shardline.core.consumer.taker import Taker
@@ -68,7 +64,6 @@ _log: Final = logging.getLogger("shardline.consumer")
 _TIMED_OUT: Final = Failure(FailureKind.TRANSIENT, "Timeout", "the store did not answer within half a lease duration")
 _OPEN_BACKOFF: Final = (0.1, 5.0)
 
-_Begin: TypeAlias = consumer_events.LeaseGained | consumer_events.ShardSought
 Message: TypeAlias = Callable[[Instant], object]
 """A call to the hand-out that the host makes. Its argument is the current time."""
 
@@ -109,8 +104,7 @@ class ConsumerDriver:
         self._thread = threading.get_ident()
         self._reading: dict[HeldShard, ShardReading] = {}
         self._random = random.Random()  # noqa: S311 - no secret
-        self._deserializer = deserializer
-        self._filter = record_filter
+        self._readers = ShardReadings(hand_out, stream, clock, deserializer, record_filter)
         self._service_time = service_time
         self._consumer_arn = consumer_arn  # the registered consumer to subscribe with; None: poll
         self._find_consumer = find_consumer  # finds or registers it again for a re-created stream; None: never
@@ -167,7 +161,7 @@ class ConsumerDriver:
         events = self.coordinator.take_events()
         for event in events:
             # It is too late to start reading, or to hand over in good order.
-            if not isinstance(event, _Begin | consumer_events.HandOverAsked | consumer_events.LeaseSurplus):
+            if not isinstance(event, Start | consumer_events.HandOverAsked | consumer_events.LeaseSurplus):
                 self._handle_event(event)
         self._report(events)
         self.hand_out.end(self.clock())
@@ -480,61 +474,12 @@ class ConsumerDriver:
     def _fail(self, error: Exception) -> None:
         self.hand_out.fail(error, self.clock())
 
-    def _start_reading(self, event: _Begin) -> None:
-        config, now = self._config, self.clock()
-        deaggregator = Deaggregator(
-            self._stream.name,
-            event.shard_id,
-            hash_range=event.hash_range,
-            done=event.checkpoint.sequence_number,
-            drop=config.out_of_range == "drop",
-            window=self.coordinator.held.window_of(event.grant),
-        )
-        deaggregator.by_auto = self._by_auto
-        make = self._poll if self._consumer_arn is None else self._subscribe
-        reading = make(event, deaggregator, now)
-        reading.filter = self._filter
+    def _start_reading(self, event: Start) -> None:
+        reading = self._readers.make(event, self._consumer_arn, by_auto=self._by_auto)
         if not reading.shard.is_stopping:
             self._reading[reading.shard] = reading
             assert self._tasks is not None
             self._tasks.start_soon(self._read, reading)
-
-    def _poll(self, event: _Begin, deaggregator: Deaggregator, now: Instant) -> ShardReading:
-        config = self._config
-        reader = PollingReader(
-            self._stream,
-            event.shard_id,
-            event.start,
-            budget=self.hand_out.budget,
-            pace=ReadPace(
-                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._random, now
-            ),
-            deaggregator=deaggregator,
-            trims=self.coordinator.trims,
-            lease=event.grant,
-            page_max_records=config.page_max_records,
-            counts=self.hand_out.reads,
-        )
-        shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
-        return PollingReading(shard, reader, deaggregator, self.clock, self._deserializer)
-
-    def _subscribe(self, event: _Begin, deaggregator: Deaggregator, now: Instant) -> ShardReading:
-        assert self._consumer_arn is not None
-        reader = FanOutReader(
-            self._stream,
-            event.shard_id,
-            event.start,
-            consumer_arn=self._consumer_arn,
-            budget=self.hand_out.budget,
-            deaggregator=deaggregator,
-            trims=self.coordinator.trims,
-            rng=self._random,
-            now=now,
-            lease=event.grant,
-            counts=self.hand_out.reads,
-        )
-        shard = self.hand_out.handle_gained(self._stream.name, event, reader, now)
-        return FanOutReading(shard, reader, deaggregator, self.clock, self._deserializer)
 
     async def register_again(self, consumer_arn: str) -> str | None:
         """Register the consumer again after the stream was re-created. Return its ARN, or ``None`` if that fails.

@@ -1,4 +1,4 @@
-"""Reads one shard: carries out the requests of its reader, and passes the pages to the hand-out.
+"""Reads one shard: makes its reader, carries out the requests of the reader, and passes the pages to the hand-out.
 
 Invariants:
 
@@ -10,6 +10,7 @@ Invariants:
 """
 
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
@@ -20,22 +21,27 @@ import anyio.lowlevel
 from shardline.aio.loop.notifier import Notifier
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import Instant
+from shardline.core.consumer.consumer_events import LeaseGained, ShardSought
 from shardline.core.consumer.cursor import SLICE
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.fanout_reader import FanOutReader, NextEvent
+from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.polling_reader import PollingReader
+from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.record_filter import leave_out
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
 from shardline.model.record import Record
-from shardline.model.stream import consumer_created_at, parse_consumer_arn
+from shardline.model.stream import StreamRef, consumer_created_at, parse_consumer_arn
 from shardline.ports import KinesisApi, ShardEvents
 
 _log: Final = logging.getLogger("shardline.consumer")
 _T = TypeVar("_T")
 
+Start: TypeAlias = LeaseGained | ShardSought
+"""The events that start the reading of a shard."""
 RecordFilter: TypeAlias = Callable[[Record[bytes]], object]
 """The user's filter: it returns whether a record is handed out."""
 
@@ -237,6 +243,90 @@ class FanOutReading(ShardReading):
             reader.handle_end(now)
         else:
             reader.handle_event(event, now)
+
+
+@final
+class ShardReadings:
+    """Makes the reader of each shard, and the task that drives it: polling, or fan-out with a registered consumer."""
+
+    def __init__(
+        self,
+        hand_out: HandOut,
+        stream: StreamRef,
+        clock: Callable[[], Instant],
+        deserializer: Callable[[bytes], Any] | None,
+        record_filter: RecordFilter | None,
+    ) -> None:
+        self._hand_out = hand_out
+        self._held = hand_out.coordinators[stream.name].held
+        self._trims = hand_out.coordinators[stream.name].trims
+        self._config = hand_out.config
+        self._stream = stream
+        self._clock = clock
+        self._deserializer = deserializer
+        self._filter = record_filter
+        self._random = random.Random()  # noqa: S311 - no secret
+
+    def make(self, event: Start, consumer_arn: str | None, *, by_auto: bool) -> ShardReading:
+        """Return the task that reads this shard.
+
+        Args:
+            event: where to start.
+            consumer_arn: the registered consumer to subscribe with, or ``None`` to poll.
+            by_auto: whether the service distributes the records of the stream itself.
+        """
+        deaggregator = Deaggregator(
+            self._stream.name,
+            event.shard_id,
+            hash_range=event.hash_range,
+            done=event.checkpoint.sequence_number,
+            drop=self._config.out_of_range == "drop",
+            window=self._held.window_of(event.grant),
+        )
+        deaggregator.by_auto = by_auto
+        if consumer_arn is None:
+            reading = self._poll(event, deaggregator)
+        else:
+            reading = self._subscribe(event, deaggregator, consumer_arn)
+        reading.filter = self._filter
+        return reading
+
+    def _poll(self, event: Start, deaggregator: Deaggregator) -> ShardReading:
+        config, now = self._config, self._clock()
+        reader = PollingReader(
+            self._stream,
+            event.shard_id,
+            event.start,
+            budget=self._hand_out.budget,
+            pace=ReadPace(
+                config.calls_per_second, config.bytes_per_second, config.idle_poll_interval, self._random, now
+            ),
+            deaggregator=deaggregator,
+            trims=self._trims,
+            lease=event.grant,
+            page_max_records=config.page_max_records,
+            counts=self._hand_out.reads,
+        )
+        shard = self._hand_out.handle_gained(self._stream.name, event, reader, now)
+        return PollingReading(shard, reader, deaggregator, self._clock, self._deserializer)
+
+    def _subscribe(self, event: Start, deaggregator: Deaggregator, consumer_arn: str) -> ShardReading:
+        now = self._clock()
+        reader = FanOutReader(
+            self._stream,
+            event.shard_id,
+            event.start,
+            consumer_arn=consumer_arn,
+            budget=self._hand_out.budget,
+            deaggregator=deaggregator,
+            trims=self._trims,
+            rng=self._random,
+            now=now,
+            lease=event.grant,
+            counts=self._hand_out.reads,
+        )
+        shard = self._hand_out.handle_gained(self._stream.name, event, reader, now)
+        return FanOutReading(shard, reader, deaggregator, self._clock, self._deserializer)
 
 
 async def _send(

@@ -1,4 +1,4 @@
-"""How far may a shard be committed, and when?
+"""Decides which checkpoint of a shard is written, and when.
 
 Each held lease has a tracker. The shell reports to the tracker which records were handed to the user and which records
 are done, and the tracker decides when to write which checkpoint. The coordinator writes the checkpoint, if the lease is

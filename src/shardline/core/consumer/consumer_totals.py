@@ -187,7 +187,7 @@ class WorkCounts:
             cursor.counted, cursor.counted_at = done, now
 
     def count_progress(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
-        """Count the part of a page that is handled, while the rest takes long."""
+        """Count the records of a page that are done so far, if the rest of the page takes long."""
         if now >= cursor.counted_at + _COUNT_INTERVAL:
             self.count_handled(shard_id, cursor, cursor.done, now)
 

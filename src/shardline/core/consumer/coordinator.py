@@ -262,7 +262,7 @@ class Coordinator:
         return [*events, *self._duplicates.take_events(), *self._audit.take_events()]
 
     def next_deadline(self) -> Instant:
-        """Return when to poll again, unless something happens earlier."""
+        """Return when to poll again at the latest."""
         self._alarm_at = NEVER
         if not self._is_closing:
             scan_at = self._scan_at if self._scan_sent_at is None else NEVER

@@ -121,7 +121,7 @@ class Deaggregator:
         return left_out
 
     def _without_copies(self, raw: RawRecord, found: list[Record], stamps: Sequence[StampRun]) -> list[Record]:
-        """Return the records of an aggregate that are no copies of earlier ones."""
+        """Return the records of an aggregate that are not copies of earlier ones."""
         window, number, arrived_at = self.window, int(raw.sequence_number), raw.arrived_at or 0.0
         assert window is not None
         # Only records that are left count: one that was skipped, or dropped because it belongs to another shard, may

@@ -15,9 +15,10 @@ Invariants:
   the checkpoint are read again by the next owner, and must not count as copies.
 - The text names the checkpoint with which it was written. It counts only while the row's checkpoint is at or after that
   one, so a reset by a tool that does not know the text never makes the group skip records.
-- The window is bounded: it has at most ``PRODUCERS_MAX`` ids and ``RANGES_MAX`` ranges of numbers. If there is no
-  room, it forgets the lowest ranges, or the id that was silent for longest, and counts this in ``forgotten``: copies of
-  forgotten records get through. An id that was silent for ``SILENCE_MAX`` seconds is forgotten without being counted.
+- The window is bounded: it has at most ``PRODUCERS_MAX`` ids and ``RANGES_MAX`` ranges of numbers. If there is no room,
+  it forgets the lowest ranges, or the id that has been silent for the longest time, and counts this in ``forgotten``:
+  copies of forgotten records get through. An id that was silent for ``SILENCE_MAX`` seconds is forgotten without being
+  counted.
 - Remembering one more consecutive number takes no memory, and constant time. A range takes 16 bytes.
 """
 
@@ -51,7 +52,7 @@ class _Numbers:
         """When the newest record with this id arrived, by the service's clock."""
 
     def add(self, first: int, end: int) -> bool:
-        """Add the numbers from ``first`` to ``end`` - 1. Returns False if the first one was known."""
+        """Add the numbers from ``first`` to ``end`` - 1. Return False if ``first`` is already known."""
         bounds = self.bounds
         if bounds and first == bounds[-1]:  # nearly always: the numbers come in order
             bounds[-1] = end
@@ -100,7 +101,7 @@ class SeenStamps:
         return len(self.by_id)
 
     def knows(self, producer: bytes, first: int, end: int) -> bool | None:
-        """Whether the set has the stamps from number ``first`` to ``end`` - 1. ``None`` if it has some of them."""
+        """Whether the set has the stamps from number ``first`` to ``end`` - 1. ``None`` if it has only some of them."""
         numbers = self.by_id.get(producer)
         if numbers is None or first >= numbers.bounds[-1]:
             return False
@@ -111,7 +112,7 @@ class SeenStamps:
         return False if end <= bounds[at] else None
 
     def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
-        """Add the stamps from number ``first`` to ``end`` - 1. Returns False if the first one was known.
+        """Add the stamps from number ``first`` to ``end`` - 1. Return False if the first stamp is already known.
 
         ``arrived_at`` is when the service received the record.
         """
@@ -146,7 +147,7 @@ class SeenStamps:
                 yield producer, bounds[at], bounds[at + 1], numbers.newest_at
 
     def _make_room(self, now: float) -> None:
-        """Make room for another id: forget those that were silent for long, and if need be one more."""
+        """Make room for another id: forget the ids that have been silent for too long and, if necessary, one more."""
         by_id = self.by_id
         if len(by_id) < PRODUCERS_MAX:
             return
@@ -158,7 +159,7 @@ class SeenStamps:
             self.forgotten += 1
 
     def _forget_lowest(self) -> None:
-        """Forget the lowest numbers of the id with most ranges: its oldest records."""
+        """Forget the lowest numbers, which are the oldest records, of the id with the most ranges."""
         largest = max(self.by_id.values(), key=lambda numbers: len(numbers.bounds))
         del largest.bounds[:2]
         self._ranges -= 1
@@ -249,9 +250,8 @@ class DedupWindow:
         return count
 
     def admit_run(self, number: int, run: StampRun, arrived_at: float) -> bool | None:
-        """Remember records. Returns False if all of them are copies of earlier ones.
-
-        Returns ``None``, and remembers nothing, if only some of them are copies: ask ``admit`` about each.
+        """Remember records. Return False if all of them are copies of earlier records. If only some of them are copies,
+        remember nothing and return ``None``. The caller then asks ``admit`` about each record.
 
         Args:
             number: the sequence number of the records' aggregate. Aggregates come in the order of the shard.
@@ -274,7 +274,7 @@ class DedupWindow:
         return True
 
     def admit(self, number: int, stamp: StampRun, arrived_at: float) -> bool:
-        """Remember one record. Returns False if it is a copy of an earlier one."""
+        """Remember one record. Return False if it is a copy of an earlier record."""
         return self.admit_run(number, stamp, arrived_at) is True  # never None, because there is no part of one record
 
     def clear(self) -> None:
@@ -312,7 +312,7 @@ class DedupWindow:
 
 
 def _read_window(row: Lease) -> SeenStamps | None:
-    """Return the stamps in a row. ``None`` if they are missing, or do not belong to the row's checkpoint."""
+    """Return the stamps in a row, or ``None`` if they are missing or do not belong to the row's checkpoint."""
     form, _, rest = row.window.partition(" ")
     place, _, text = rest.partition(" ")
     if form != _FORMAT:  # also for a later format: without the stamps, copies get through, and nothing is lost

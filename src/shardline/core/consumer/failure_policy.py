@@ -57,8 +57,8 @@ class FailurePolicy:
     backoff_max: float = 30.0
     """The longest pause between two attempts, in seconds."""
     bisect: bool = True
-    """Whether a failing batch is split in halves until the failing record is alone. Otherwise the whole batch is
-    dead-lettered, or stops the run."""
+    """Whether a failing batch is split in half repeatedly, until the failing record is alone. Otherwise the whole batch
+    is dead-lettered, or stops the run."""
     finally_: Finally = "stop"
     """What happens after the last attempt: ``stop`` or ``dead-letter``. Passing ``dead_letter=`` implies the latter."""
 

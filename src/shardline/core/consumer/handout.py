@@ -403,7 +403,7 @@ class HandOut:
         """Return the next page, or a part of a page, for the taker. The records that it took before are done (C5).
 
         Returns:
-            The cursor, the time to try again unless something happens earlier, or ``None`` if no more records will
+            The cursor, the time of the next attempt, or ``None`` if no more records will
             come.
         """
         if taker.cursor.is_current(now):
@@ -665,7 +665,7 @@ class HandOut:
         return is_due
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``handle_time``, unless something happens earlier."""
+        """Return when to call ``handle_time`` at the latest."""
         report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
         return min(report_at, self.work.measure_at, *waits)
@@ -693,7 +693,9 @@ class HandOut:
 
     @property
     def waiting(self) -> int:
-        """How many of the waiting records can perhaps be handed out. Pages without records count as one record."""
+        """An upper bound for the number of records that can be handed out. A page without records counts as one
+        record.
+        """
         return sum(max(1, shard.waiting) for shard in self._line.values())
 
     def _mark_due(self, key: ShardKey, *, is_stopping: bool = False) -> None:
@@ -723,8 +725,8 @@ class HandOut:
         self._enqueue_freed()
 
     def _choose(self, taker: Taker, now: Instant) -> tuple[HeldShard | None, Instant | None]:
-        """Return the shard to take from, or ``None`` and the time of the next attempt. The result is ``(None, None)``
-        if no more records will come.
+        """Return the shard to take records from, or ``None`` and the time of the next attempt. The result is ``(None,
+        None)`` if no more records will come.
         """
         line = self._line if taker.shard is None or taker.is_pooled else {taker.shard.key: taker.shard}
         until, has_pages = NEVER, False

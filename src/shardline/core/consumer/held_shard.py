@@ -89,7 +89,7 @@ class HeldShard:
         return holding if holding is not None and holding.grant is self.grant else None
 
     def is_same_lease(self, other: "HeldShard") -> bool:
-        """Whether both are for the same lease, perhaps before and after a seek."""
+        """Whether both objects represent the same lease, perhaps before and after a seek."""
         return self.key == other.key and self.grant.token == other.grant.token
 
     @property
@@ -129,7 +129,7 @@ class HeldShard:
 
     @property
     def waiting(self) -> int:
-        """How many records can perhaps be handed out: those that user code does not have."""
+        """An upper bound for the number of records that can be handed out: all records that user code does not have."""
         return self.records if self.lanes is None else self.lanes.waiting
 
     @property
@@ -237,7 +237,7 @@ class HeldShard:
     # ---- lanes
 
     def use_lanes(self, keys: KeyLanes, *, by_key: bool | None) -> None:
-        """Have handlers take records from lanes from now on, or (``None``) in the order of the shard.
+        """From now on, hand out records from lanes or, with ``None``, in the order of the shard.
 
         Records that user code has are done, or are given back, before other records are handed out.
         """

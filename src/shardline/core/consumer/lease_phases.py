@@ -163,7 +163,7 @@ class Holding:
 
     def reopen(self, grant: Grant, tracker: CheckpointTracker) -> None:
         """Continue at the position that the user passed to ``seek``, under a new grant for the same lease. Records that
-        are read again are no copies, so all stamps are forgotten.
+        are read again are not copies, so all stamps are forgotten.
         """
         self.grant, self.tracker = grant, tracker
         self.window = None if self.window is None else DedupWindow(SeenStamps())

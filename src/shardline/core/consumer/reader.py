@@ -4,12 +4,12 @@ A reader returns the records of one shard in order, as ``Page`` values. The hand
 the user and does not know how they were read. ``PollingReader`` calls GetRecords. ``FanOutReader`` calls
 SubscribeToShard; its states use the word "iterator" for a subscription.
 
-To add a third kind of reader, change three places:
+To add a third kind of reader, change two places:
 
 1. Write a subclass of ``PageReader`` (``page_reader.py``) in this folder. The subclass decides which request to send
    next, and passes the records of each response to the methods that it inherits. Set its ``read_by``.
-2. Write a subclass of ``ShardReading`` (``aio/consumer/shard_reading.py``). It sends the requests of the reader.
-3. Construct both in ``aio/consumer/consumer_driver.py``, in ``_start_reading``, where a shard gets its reader.
+2. In ``aio/consumer/shard_reading.py``, write a subclass of ``ShardReading``, which sends the requests of the reader.
+   Construct both in ``ShardReadings.make``, where a shard gets its reader.
 
 Invariants:
 

@@ -121,7 +121,7 @@ class RunBounds:
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``handle_facts`` again, unless something happens earlier."""
+        """Return when to call ``handle_facts`` again at the latest."""
         if self._idle_timeout is None or self.is_exhausted or not self.is_ready:
             return NEVER
         return self._idle_since + self._idle_timeout

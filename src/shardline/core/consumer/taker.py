@@ -137,8 +137,8 @@ class Taker(ABC):
 
     @abstractmethod
     def serve(self, now: Instant) -> Instant | None:
-        """Try to answer. Return ``None`` if the answer is ready, otherwise when to try again unless something happens
-        earlier.
+        """Try to answer. Return ``None`` if the answer is ready, otherwise the time of the next attempt. An event may
+        make an earlier attempt necessary.
         """
 
     def handle_gained(self, shard: HeldShard) -> None:  # noqa: B027 - only a run implements it
@@ -159,7 +159,7 @@ class Questions:
     """The takers that wait for an answer."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Taker, Instant] = {}  # when to serve each taker again, unless something happens earlier
+        self._waiting: dict[Taker, Instant] = {}  # when to serve each taker again at the latest
         self._due: dict[Taker, None] = {}  # the takers to serve next; those that do not wait are ignored
         self._answered: list[Taker] = []
         self._is_serving: bool = False

@@ -253,7 +253,7 @@ class Aggregate:
         """Let the keyless records keep the key and the hash key under which this aggregate was sent.
 
         If the aggregate may have been stored, a second copy of a record has to be stored in the same shard, or in its
-        children (``dedup``). Returns by how many bytes this makes the records larger.
+        children (``dedup``). Return how many bytes larger the records become.
         """
         key, hash_key, added = self.address.key, self.address.explicit_hash_key, 0
         for record in self.records:

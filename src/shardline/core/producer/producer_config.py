@@ -119,7 +119,10 @@ class ProducerConfig:
     )
     request_max_bytes: int = _setting(1 * MIB, 1 * KIB, PUT_RECORDS_MAX_BYTES, "The size at which a request is full.")
     shard_burst_bytes: int = _setting(
-        256 * KIB, 1, _MANY, "A shard with this much data waiting is sent to at once, even if the request is not full."
+        256 * KIB,
+        1,
+        _MANY,
+        "When this much data waits for one shard, it is sent at once, even if the request is not full.",
     )
     records_per_second: float = _setting(
         SHARD_WRITE_RECORDS_PER_SECOND, 0.001, _MANY, "Entries per second that the producer sends to a shard."
@@ -145,7 +148,7 @@ class ProducerConfig:
         None,
         1,
         RECORD_HIGHEST_MAX_BYTES,
-        "The largest record that put accepts. Unset, the producer uses the stream's own limit.",
+        "The largest record that put accepts. If unset, the producer uses the stream's own limit.",
         optional=True,
     )
     ordered: bool = _switch(default=False, about="Keeps the order of each key's records, even when they are retried.")

@@ -6,7 +6,7 @@ of this shard sees consecutive numbers, and remembers thousands of them as one r
 Invariants:
 
 - No two records have the same stamp. A record gets its stamp when it first enters a lane, and keeps it through all
-  retries, also if it moves to another lane.
+  retries, even if it moves to another lane.
 - A lane that has used all numbers takes a new id.
 """
 
@@ -29,7 +29,7 @@ class Stamper:
         self._next: int = NUMBERS  # the first record draws the first id
 
     def stamp(self, records: list[BufferedRecord]) -> int:
-        """Stamp records that have no stamp yet. Returns by how many bytes this makes them larger."""
+        """Stamp records that have no stamp yet. Return how many bytes larger the records become."""
         added = 0
         for record in records:
             if self._next == NUMBERS:

@@ -13,7 +13,7 @@ from tests.harness.event_examples import (
 
 from shardline import events as ev
 from shardline.adapters.sinks.cloudwatch_names import own_name, own_unit, translation
-from shardline.adapters.sinks.measurements import METRICS
+from shardline.adapters.sinks.metric_table import METRICS
 
 STREAM = (("StreamName", "orders"),)
 TASK = (("Operation", "ProcessTask"), ("ShardId", "shard-1"))

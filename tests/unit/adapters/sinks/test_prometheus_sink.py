@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.event_examples import CONSUMER, CONSUMER_EXAMPLES, EXAMPLES, PRODUCER, PRODUCER_EXAMPLES
 
 from shardline import events as ev
-from shardline.adapters.sinks.measurements import METRICS
+from shardline.adapters.sinks.metric_table import METRICS
 from shardline.adapters.sinks.prometheus_sink import PrometheusSink, full_name, label_names
 from shardline.errors import UsageError
 

@@ -3,7 +3,7 @@
 The Prometheus sink and the CloudWatch sink share this table of metrics. A ``Meter`` translates the events of one
 producer or consumer into changes of these metrics.
 
-If you add a metric here, also add it to ``otel_metrics``. OpenTelemetry has its own table, because its conventions
+If you add a metric here, also add it to ``otel_metric_table``. OpenTelemetry has its own table, because its conventions
 prescribe other names, units and attributes.
 
 Invariants:

@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from shardline import events
-from shardline.adapters.sinks.otel_metrics import METRICS, EventMetrics, Instruments
+from shardline.adapters.sinks.otel_metric_table import METRICS, EventMetrics, Instruments
 from shardline.core.consumer.grant import Grant
 from shardline.model.lease import Checkpoint
 from shardline.model.position import TRIM_HORIZON
@@ -185,7 +185,7 @@ def test_threads_that_add_to_a_total_lose_nothing():
 
 
 def test_few_sets_of_attributes_are_remembered_and_no_count_is_lost(monkeypatch):
-    monkeypatch.setattr("shardline.adapters.sinks.otel_metrics._KNOWN_MAX", 2)
+    monkeypatch.setattr("shardline.adapters.sinks.otel_metric_table._KNOWN_MAX", 2)
     reader = InMemoryMetricReader()
     instruments = Instruments(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"))
     metrics = EventMetrics(instruments, PRODUCER, by_shard=False)

@@ -1,7 +1,7 @@
 """Turns events into OpenTelemetry metrics.
 
 The first metrics are those of the semantic conventions for messaging. The others are our own, under ``shardline.``.
-``measurements`` has the metrics of the other sinks: if you add a metric to one of the two, add it to the other.
+``metric_table`` has the metrics of the other sinks: if you add a metric to one of the two, add it to the other.
 
 Invariants:
 

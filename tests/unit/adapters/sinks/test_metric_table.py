@@ -6,9 +6,9 @@ import pytest
 from tests.harness.event_examples import CONSUMER_EXAMPLES, EXAMPLES, FAILURE, PRODUCER_EXAMPLES, THROTTLED
 
 from shardline import events as ev
-from shardline.adapters.sinks import measurements as m
-from shardline.adapters.sinks.measurements import Change, Meter
-from shardline.adapters.sinks.otel_metrics import EventMetrics
+from shardline.adapters.sinks import metric_table as m
+from shardline.adapters.sinks.metric_table import Change, Meter
+from shardline.adapters.sinks.otel_metric_table import EventMetrics
 
 
 def changed(*events, by_shard=False):
@@ -45,7 +45,7 @@ ONLY_IN_OPENTELEMETRY = {ev.ProgressLost}  # here, it is one of the other events
 
 
 def test_both_tables_of_metrics_translate_the_same_events():
-    """Whoever adds a metric finds the other table here: ``measurements`` and ``otel_metrics``."""
+    """If you add a metric, this test names the other table: ``metric_table`` and ``otel_metric_table``."""
     opentelemetry = EventMetrics(None, ev.EventSource("consumer", "orders"), by_shard=False)._updates
     assert set(m._TRANSLATIONS) - set(opentelemetry) == ONLY_HERE
     assert set(opentelemetry) - set(m._TRANSLATIONS) == ONLY_IN_OPENTELEMETRY
