@@ -4,6 +4,10 @@ from collections import defaultdict
 
 import anyio
 
+from shardline import Client
+from shardline.codec.aggregation import encode_aggregate
+from shardline.codec.stamps import encode_stamp, shorten
+
 LIMIT = 40.0
 
 
@@ -36,3 +40,35 @@ def check_order(records):
         by_key[record.key].append(int(record.data))
     for order in [*by_shard.values(), *by_key.values()]:
         assert order == sorted(order)
+
+
+def stamped(first, count, producer=b"abcdefghij"):
+    """An aggregate with the records ``first``, ``first + 1``, ..., which are stamped with these numbers."""
+    stamps = [encode_stamp(producer, number) for number in range(first, first + count)]
+    tags = dict(enumerate([stamps[0], *map(shorten, stamps[1:])]))
+    return encode_aggregate(["k"] * count, [b"%d" % number for number in range(first, first + count)], {}, tags)
+
+
+async def check_dedup_window(make, connection, shard_id):
+    """Does the window pass through the store: to the next owner, and to the children of a split?
+
+    ``make`` makes a worker with the name and the settings that it gets. ``shard_id`` is the shard of the key "k".
+    """
+
+    async def read(name, count, **settings):
+        async with make(name, dedup=True, **settings) as consumer:
+            return [numbers_of(await take(consumer, count)), consumer.status().totals.records_repeated]
+
+    async with Client(**connection) as client:
+
+        async def put(*aggregates):
+            answer = await client.put_records("orders", [(each, "k") for each in aggregates])
+            assert not answer.failed_count
+
+        await put(stamped(0, 3), stamped(3, 2))
+        assert await read("a", 5) == [[0, 1, 2, 3, 4], 0]
+        await put(stamped(0, 3), stamped(3, 4))  # all of the first are copies, and two of the second
+        assert await read("b", 2) == [[5, 6], 5]
+        await client.split_shard("orders", shard_id, wait=30)
+        await put(stamped(5, 3), stamped(0, 7), stamped(8, 1))
+        assert await read("c", 2) == [[7, 8], 9]

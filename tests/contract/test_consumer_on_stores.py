@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
-from tests.reading import LIMIT, check_order, numbers_of, take, wait_until
+from tests.reading import LIMIT, check_dedup_window, check_order, numbers_of, take, wait_until
 
 import shardline.sync
 from shardline import Client, Consumer, ConsumerConfig, StoreError
@@ -32,6 +32,8 @@ EVERY_STORE = ["sqlite", "redis", "dynalite", "ministack"]
 @pytest.fixture(params=EVERY_STORE)
 def store(request, tmp_path, unique):
     """The URL of an empty store."""
+    if request.param == "memory":
+        return "memory:"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/leases.db"
     if request.param == "redis":
@@ -81,6 +83,11 @@ async def test_a_group_goes_on_where_it_was(make, put):
             seen += await take(consumer, size)
     assert sorted(numbers_of(seen)) == list(range(100)), "each once"
     check_order(seen)
+
+
+@pytest.mark.parametrize("store", ["memory", *EVERY_STORE], indirect=True)
+async def test_the_dedup_window_passes_to_the_next_owner_and_to_children(make, connection):
+    await check_dedup_window(make, connection, "shardId-000000000001")
 
 
 async def test_a_second_worker_shares_and_takes_over_through_a_split(make, put, connection):

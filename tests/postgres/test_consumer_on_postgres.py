@@ -4,6 +4,7 @@ import signal
 
 import anyio
 import pytest
+from tests.reading import check_dedup_window
 
 from shardline import Consumer, ConsumerConfig, Producer
 from shardline.testing import LocalKinesis
@@ -56,3 +57,16 @@ async def test_two_workers_share_the_shards_and_a_restart_of_the_server_loses_no
                     await anyio.sleep(0.2)
                 tasks.cancel_scope.cancel()
     assert set(seen) == {b"%d" % number for number in range(800)}
+
+
+async def test_the_dedup_window_passes_to_the_next_owner_and_to_children(database):
+    with LocalKinesis(shards=2, limits=False, stream="orders") as kinesis:
+        place = {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+
+        def make(name, **settings):
+            config = ConsumerConfig(lease_duration=3.0, checkpoint_interval=0.2, scan_interval=0.1, list_interval=1.0)
+            return Consumer(
+                "orders", group="billing", store=database, worker_id=name, config=config, **place, **settings
+            )
+
+        await check_dedup_window(make, place, "shardId-000000000001")

@@ -109,8 +109,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
         filter: called with each record before it is deserialized. If it returns a false value, the record is not handed
             out and counts as done. It must be fast, and must not block. An exception ends the consumer.
-        middleware: functions that change or check each record, in this order, before you get it: see
-            ``shardline.middleware``. If one raises, the record has failed.
+        middleware: functions that change or check each record, in this order, before you get it, or that are around
+            your handler: see ``shardline.middleware``. If one raises, the record has failed.
         worker_id: this worker's name in the store. By default, a new unique name.
         until: with ``"latest"``, the iteration ends when all records up to the newest one are done.
         idle_timeout: the iteration ends after this many seconds without a record.
