@@ -263,8 +263,7 @@ class ConcurrentRun:
 
     def check_new(self, lease, records):
         """Check that these records may be handed out."""
-        assert not lease.is_stopping
-        assert not lease.is_paused
+        assert not self.is_blocked(lease), "it stops, it is paused, or a handler outlived its lease or its run"
         assert self.pausing < handler_pool.PAUSING_MAX, "too many records wait for their next attempt"
         places = [lease.place_of(record) for record in records]
         assert places == sorted(places), "the records of a batch are in order"

@@ -13,6 +13,7 @@ from tests.harness.hand_out import Desk, FakeReader
 from shardline.core.consumer.consumer_events import (
     LeaseReleased,
     MaxLeasesChanged,
+    RecordsHandedOut,
     ShardSought,
     ShardsPaused,
     ShardsResumed,
@@ -22,6 +23,7 @@ from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.reader import Page
 from shardline.core.leases import apply
 from shardline.model.lease import Checkpoint
+from shardline.model.lease import Lease as LeaseRow
 from shardline.model.position import at_sequence_number
 from shardline.model.sequence import SequenceNumber
 
@@ -445,3 +447,84 @@ def test_after_a_failure_a_lease_is_kept_until_the_consumer_is_closed():
     desk.hand_out.handle_hand_over_asked("s", "a", desk.now)
     desk.hand_out.settle(taker, desk.now, done=True)
     assert desk.phase() == "ACTIVE"
+
+
+def test_a_run_until_latest_does_not_wait_for_leases_beyond_a_new_limit():
+    desk = Desk(until_latest=True)
+    desk.gain().reader.has_caught_up = True
+    desk.groups["s"].view.rows = {name: LeaseRow(name) for name in "ab"}
+    desk.poll()
+    taker = desk.iterate()
+    assert not desk.ask(taker)
+    assert desk.poll() == [], "the other shard is nobody's"
+    desk.hand_out.limit_leases(Request(), 1, desk.now)
+    assert desk.poll() == [taker]
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+def test_only_single_records_of_a_pool_are_counted_in_sums(batch):
+    desk = Desk()
+    desk.hand_out.work.observe(desk.now)
+    desk.gain()
+    desk.bring(2)
+    desk.start(POLICY, batch=batch, concurrency=1, order="key")
+    assert any(isinstance(event, RecordsHandedOut) for event in desk.hand_out.take_events()) == (batch is not None)
+    desk.poll(60.0)
+    assert any(isinstance(event, RecordsHandedOut) for event in desk.hand_out.take_events()) == (batch is None)
+
+
+def test_a_seek_answers_a_task_that_waits_for_records_at_once():
+    desk = Desk()
+    desk.gain()
+    run = desk.run(POLICY)
+    assert desk.ask(run)
+    [task] = run.new_tasks
+    assert not desk.ask(task)
+    seek(desk)
+    assert task in desk.hand_out.take_answered()
+    assert task.is_over
+
+
+@pytest.mark.parametrize("order", ["key", "none"])
+def test_a_batch_of_handlers_side_by_side_is_as_large_as_wanted(order):
+    desk = Desk()
+    desk.gain()
+    desk.bring(5)
+    _, task = desk.start(POLICY, batch=3, concurrency=1, order=order)
+    assert len(task.step.records) == 3
+
+
+def test_records_behind_the_last_handed_out_one_that_did_not_pass_the_filter_are_done_with_it():
+    desk = Desk()
+    desk.gain()
+    taker = desk.iterate()
+    desk.bring(3, passed=[True, False, False])
+    desk.take(taker)
+    assert not desk.ask(taker)
+    assert desk.watermark() == 3
+
+
+def test_the_coordinator_is_not_polled_again_and_again_while_records_wait():
+    desk = Desk()
+    desk.gain()
+    desk.poll()
+    taker = desk.iterate()
+    due = []
+    for _ in range(2):
+        desk.bring(1)
+        desk.take(taker)
+        assert not desk.ask(taker)
+        due.append(desk.hand_out.take_pump_due())
+    assert due == [True, False], "the commit is planned once"
+    desk = Desk(until_latest=True)
+    desk.gain()
+    desk.bring(3)
+    desk.poll()
+    _, task = desk.start(POLICY, concurrency=1, order="none")
+    due = []
+    for _ in range(3):
+        task.cursor.take(desk.now)
+        desk.hand_out.take_pump_due()
+        desk.ask(task)
+        due.append(desk.hand_out.take_pump_due())
+    assert due == [True, False, True], "the run may be over when the last record is done"
