@@ -46,6 +46,7 @@ class Hand:
     def __init__(self, lease, records):
         self.lease, self.records = lease, records
         self.failed_at = None  # since when they wait for the next attempt
+        self.since = None  # since when the handler has them
         self.is_at_work = True
 
 
@@ -137,8 +138,9 @@ class ConcurrentRun:
             assert task.shard is lease.shard
             self.check_new(lease, records)
             self.hands[task] = Hand(lease, records)
+        self.hands[task].since = None
         if isinstance(step, Attempt):
-            task.cursor.taken_at = self.desk.now
+            task.cursor.taken_at = self.hands[task].since = self.desk.now
         at_work = [hand for hand in (*self.hands.values(), *self.threads.values()) if hand.is_at_work]
         ours = [hand for task, hand in self.threads.items() if task.number == self.run.number]
         assert len(at_work) - len(self.threads) + len(ours) <= self.concurrency, "too many handlers at once"
@@ -261,8 +263,7 @@ class ConcurrentRun:
 
     def check_new(self, lease, records):
         """Check that these records may be handed out."""
-        assert not lease.is_stopping
-        assert not lease.is_paused
+        assert not self.is_blocked(lease), "it stops, it is paused, or a handler outlived its lease or its run"
         assert self.pausing < handler_pool.PAUSING_MAX, "too many records wait for their next attempt"
         places = [lease.place_of(record) for record in records]
         assert places == sorted(places), "the records of a batch are in order"
@@ -315,6 +316,13 @@ class ConcurrentRun:
         for task, hand in [*self.hands.items()]:
             if hand.failed_at is not None and hand.lease.is_stopping:
                 del self.hands[task]  # it was given back, so that the lease need not wait for the next attempt
+        in_flight = {
+            record.key: hand.since
+            for task, hand in self.hands.items()
+            for record in hand.records
+            if task.order == "key" and record.key is not None and hand.is_at_work and hand.since is not None
+        }
+        assert hand_out.keys_in_flight() == in_flight
         threads = sum(task.number == self.run.number for task in self.threads)
         at_work = threads + sum(hand.is_at_work for hand in self.hands.values())
         due = [hand for hand in self.hands.values() if hand.failed_at is not None and hand.failed_at + PAUSE <= now]

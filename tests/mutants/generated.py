@@ -19,10 +19,8 @@ from itertools import chain
 
 from mutants import HERE, SOURCE, Mutant
 
-HAND_OUT = (
-    "machines/test_consumer_handout"  # four files: the promises, the callbacks, handlers side by side, and the counts
-)
-CONCURRENCY = "machines/test_consumer_handout_concurrency.py"
+# Six files: the promises, the callbacks, control, handlers side by side, their lanes, and the counts.
+HAND_OUT = "machines/test_consumer_handout"
 READER = "machines/test_consumer_reader_promises.py"
 MODULES = {  # files of core/consumer, and the tests that run first on their mutants
     "handout": HAND_OUT,
@@ -31,8 +29,8 @@ MODULES = {  # files of core/consumer, and the tests that run first on their mut
     "taker": HAND_OUT,
     "held_shard": HAND_OUT,
     "handler_task": HAND_OUT,
-    "key_lanes": CONCURRENCY,
-    "handler_pool": CONCURRENCY,
+    "key_lanes": HAND_OUT,
+    "handler_pool": HAND_OUT,
     "reader": READER,
     "page_reader": READER,
     "polling_reader": READER,
