@@ -107,10 +107,13 @@ def test_a_record_has_its_views_its_link_and_its_filters(tmp_path):
                 await producer.put_many([(f"user-{number}", b"plain") for number in range(3)])
                 await producer.put(bytes.fromhex("81a56f7264657207"), key="packed", headers={"trace": "t1"})
                 await producer.put(bytes.fromhex("a1656f7264657207"), key="packed", headers={"trace": "t2"})
-            views = "[...document.querySelectorAll('.records li')].map((one) => [...one.querySelectorAll('.views [aria-pressed]')].map((each) => each.textContent).join())"
+            views = """(async () => {
+              for (const one of document.querySelectorAll('.records details')) one.open = true;
+              await new Promise((done) => setTimeout(done, 200)); // the body of a record is made when it is opened
+              return [...document.querySelectorAll('.records li')].map((one) => [...one.querySelectorAll('.views [aria-pressed]')].map((each) => each.textContent).join());
+            })()"""
             await show(tab, "records?stream=orders&key=packed", "2 of")
             assert await tab.run(views) == ["msgpack,text,hex", "cbor,text,hex"]
-            await tab.run("document.querySelector('.records details').open = true")
             await tab.run(
                 "[...document.querySelectorAll('.views button')].find((one) => one.textContent === 'hex').click()"
             )

@@ -56,7 +56,7 @@ class TimeRange:
 @final
 @dataclass
 class LineageTimes:
-    """What is known about the times of one stream's shards."""
+    """The times of one stream's shards, as far as they are known."""
 
     stream_created_at: float | None
     _created: dict[str, TimeRange] = field(default_factory=dict[str, TimeRange])
