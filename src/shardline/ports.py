@@ -52,7 +52,7 @@ class HttpStream(Protocol):
     def status(self) -> int: ...
     @property
     def headers(self) -> Mapping[str, str]: ...
-    async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see next_event
+    async def next_chunk(self, timeout: float = math.inf) -> bytes | memoryview | Failure | None:  # noqa: ASYNC109
         """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke or nothing
         arrived within ``timeout`` seconds or the transport's own limit.
         """

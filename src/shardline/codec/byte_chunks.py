@@ -4,6 +4,7 @@ Invariants:
 
 - A large piece is copied at most once, when the pieces are joined. One growing buffer would be copied several times
   (measured for events of 1.9 MB: 1.1 us per record of 200 B, against 0.2 us).
+- A large ``memoryview`` is kept as it is, so its buffer must not change, and stays in memory until the piece is taken.
 - Small pieces are merged when they arrive, so the memory in use is proportional to the number of bytes.
 """
 
@@ -20,15 +21,15 @@ class ByteChunks:
     __slots__ = ("_large", "_size", "_small")
 
     def __init__(self) -> None:
-        self._large: deque[bytes] = deque()
+        self._large: deque[bytes | memoryview] = deque()
         self._small = bytearray()  # the bytes after the large pieces
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def append(self, piece: bytes | bytearray | memoryview) -> None:
-        """Add bytes at the end. If they are not a ``bytes`` object, they are copied."""
+    def append(self, piece: bytes | memoryview) -> None:
+        """Add bytes at the end."""
         self._size += len(piece)
         if len(piece) < _SMALL:
             self._small += piece
@@ -36,10 +37,11 @@ class ByteChunks:
         if self._small:
             self._large.append(bytes(self._small))
             self._small.clear()
-        self._large.append(bytes(piece))
+        self._large.append(piece)
 
-    def take_some(self) -> bytes:
+    def take_some(self) -> bytes | memoryview:
         """Remove and return as many of the first bytes as possible without a copy, or nothing if the queue is empty."""
+        some: bytes | memoryview
         if self._large:
             some = self._large.popleft()
         else:
@@ -50,12 +52,11 @@ class ByteChunks:
 
     def take(self) -> bytes:
         """Remove and return all bytes."""
-        if not self._large:
-            return self.take_some()
         if self._small:
             self._large.append(bytes(self._small))
             self._small.clear()
-        everything = self._large[0] if len(self._large) == 1 else b"".join(self._large)
+        first = self._large[0] if len(self._large) == 1 else None
+        everything = first if isinstance(first, bytes) else b"".join(self._large)
         self._large.clear()
         self._size = 0
         return everything

@@ -172,8 +172,8 @@ class MessageDecoder:
         self._header_block = b""
         self._headers: dict[str, HeaderValue] = {}
 
-    def feed(self, chunk: bytes) -> list[Message]:
-        """Return the messages that ``chunk`` completes.
+    def feed(self, chunk: bytes | memoryview) -> list[Message]:
+        """Return the messages that ``chunk`` completes. They may be views of the chunk, if it cannot change.
 
         If a broken frame follows valid ones in the same chunk, the valid ones are returned, and the next call raises.
 
@@ -182,22 +182,37 @@ class MessageDecoder:
         """
         if self._failure is not None:
             raise FrameError(self._failure)
-        unread = self._unread
-        unread.append(chunk)
-        if len(unread) < self._needed:
-            return []
-        data = unread.take()  # does not copy the chunk if a frame begins with it
+        if not memoryview(chunk).readonly:
+            chunk = bytes(chunk)
         messages: list[Message] = []
         try:
-            left_at = self._cut(data, messages)
+            at = self._complete_frame(chunk, messages) if self._unread else 0
+            if not self._unread:
+                at = self._cut(chunk, at, messages)
         except FrameError as error:
             self._fail(str(error))
             if not messages:
                 raise
             return messages
-        if left_at < len(data):
-            unread.append(data[left_at:])
+        if at < len(chunk):
+            self._unread.append(chunk[at:])
         return messages
+
+    def _complete_frame(self, chunk: bytes | memoryview, messages: list[Message]) -> int:
+        """Read the frame whose first part arrived earlier. Returns where the next frame begins in ``chunk``.
+
+        Only this frame is joined. Joining it with the rest of the chunk would copy the bytes of the next frame twice.
+        """
+        at, unread = 0, self._unread
+        while unread and at < len(chunk):
+            missing = self._needed - len(unread)
+            unread.append(chunk[at : at + missing])
+            at += missing
+            if len(unread) == self._needed:
+                frame = unread.take()
+                if not self._cut(frame, 0, messages):  # only the prelude is complete, and ``_needed`` is now known
+                    unread.append(frame)
+        return min(at, len(chunk))
 
     def close(self) -> None:
         """Check that the stream ended properly.
@@ -210,9 +225,10 @@ class MessageDecoder:
         if self._failure is not None:
             raise FrameError(self._failure)
 
-    def _cut(self, data: bytes, messages: list[Message]) -> int:
-        """Append all complete messages and set ``_needed``. Return where the first incomplete frame begins."""
-        at = 0
+    def _cut(self, data: bytes | memoryview, at: int, messages: list[Message]) -> int:
+        """Append all complete messages from ``at`` on, and set ``_needed``. Return where the first incomplete frame
+        begins.
+        """
         while True:
             left = len(data) - at
             if left < _PRELUDE_BYTES:
@@ -225,13 +241,13 @@ class MessageDecoder:
             messages.append(self._read_message(data, at, total, headers_bytes))
             at += total
 
-    def _read_message(self, data: bytes, at: int, total: int, headers_bytes: int) -> Message:
+    def _read_message(self, data: bytes | memoryview, at: int, total: int, headers_bytes: int) -> Message:
         end = at + total - 4
         view = memoryview(data)
         if checksum(view[at:end]) != _CRC.unpack_from(data, end)[0]:
             raise FrameError("a frame does not match its checksum")
         payload_at = at + _PRELUDE_BYTES + headers_bytes
-        block = data[at + _PRELUDE_BYTES : payload_at]
+        block = bytes(data[at + _PRELUDE_BYTES : payload_at])
         if block != self._header_block:
             self._headers = _read_headers(block)
             self._header_block = block
@@ -242,7 +258,7 @@ class MessageDecoder:
         self._unread = ByteChunks()
 
 
-def _read_prelude(data: bytes, at: int) -> tuple[int, int]:
+def _read_prelude(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the total length and the length of the headers of the frame at ``at``, after checking both."""
     total: int
     headers_bytes: int

@@ -26,7 +26,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from h2 import events
 from h2.config import H2Configuration
@@ -58,6 +58,7 @@ _CONGESTED: Final = 1024 * 1024
 _DEFAULT_WINDOW: Final = 65_535  # the initial window of an HTTP/2 connection
 _LAST_STREAM: Final = 2**31 - 1
 
+_VIEW_SHARE: Final = 8
 _HEAD: Final = 9
 _FRAME_HEAD: Final = Struct(">BHBBI")  # the length in three bytes, type, flags, number of the stream
 _DATA, _RST_STREAM, _SETTINGS, _GOAWAY, _WINDOW_UPDATE = 0, 3, 4, 7, 8
@@ -130,6 +131,8 @@ class Http2Connection:
         self._output_bytes = 0
         self._held = ByteChunks()  # the received part of a frame that is not complete: less than ``_needed``
         self._needed = _HEAD
+        self._rest_of_data = 0  # the number of bytes of an incomplete DATA frame that have not arrived, ...
+        self._data_head = (0, 0)  # ... and the frame's stream and flags
         self._credit = CONNECTION_WINDOW
         self._consumed = 0
         self._changed: list[Exchange] = []
@@ -194,7 +197,7 @@ class Http2Connection:
             self._can_send = True
         return exchange
 
-    def take(self, exchange: Exchange) -> bytes:
+    def take(self, exchange: Exchange) -> bytes | memoryview:
         """Return the next bytes of a response's body that have arrived, or the whole body if it is read as a whole."""
         if exchange.is_whole:
             return exchange.body.take()
@@ -225,7 +228,7 @@ class Http2Connection:
         self.heard_at = now
         self._is_pinged = False
         try:
-            at = self._complete_frame(data, now) if self._held else 0
+            at = self._complete_frame(data, now) if self._held else self._continue_data(data, now)
             if not self._held:
                 at = self._read_frames(data, at, now)
                 self._held.append(data[at:])
@@ -293,6 +296,16 @@ class Http2Connection:
                     held.append(frame)
         return min(at, len(data))
 
+    def _continue_data(self, data: bytes, now: float) -> int:
+        """Pass on the next part of an incomplete DATA frame. Returns where the next frame begins in ``data``."""
+        size = min(self._rest_of_data, len(data))
+        if size:
+            self._rest_of_data -= size
+            number, flags = self._data_head
+            # Without its END_STREAM, a part of a frame is a shorter DATA frame. The last part has all flags.
+            self._read_body(number, 0 if self._rest_of_data else flags, memoryview(data)[:size], now)
+        return size
+
     def _read_frames(self, buffer: bytes, at: int, now: float) -> int:
         """Read all complete frames from ``at`` on. Returns where the first incomplete one begins."""
         while len(buffer) - at >= _HEAD and not self.is_over:
@@ -305,6 +318,12 @@ class Http2Connection:
                 raise HttpError(f"a frame of {length} bytes")
             start, end = at + _HEAD, at + _HEAD + length
             if end > len(buffer):
+                if kind == _DATA and not flags & _PADDED and len(buffer) > start:
+                    # Pass on the part that has arrived. Keeping it until the frame is complete would copy it twice.
+                    self._rest_of_data, self._data_head = end - len(buffer), (number, flags)
+                    self._read_body(number, 0, memoryview(buffer)[start:], now)
+                    self._needed = _HEAD
+                    return len(buffer)
                 self._needed = end - at
                 return at
             if kind == _DATA:
@@ -379,7 +398,9 @@ class Http2Connection:
         if fault:
             self._reject(exchange, fault, now)
             return
-        exchange.body.append(payload)
+        # A view keeps its whole buffer in memory. So keep a view only if it is a large part of the buffer.
+        is_large_part = len(payload) * _VIEW_SHARE >= len(cast("bytes", payload.obj))
+        exchange.body.append(payload if is_large_part else bytes(payload))
         if flags & _END_STREAM:
             self._finish(exchange, now)
             # h2 would compare the declared length with the data that it has seen. It sees no data, so make it regard

@@ -419,9 +419,9 @@ class _Call:
         self._link.machine.want_whole(self._exchange)
         self._link.pump()
         failure = await self._wait_for_answer(whole=True)
-        return self._link.machine.take(self._exchange) if failure is None else failure
+        return bytes(self._link.machine.take(self._exchange)) if failure is None else failure
 
-    async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see HttpStream
+    async def next_chunk(self, timeout: float = math.inf) -> bytes | memoryview | Failure | None:  # noqa: ASYNC109
         exchange = self._exchange
         limit = min(timeout, self._link.settings.read_timeout)
         while True:

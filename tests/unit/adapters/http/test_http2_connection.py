@@ -294,6 +294,43 @@ def test_an_answer_byte_by_byte(peers):
     assert (exchange.complete, peers.ours.take(exchange)) == (True, b"x" * 300)
 
 
+def test_a_data_frame_is_passed_on_while_it_arrives(peers):
+    exchange = peers.open(whole=False)
+    peers.answer(exchange, b"", end=False)
+    data = frame(DATA, END_STREAM, exchange.number, b"abcdef")
+    peers.ours.handle_data(data[:11], peers.now)
+    assert (exchange.complete, peers.ours.take(exchange)) == (False, b"ab")
+    peers.ours.handle_data(data[11:14], peers.now)
+    assert (exchange.complete, peers.ours.take(exchange)) == (False, b"cde")
+    peers.ours.handle_data(data[14:] + frame(PING, 0, 0, bytes(8)), peers.now)
+    assert (exchange.complete, exchange.received, peers.ours.take(exchange)) == (True, 6, b"f")
+    peers.exchange()
+    assert peers.events(h2.events.PingAckReceived)  # the next frame is read as well
+
+
+def test_an_exchange_can_be_cancelled_in_the_middle_of_a_data_frame(peers):
+    first, second = peers.open(whole=False), peers.open()
+    peers.answer(first, b"", end=False)
+    data = frame(DATA, END_STREAM, first.number, b"abcdef")
+    peers.ours.handle_data(data[:12], peers.now)
+    peers.ours.cancel(first, peers.now)
+    peers.ours.handle_data(data[12:], peers.now)
+    peers.exchange()
+    peers.answer(second, b"well")
+    assert (first.complete, second.complete, peers.ours.take(second)) == (False, True, b"well")
+
+
+@pytest.mark.parametrize(("share", "is_view"), [(8, True), (9, False)])
+def test_a_part_of_a_large_read_is_copied_if_the_rest_would_stay_in_memory(peers, share, is_view):
+    exchange, other = peers.open(whole=False), peers.open(whole=False)
+    peers.answer(exchange, b"", end=False)
+    peers.answer(other, b"", end=False)
+    size = 5_000
+    rest = size * share - 2 * 9 - size
+    peers.feed(frame(DATA, 0, exchange.number, bytes(size)) + frame(DATA, 0, other.number, bytes(rest)))
+    assert isinstance(peers.ours.take(exchange), memoryview) is is_view
+
+
 def test_an_answer_with_no_body_with_an_interim_one_and_with_trailers(peers):
     exchange = peers.open()
     peers.server.send_headers(exchange.number, [(":status", "100")])
