@@ -7,6 +7,7 @@ from tests.native.forms import KEYS, copy_of, records
 
 from shardline._speedups import native, pure_twins
 from shardline.aio.producer import bulk_put, producer_facade
+from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.validation import is_plain
 from shardline.core.producer import intake
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
@@ -22,6 +23,12 @@ class Text(str):
     __slots__ = ()
 
 
+class Larger(BufferedRecord, gc=False):
+    """A record with a field that the extension does not know."""
+
+    more: int = 0
+
+
 class Pair(tuple):
     __slots__ = ()
 
@@ -33,12 +40,19 @@ ITEMS = st.one_of(
 )
 
 
-@given(st.lists(ITEMS, max_size=30), st.integers(0, 35))
-def test_items_that_are_counted_are_plain(items, at):
-    count = native.count_plain(items, at, MAX_BYTES - WRAP_MAX_BYTES, PARTITION_KEY_MAX_LENGTH)
-    assert all(is_plain(item, MAX_BYTES) for item in items[at : at + count])
-    rest = items[at + count :]
+@given(st.lists(ITEMS, max_size=30))
+def test_deliveries_are_made_up_to_the_first_item_that_is_not_plain(items):
+    made = native.make_plain(Delivery, items, MAX_BYTES - WRAP_MAX_BYTES, PARTITION_KEY_MAX_LENGTH)
+    assert all(is_plain(item, MAX_BYTES) for item in items[: len(made)])
+    rest = items[len(made) :]
     assert not rest or type(rest[0]) is Pair or not is_plain(rest[0], MAX_BYTES)
+    expected = [Delivery(data, key, None, 0.0) for key, data in items[: len(made)]]
+    assert [fields_of(delivery) for delivery in made] == [fields_of(delivery) for delivery in expected]
+    assert {type(delivery) for delivery in made} <= {Delivery}
+
+
+def fields_of(delivery):
+    return [(type(value), value) for value in (getattr(delivery, name) for name in delivery.__struct_fields__)]
 
 
 @given(st.lists(records(), max_size=30), st.floats(0, 1e9))
@@ -63,7 +77,7 @@ def test_times_may_be_ints():
 
 
 def test_the_producer_uses_the_compiled_form():
-    assert bulk_put.count_plain is native.count_plain
+    assert bulk_put.make_plain is native.make_plain
     assert producer_facade.date_records is native.date_records
     assert intake.keep_order is native.keep_order
 
@@ -71,9 +85,11 @@ def test_the_producer_uses_the_compiled_form():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: native.count_plain((), 0, 1, 1),
-        lambda: native.count_plain([], "0", 1, 1),
-        lambda: native.count_plain([], -1, 1, 1),
+        lambda: native.make_plain(Delivery, (), 1, 1),
+        lambda: native.make_plain(Delivery, [], "1", 1),
+        lambda: native.make_plain(int, [("k", b"")], 9, 9),
+        lambda: native.make_plain(None, [("k", b"")], 9, 9),
+        lambda: native.make_plain(Larger, [("k", b"")], 9, 9),
         lambda: native.date_records((), 1.0),
         lambda: native.date_records([None], 1.0),
         lambda: native.date_records([BufferedRecord(None, "k", None, 0.0)], 1.0),

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.putters import putter, sent
+
 from shardline._speedups import native
+from shardline.aio.producer.delivery import Delivery
 from shardline.core.producer.producer_record import BufferedRecord, Landing, Sent
 
 pytestmark = pytest.mark.skipif(native is None, reason="the pure form allocates nothing itself")
@@ -59,7 +62,7 @@ def dating(records):
     for record in records:
         record.data = b"again"
     items = [(record.key, record.data) for record in records]
-    count = native.count_plain(items, 0, 1_000, 256)
+    count = len(native.make_plain(Delivery, items, 1_000, 256))
     return count, native.date_records(records, 1e9), native.keep_order(records, 0.5), native.keep_order(records, 2e9)
 
 
@@ -67,7 +70,20 @@ def summing(records):
     return [native.checksum(record.data * 30) for record in records[:20]]
 
 
-CALLS = {call.__name__: call for call in (digests, sorting, packing, encoding, settling, dating, summing)}
+def putting(records):
+    """Put records, in the event loop and blocking, and read their receipts."""
+    for record in records:
+        record.data = b"again"
+    producer = putter()
+    made = [sent(producer.put(record.data, key=record.key)) for record in records[:20]]
+    made += [producer.put_blocking(record.data, key=record.key) for record in records[:20]]
+    accepted = producer._intake.reserved_records
+    native.settle_delivered(made, LANDING, deque())
+    places = [sent(delivery.__await__()).sub_sequence for delivery in made]
+    return accepted, places
+
+
+CALLS = {call.__name__: call for call in (digests, sorting, packing, encoding, settling, dating, summing, putting)}
 
 NO_MEMORY = """
 import sys

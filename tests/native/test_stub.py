@@ -42,7 +42,10 @@ def test_a_function_has_the_arguments_of_its_twin(name):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_class_has_the_methods_of_its_stub(name):
-    methods = {node.name for node in CLASSES[name].body if isinstance(node, ast.FunctionDef)}
-    assert methods
-    assert public_names(getattr(native, name)) >= methods
+def test_a_class_has_the_attributes_of_its_stub(name):
+    body = CLASSES[name].body
+    listed = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    listed |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+    assert listed
+    assert set(vars(getattr(native, name))) >= listed
+    assert public_names(getattr(native, name)) <= listed

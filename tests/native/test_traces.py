@@ -17,7 +17,11 @@ import re, sys
 from hashlib import sha256
 sys.path[:0] = ["tests/sim", "."]
 import keep_assertions
+import interrupting
 import shardline
+from shardline._speedups import pure_twins
+import shardline.core.producer.intake
+interrupting.ATOMIC.add(pure_twins["Room"].accept.__code__)
 print(shardline.implementation)
 from producer_world import World
 from fleet_world import FleetWorld

@@ -11,6 +11,9 @@ LOOKS = {dis.opmap[name] for name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JU
 MAKES = {code for name, code in dis.opmap.items() if name.startswith(("BUILD", "LIST_APPEND", "RESUME"))}
 """At these opcodes, the garbage collector may run, and finalizers with it."""
 
+ATOMIC = set()
+"""The code of functions that are not interrupted: the pure twins of compiled ones, if both forms are compared."""
+
 
 @cache
 def sealed_part(code):
@@ -44,7 +47,9 @@ class Interruption:
 
     def trace(self, frame, event, _):
         """Count the steps of our code. Python calls this for each function that begins."""
-        if event != "call" or self.within not in f"{frame.f_code.co_filename}:{frame.f_code.co_name}":
+        if event != "call" or frame.f_code in ATOMIC:
+            return None
+        if self.within not in f"{frame.f_code.co_filename}:{frame.f_code.co_name}":
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = self.steps != "line", self.steps == "line"
         self._last.pop(frame, None)

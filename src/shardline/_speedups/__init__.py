@@ -14,6 +14,7 @@ Invariants:
 
 import os
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -66,3 +67,22 @@ def twin(pure: _Pure) -> _Pure:
     except AttributeError:  # possible in a clone, whose version stays the same while its sources change
         raise ImportError(f"Shardline's C extension has no {name}: run `make native` to build it again") from None
     return compiled
+
+
+def twin_method(name: str) -> Callable[[_Pure], _Pure]:
+    """Return a decorator for a method whose common case is compiled, under this name.
+
+    The compiled form calls the pure method, its ``__wrapped__``, in all other cases.
+    """
+
+    def choose(pure: _Pure) -> _Pure:
+        pure_twins[name] = pure
+        if native is None:
+            return pure
+        try:
+            compiled: _Pure = native.make_method(name, pure)
+        except AttributeError:  # as in ``twin``
+            raise ImportError(f"Shardline's C extension has no {name}: run `make native` to build it again") from None
+        return compiled
+
+    return choose

@@ -1,43 +1,53 @@
 /* The loops over all records of a put_many, and over all records that the host takes from the intake. */
 #include "speedups.h"
 
-/* count_plain(items: list, at: int, max_bytes: int, key_max_length: int) -> int
- *
- * Return how many items from at on are surely valid records for put_many: exact tuples of a key and data, where the data is
- * bytes of at most max_bytes together with the key, and the key is None or an ASCII str of 1 to key_max_length characters.
- * Runs no Python code. */
-PyObject *count_plain(PyObject *module, PyObject *args)
+/* Whether an item of put_many is surely valid: an exact tuple of a key and data, where the data is bytes of at most
+ * max_bytes together with the key, and the key is None or an ASCII str of 1 to key_max_length characters. */
+static int is_plain(PyObject *item, Py_ssize_t max_bytes, Py_ssize_t key_max_length)
 {
-    PyObject *items;
-    Py_ssize_t at, max_bytes, key_max_length, begin;
-    if (!PyArg_ParseTuple(args, "O!nnn:count_plain", &PyList_Type, &items, &at, &max_bytes, &key_max_length)) {
+    if (!PyTuple_CheckExact(item) || PyTuple_GET_SIZE(item) != 2) {
+        return 0;
+    }
+    PyObject *key = PyTuple_GET_ITEM(item, 0), *data = PyTuple_GET_ITEM(item, 1);
+    Py_ssize_t length = 0;
+    if (key != Py_None) {
+        if (!PyUnicode_CheckExact(key) || !PyUnicode_IS_ASCII(key)) {
+            return 0;
+        }
+        length = PyUnicode_GET_LENGTH(key);
+        if (length == 0 || length > key_max_length) {
+            return 0;
+        }
+    }
+    return PyBytes_CheckExact(data) && PyBytes_GET_SIZE(data) <= max_bytes - length;
+}
+
+/* make_plain(delivery_type: type, items: list, max_bytes: int, key_max_length: int) -> list
+ *
+ * Return the deliveries of the first items of put_many, up to the first that is not surely valid. Runs no Python code. */
+PyObject *make_plain(PyObject *module, PyObject *args)
+{
+    State *state = state_of_module(module);
+    PyObject *type, *items;
+    Py_ssize_t max_bytes, key_max_length, count = 0;
+    if (!PyArg_ParseTuple(args, "OO!nn:make_plain", &type, &PyList_Type, &items, &max_bytes, &key_max_length)) {
         return NULL;
     }
-    if (at < 0) {
-        PyErr_SetString(PyExc_ValueError, "a place is not negative");
-        return NULL;
+    while (count < PyList_GET_SIZE(items) && is_plain(PyList_GET_ITEM(items, count), max_bytes, key_max_length)) {
+        count++;
     }
-    for (begin = at; at < PyList_GET_SIZE(items); at++) {
+    PyObject *deliveries = PyList_New(count);
+    for (Py_ssize_t at = 0; deliveries != NULL && at < count; at++) {
         PyObject *item = PyList_GET_ITEM(items, at);
-        if (!PyTuple_CheckExact(item) || PyTuple_GET_SIZE(item) != 2) {
-            break;
-        }
         PyObject *key = PyTuple_GET_ITEM(item, 0), *data = PyTuple_GET_ITEM(item, 1);
-        Py_ssize_t length = 0;
-        if (key != Py_None) {
-            if (!PyUnicode_CheckExact(key) || !PyUnicode_IS_ASCII(key)) {
-                break;
-            }
-            length = PyUnicode_GET_LENGTH(key);
-            if (length == 0 || length > key_max_length) {
-                break;
-            }
-        }
-        if (!PyBytes_CheckExact(data) || PyBytes_GET_SIZE(data) > max_bytes - length) {
+        PyObject *delivery = make_delivery(state, type, data, key, state->zero_seconds);
+        if (delivery == NULL) {
+            Py_CLEAR(deliveries);
             break;
         }
+        PyList_SET_ITEM(deliveries, at, delivery);
     }
-    return PyLong_FromSsize_t(at > begin ? at - begin : 0);
+    return deliveries;
 }
 
 /* The room that a record takes in the buffer: the length of its data, key and headers; -1 with an exception. */

@@ -11,9 +11,14 @@ static PyMethodDef functions[] = {
      PyDoc_STR("checksum($module, data, /)\n--\n\nReturn the CRC-32 of a buffer.")},
     {"bind_record", bind_record, METH_O,
      PyDoc_STR("bind_record($module, record_type, /)\n--\n\nRemember where the slots of a buffered record are.")},
-    {"count_plain", count_plain, METH_VARARGS,
-     PyDoc_STR("count_plain($module, items, at, max_bytes, key_max_length, /)\n--\n\n"
-               "Return how many items from at on are surely valid records for put_many.")},
+    {"bind_receipt", bind_receipt, METH_VARARGS,
+     PyDoc_STR("bind_receipt($module, receipt_type, landing_type, /)\n--\n\n"
+               "Remember where the fields of receipts and landings are.")},
+    {"make_method", make_method, METH_VARARGS,
+     PyDoc_STR("make_method($module, name, pure, /)\n--\n\nReturn the compiled form of a method.")},
+    {"make_plain", make_plain, METH_VARARGS,
+     PyDoc_STR("make_plain($module, delivery_type, items, max_bytes, key_max_length, /)\n--\n\n"
+               "Return the deliveries of the first items of put_many, up to the first that is not surely valid.")},
     {"date_records", (PyCFunction)(void (*)(void))date_records, METH_FASTCALL,
      PyDoc_STR("date_records($module, records, expires_at, /)\n--\n\n"
                "Set the expiry of each record, and return their total size in the buffer.")},
@@ -44,21 +49,41 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Fill the state and the namespace of a new module object. */
-static int set_up(PyObject *module)
+/* Create the values that the state keeps. */
+static int make_values(State *state)
 {
-    State *state = state_of_module(module);
-    state->version = PyUnicode_FromString(TEXT_OF_MACRO(SHARDLINE_VERSION));
-    if (state->version == NULL || PyModule_AddObjectRef(module, "version", state->version) < 0) {
+    state->str_append = PyUnicode_InternFromString("append");
+    state->str_key = PyUnicode_InternFromString("key");
+    state->str_timeout = PyUnicode_InternFromString("timeout");
+    state->zero = PyLong_FromLong(0);
+    state->one = PyLong_FromLong(1);
+    state->zero_seconds = PyFloat_FromDouble(0.0);
+    state->no_bytes = PyBytes_FromStringAndSize(NULL, 0);
+    if (!state->str_append || !state->str_key || !state->str_timeout || !state->zero || !state->one ||
+        !state->zero_seconds || !state->no_bytes) {
         return -1;
     }
-    state->str_append = PyUnicode_InternFromString("append");
+    state->names_of_key = PyTuple_Pack(1, state->str_key);
     PyObject *zlib = PyImport_ImportModule("zlib");
     if (zlib != NULL) {
         state->zlib_crc32 = PyObject_GetAttrString(zlib, "crc32");
         Py_DECREF(zlib);
     }
-    return state->str_append == NULL || state->zlib_crc32 == NULL ? -1 : add_lanes(module);
+    return state->names_of_key == NULL || state->zlib_crc32 == NULL ? -1 : 0;
+}
+
+/* Fill the state and the namespace of a new module object. */
+static int set_up(PyObject *module)
+{
+    State *state = state_of_module(module);
+    state->version = PyUnicode_FromString(TEXT_OF_MACRO(SHARDLINE_VERSION));
+    if (state->version == NULL || PyModule_AddObjectRef(module, "version", state->version) < 0 ||
+        make_values(state) < 0) {
+        return -1;
+    }
+    int failed = add_lanes(module) < 0 || add_room(module) < 0 || add_methods(module) < 0 || add_putting(module) < 0 ||
+                 add_deliveries(module) < 0;
+    return failed ? -1 : 0;
 }
 
 static int visit_state(PyObject *module, visitproc visit, void *arg)

@@ -25,12 +25,27 @@
     X(PyObject *, version) \
     X(PyObject *, str_append) \
     X(PyObject *, zlib_crc32) \
+    X(PyObject *, str_key) \
+    X(PyObject *, str_timeout) \
+    X(PyObject *, names_of_key) /* the names of the keyword arguments of put(data, key=key) */ \
+    X(PyObject *, zero) \
+    X(PyObject *, one) \
+    X(PyObject *, zero_seconds) \
+    X(PyObject *, no_bytes) \
     X(PyTypeObject *, record_type) /* set by bind_record */ \
+    X(PyTypeObject *, receipt_type) /* set by bind_receipt, and so is landing_type */ \
+    X(PyTypeObject *, landing_type) \
+    X(PyTypeObject *, room_type) \
+    X(PyTypeObject *, putter_type) \
+    X(PyTypeObject *, put_call_type) \
+    X(PyTypeObject *, method_type) \
+    X(PyTypeObject *, ready_type) \
     X(PyTypeObject *, lane_table_type)
 
 /* The slots of a record that the extension reads or writes. */
 #define RECORD_SLOTS(X) \
-    X(data) X(key) X(explicit_hash_key) X(expires_at) X(ending) X(place) X(waiters) X(tags)
+    X(data) X(key) X(explicit_hash_key) X(expires_at) X(ending) X(place) X(history) X(waiters) \
+    X(extra_ttl) X(tags)
 
 typedef struct {
 #define OFFSET(name) Py_ssize_t name;
@@ -49,6 +64,7 @@ typedef struct {
     STATE_OBJECTS(FIELD)
 #undef FIELD
     RecordSlots slots; /* the offsets of the slots; valid if record_type is set */
+    Py_ssize_t receipt_offsets[5], landing_offsets[3]; /* valid if receipt_type is set */
     Format format;
 } State;
 
@@ -96,11 +112,95 @@ static inline PyObject *replace_slot(PyObject *record, Py_ssize_t offset, PyObje
     return old;
 }
 
+/* Fill a slot of a new object. Steals the value. */
+static inline void fill_slot(PyObject *made, Py_ssize_t offset, PyObject *value)
+{
+    *(PyObject **)((char *)made + offset) = value;
+}
+
 PyObject *bind_record(PyObject *module, PyObject *record_type);
+
+/* ---- structs.c: making records */
+
+#define FIELDS_MAX 32
+
+/* Find the offset of each field of a msgspec struct. Returns the number of fields, or -1 with a TypeError. */
+Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX]);
+/* make_structs(cls, count: int, columns: tuple) -> list */
+PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
+
+/* ---- room.c: the records and counters of the intake. Adds the class Room to the module. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *records, *waiters, *refusal;
+    Py_ssize_t reserved_records, reserved_bytes, limit_records, limit_bytes, quiet_records, quiet_bytes, max_records;
+    char serializes;
+} Room;
+
+/* Append a record if the gate is open: it is accepted, and the host need not be woken. Returns whether it was accepted;
+ * -1 with an exception. Runs no Python code. */
+int accept_quietly(Room *room, PyObject *record, Py_ssize_t size);
+int add_room(PyObject *module);
+
+/* ---- methods.c: methods whose common case is compiled. Adds the class Method to the module. */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *wrapped; /* the pure method */
+    PyObject *module;  /* keeps the state */
+    State *state;
+} Method;
+
+int add_methods(PyObject *module);
+PyObject *make_method(PyObject *module, PyObject *args);
+
+/* ---- putting.c: put. Adds the classes Putter and PutCall to the module. */
+
+/* The Python objects of a Putter. The shell sets them. */
+#define PUTTER_OBJECTS(X) X(_intake) X(_delivery_type) X(_loop) X(_running_loop) X(_trace)
+
+typedef struct {
+    PyObject_HEAD
+#define FIELD(name) PyObject *name;
+    PUTTER_OBJECTS(FIELD)
+#undef FIELD
+    double ttl;
+    Py_ssize_t until_yield, key_max_length;
+    uint64_t thread, context; /* the thread and the version of its context at the last put in the event loop; or 0 */
+} Putter;
+
+int add_putting(PyObject *module);
+PyObject *put_async(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *put_blocking(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
+
+/* ---- deliveries.c: deliveries and their receipts. Adds the class Ready to the module. */
+
+/* Return a new delivery of the class, with default values for all other fields. Runs no Python code. */
+PyObject *make_delivery(State *state, PyObject *type, PyObject *data, PyObject *key, PyObject *expires_at);
+/* Return what tp_iternext returns for the result of am_send. Steals the result. */
+PyObject *value_of_send(PySendResult sent, PyObject **result);
+int add_deliveries(PyObject *module);
+PyObject *bind_receipt(PyObject *module, PyObject *args);
+PyObject *await_delivery(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
+PyObject *wait_for_delivery(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
+
+/* Read the clock of time.monotonic(). */
+static inline double monotonic_time(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyTime_t now;
+    (void)PyTime_MonotonicRaw(&now);
+    return PyTime_AsSecondsDouble(now);
+#else
+    return _PyTime_AsSecondsDouble(_PyTime_GetMonotonicClock());
+#endif
+}
 
 /* ---- intake.c: the loops over all records of a put_many, and over all records that the host takes */
 
-PyObject *count_plain(PyObject *module, PyObject *args);
+PyObject *make_plain(PyObject *module, PyObject *args);
 PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
@@ -127,10 +227,5 @@ PyObject *find_frames(PyObject *module, PyObject *blobs);
 PyObject *split_message(PyObject *module, PyObject *blob);
 /* keys_in_range(keys: list[str], start: bytes, end: bytes, known: dict) -> list[bool] */
 PyObject *keys_in_range(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
-
-/* ---- structs.c: making records */
-
-/* make_structs(cls, count: int, columns: tuple) -> list */
-PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
 
 #endif

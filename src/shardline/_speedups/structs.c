@@ -6,14 +6,11 @@
 
 #include <structmember.h>
 
-#define FIELDS_MAX 32
-
 #ifndef Py_T_OBJECT_EX
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #endif
 
-/* Find the offset of each field. Returns the number of fields, or -1 with a TypeError. */
-static Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX])
+Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX])
 {
     Py_ssize_t count = -1;
     PyObject *names = PyObject_GetAttrString((PyObject *)type, "__struct_fields__");

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
+from shardline._speedups import twin_method
 from shardline.aio.loop.latch import Latch
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.validation import check_timeout
@@ -64,6 +65,7 @@ def refuse_to_wait_in_callback(action: str) -> None:
 class Delivery(SettledRecord):
     """A record that was put. ``result()`` waits for its receipt. You may drop a delivery that you do not need."""
 
+    @twin_method("wait_for_delivery")
     def result(self, timeout: float | None = None) -> Receipt:
         """Wait until the record is delivered and return its receipt.
 

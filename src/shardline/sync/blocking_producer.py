@@ -26,6 +26,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Self, Unpack, final, overload
 
+from shardline._speedups import twin_method
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
 from shardline.aio.producer.producer_driver import Driver
@@ -140,6 +141,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             drain_on_cancel=drain_on_cancel,
             server_address=unused_client.server_address,
         )
+        self._delivery_type = Delivery
         self._connection = connection
         self._thread: LoopThread | None = None
         self._network_ident: int | None = None
@@ -214,6 +216,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
 
     # ---- putting
 
+    @twin_method("put_blocking")
     def put(  # noqa: C901 - the hot path, with as few calls as possible
         self,
         data: DataT_contra,

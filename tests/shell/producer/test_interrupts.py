@@ -120,7 +120,7 @@ async def test_p1_an_interrupt_in_the_middle_of_puts_in_an_event_loop_loses_no_r
         await producer.put(b"first", key="k")
         assert await producer.flush(5) == []
         with interrupted(after) as interruption:
-            for number in range(100):
+            for number in range(200):
                 deliveries.append(producer.put_nowait(b"%d" % number, key=f"k{number}"))
         assert interruption.where is not None
         with anyio.fail_after(5):  # there is no flush
@@ -223,7 +223,7 @@ def test_a_close_in_the_middle_of_a_put_comes_after_it_also_if_the_handler_exits
 
         try:
             with entered_once_more(after, stop, "shardline/sync/blocking_producer.py") as once_more:
-                producer.put(b"2", key="k")
+                producer.put(b"2", key="k", timeout=30.0)  # with a timeout, the pure method runs in both forms
         except (SystemExit, Closed):
             assert once_more.where is not None
         assert (once_more.where is None) == producer._thread._thread.is_alive()

@@ -25,6 +25,7 @@ from typing import Any, Final, Generic, Self, Unpack, cast, final, overload
 import anyio
 import anyio.lowlevel
 
+from shardline._speedups import twin_method
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.loop.host_tasks import Flag, LoopAffinity, make_flag, native_checkpoint, spawn
 from shardline.aio.producer.backpressure import TaskWaitQueue
@@ -50,7 +51,7 @@ from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 
-YIELD_EVERY: Final = 128
+YIELD_EVERY: Final = 512
 _clock: Final = time.monotonic
 
 
@@ -143,13 +144,11 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             drain_on_cancel=drain_on_cancel,
             server_address=self._client.server_address,
         )
+        self._delivery_type = Delivery
         self._until_yield = YIELD_EVERY
         self._ended: Flag | None = None
         self._checkpoint: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
-        self._loop: object = None
-        self._running_loop: Callable[[], object] = lambda: None
         self._starting = anyio.Lock()
-        self._intake.serializes = self._serializer is not None
 
     # ---- start and close
 
@@ -223,6 +222,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
 
     # ---- putting
 
+    @twin_method("put_async")
     async def put(
         self,
         data: DataT_contra,

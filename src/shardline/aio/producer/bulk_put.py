@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeGuard, Type
 from shardline.aio.producer.delivery import SettledRecord
 from shardline.aio.producer.put_chain import PutChain
 from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
-from shardline.aio.producer.validation import Serializer, check_item, count_plain, fields_of, is_plain
+from shardline.aio.producer.validation import Serializer, check_item, fields_of, is_plain, make_plain
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import Packing
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
@@ -64,7 +64,7 @@ class BulkPut(Generic[_D]):
 
     def __init__(
         self,
-        make: Callable[..., _D],
+        make: type[_D],
         *,
         intake: Intake,
         serializer: Serializer | None,
@@ -109,14 +109,14 @@ class BulkPut(Generic[_D]):
         Raises:
             UsageError: a record is invalid, and ``on_invalid`` is ``"raise"``.
         """
-        make, max_bytes = self._make, self._intake.record_max_bytes
+        make: Callable[..., _D] = self._make
+        max_bytes = self._intake.record_max_bytes
         tags = self._tags_of(None)  # the headers of a trace, which are the same for all records
-        if tags:
-            make, max_bytes = partial(make, tags=tags), min(max_bytes, TRACED_MAX_BYTES)
         checked: list[_D] = []
-        if self._serializer is None and _is_list(records):
-            plain = count_plain(records, 0, max_bytes - WRAP_MAX_BYTES, PARTITION_KEY_MAX_LENGTH)
-            checked = [make(data, key, None, 0.0) for key, data in records[:plain]]
+        if tags:
+            make, max_bytes = partial(self._make, tags=tags), min(max_bytes, TRACED_MAX_BYTES)
+        elif self._serializer is None and _is_list(records):
+            checked = make_plain(self._make, records, max_bytes - WRAP_MAX_BYTES, PARTITION_KEY_MAX_LENGTH)
         for place, record in enumerate(islice(records, len(checked), None), len(checked)):
             if self._serializer is None and is_plain(record, max_bytes):  # the common case, with few function calls
                 checked.append(make(record[1], record[0], None, 0.0))
@@ -242,6 +242,6 @@ def close_if_generator(iterator: Iterator[Any]) -> None:
 def _is_list(records: Collection[Any]) -> TypeGuard[list[Any]]:
     """Return whether this is exactly a ``list``.
 
-    A subclass may define its own iterator, which ``count_plain`` would not call.
+    A subclass may define its own iterator, which ``make_plain`` would not call.
     """
     return type(records) is list

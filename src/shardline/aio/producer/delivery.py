@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, final
 
+from shardline._speedups import twin_method
 from shardline.adapters.event_loop import is_trio
 from shardline.aio.loop.callbacks import MAY_FAIL, Contained
 from shardline.codec.aggregation import decode_tags
@@ -119,6 +120,7 @@ class SettledRecord(BufferedRecord):
 class Delivery(SettledRecord):
     """A record that was put. ``await`` it to get the receipt, or drop it if you do not need the receipt."""
 
+    @twin_method("await_delivery")
     def __await__(self) -> Generator[Any, None, Receipt]:
         """Wait for the delivery and return the receipt.
 

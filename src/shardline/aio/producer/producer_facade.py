@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from shardline._speedups import twin
 from shardline.adapters.sinks.log_context import log_context
 from shardline.aio.client import ConnectionArguments
 from shardline.aio.loop.fork_and_exit import PRODUCER_FORKED, disown, watch, weakly
@@ -41,7 +42,7 @@ from shardline.aio.tracing import find_tracings
 from shardline.codec.aggregation import encode_tags
 from shardline.codec.packing import PackingName, packing_named
 from shardline.codec.stamps import ANY_STAMP
-from shardline.core.producer.intake import Put
+from shardline.core.producer.intake import Intake, Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import date_records
@@ -49,6 +50,7 @@ from shardline.errors import BufferFull, Closed, UsageError
 from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
 from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import check_headers
+from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 from shardline.model.record import check_data
 from shardline.model.stream import parse_stream
 
@@ -70,7 +72,21 @@ class ProducerArguments(ConnectionArguments, total=False):
     drain_on_cancel: bool
 
 
-class ProducerFacade(ABC, Generic[_Q]):
+@twin
+class Putter:
+    """The fields of a producer that ``put`` reads. The compiled form reads them without looking up attributes."""
+
+    _intake: Intake
+    _delivery_type: type[SettledRecord]
+    _loop: object = None  # the event loop, or its token on trio
+    _running_loop: Callable[[], object] = staticmethod(lambda: None)  # returns the caller's event loop
+    _trace: TraceHeaders | None = None
+    _ttl: float
+    _until_yield: int = 0  # the number of puts until one yields to the event loop
+    _key_max_length: int
+
+
+class ProducerFacade(Putter, ABC, Generic[_Q]):
     """The base class of both producers.
 
     Takes the arguments of ``Producer``, and ``room``, which creates the queue of waiters.
@@ -78,7 +94,6 @@ class ProducerFacade(ABC, Generic[_Q]):
 
     _is_started: bool = False  # a class attribute, because __del__ also runs if __init__ raised
     _closed: bool = False
-    _trace: TraceHeaders | None = None
     _schedule_in_loop: Callable[[Callable[[], None]], object] | None = None  # schedules a call in the host's event loop
     _with_statement: ClassVar[str]  # the statement that starts and closes the producer: "with" or "async with"
     _host_lifetime: ClassVar[str]  # names what must keep running for the host to run: the "loop" or the "process"
@@ -107,6 +122,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         self._close_timeout = check_timeout("close_timeout", close_timeout)
         self._drain_on_cancel = drain_on_cancel
         self._ttl = self._config.record_ttl
+        self._key_max_length = PARTITION_KEY_MAX_LENGTH
         self._left: list[Any] = []
         self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
         self._intake = self._machine.intake
@@ -116,6 +132,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         if layers:
             self._chain = PutChain(serializer, layers, self._packing, self._intake)
             self._serializer = self._serializer or check_data  # so that no put takes the path without a serializer
+        self._intake.serializes = self._serializer is not None
         self._room = room(self._intake)
         source = EventSource("producer", self._stream.name, server_address=server_address)
         self._driver = Driver(
@@ -196,7 +213,7 @@ class ProducerFacade(ABC, Generic[_Q]):
         if on_delivery is not None:
             delivery.waiters = [DeliveryHook(self._driver.call_hook, on_delivery)]
 
-    def _bulk(self, make: Callable[..., _D], ttl: float | None, on_invalid: OnInvalid) -> BulkPut[_D]:
+    def _bulk(self, make: type[_D], ttl: float | None, on_invalid: OnInvalid) -> BulkPut[_D]:
         return BulkPut(
             make,
             intake=self._intake,

@@ -8,6 +8,7 @@ Invariants:
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeVar as PlainTypeVar
 
 from shardline._speedups import twin
 from shardline.aio.client import Client
@@ -33,6 +34,7 @@ else:  # type checkers know the defaults of type variables; at run time, only Py
     SerializedT = TypeVar("SerializedT")
 
 Serializer: TypeAlias = Callable[[Any], bytes]
+_D = PlainTypeVar("_D")
 
 
 def check_record(
@@ -175,13 +177,13 @@ def is_plain(record: Any, max_bytes: int) -> bool:
 
 
 @twin
-def count_plain(items: list[Any], at: int, max_bytes: int, key_max_length: int, /) -> int:  # noqa: ARG001
-    """Return how many items from ``at`` on are known to be valid, so that ``is_plain`` need not look at them.
+def make_plain(delivery_type: type[_D], items: list[Any], max_bytes: int, key_max_length: int, /) -> list[_D]:  # noqa: ARG001
+    """Return the deliveries of the first items, up to the first that is not known to be valid.
 
-    ``max_bytes`` limits the data and the key together. The pure form always returns 0: only the compiled form looks
-    ahead.
+    ``max_bytes`` limits the data and the key together. The pure form returns no deliveries, so ``is_plain`` looks at
+    every item: only the compiled form looks ahead.
     """
-    return 0
+    return []
 
 
 def fields_of(record: Any) -> tuple[Any, Any, Any, Any]:

@@ -41,7 +41,7 @@ from shardline.model.limits import KIB
 
 ROUND_RECORDS: Final = 1_000
 ROUND_BYTES: Final = 1_000 * KIB
-_LANE_RECORDS: Final = 8
+_LANE_RECORDS: Final = 64
 _LANE_BYTES: Final = 4 * KIB
 _PARTS_OF_THE_BUFFER: Final = 8
 _ENDED_MAX: Final = 4_096  # how many delivered or failed records may remain in the list of taken records
@@ -78,27 +78,81 @@ class Put(IntEnum):
     WAKE = 3  # accepted; the shell must wake the host
 
 
+_REFUSED, _FULL, _QUIET, _WAKE = map(int, Put)  # plain numbers, as the compiled form returns them
+_ANSWERS: Final = tuple(Put)
+
+
+@twin
+class Room:
+    """The records of an intake, and the room that they take.
+
+    ``Intake`` documents the fields. The compiled form stores the numbers without Python objects, and its ``put`` and
+    ``accept`` cannot be interrupted, not even by a trace function.
+    """
+
+    # fmt: off
+    __slots__ = (
+        "limit_bytes", "limit_records", "max_records", "quiet_bytes", "quiet_records", "records", "refusal",
+        "reserved_bytes", "reserved_records", "serializes", "waiters",
+    )
+    # fmt: on
+
+    records: list[BufferedRecord]
+    waiters: deque[Any]
+    refusal: str | None
+    reserved_records: int
+    reserved_bytes: int
+    limit_records: int
+    limit_bytes: int
+    quiet_records: int
+    quiet_bytes: int
+    max_records: int
+    serializes: bool
+
+    def accept(self, records: list[BufferedRecord], size: int, in_turn: bool, /) -> int:
+        """Append all records or none, and return a value of ``Put``. WAKE means that a mark was passed.
+
+        Args:
+            records: the records, at least one.
+            size: the total size in bytes of their data, keys and headers.
+            in_turn: whether the caller is the first of ``waiters``, which may go ahead of the other waiters.
+        """
+        count = len(records)  # the last call before ``extend``, so that no interrupt comes between the two (P1)
+        if self.refusal is not None:
+            return _REFUSED
+        reserved, reserved_bytes = self.reserved_records + count, self.reserved_bytes + size
+        if reserved > self.limit_records or (self.waiters and not in_turn):
+            return _FULL
+        # An empty buffer accepts a single record of any size.
+        is_empty = self.reserved_records <= self.limit_records - self.max_records
+        if reserved_bytes > self.limit_bytes and (count > 1 or not is_empty):
+            return _FULL
+        self.reserved_records = reserved
+        self.reserved_bytes = reserved_bytes
+        self.records.extend(records)
+        return _QUIET if reserved <= self.quiet_records and reserved_bytes <= self.quiet_bytes else _WAKE
+
+
 @final
-class Intake:
+class Intake(Room):
     """The records that have been put and that the host has not taken yet, in the order of their puts."""
 
     # fmt: off
     __slots__ = (
-        "_has_ended", "_max_bytes", "_max_records", "_newest", "_taken", "gate_records", "headers_refusal", "invalid",
-        "limit_bytes", "limit_records", "plain_max_bytes", "quiet_bytes", "quiet_records", "record_max_bytes",
-        "records", "refusal", "reserved_bytes", "reserved_records", "serializes", "ttls_differ", "waiters",
+        "_has_ended", "_max_bytes", "_newest", "_taken", "gate_records", "headers_refusal", "invalid",
+        "plain_max_bytes", "record_max_bytes", "ttls_differ",
     )
     # fmt: on
 
     def __init__(self, config: ProducerConfig) -> None:
-        self._max_records, self._max_bytes = config.buffer_max_records, config.buffer_max_bytes
-        self.records: list[BufferedRecord] = []
+        self.max_records, self._max_bytes = config.buffer_max_records, config.buffer_max_bytes
+        self.records = []
         """Putters append to this list, and the host takes records from its front."""
         self.reserved_records = 0
         """The number of records that have ever been accepted. Written by putters."""
         self.reserved_bytes = 0
         """The size in bytes of the data, keys and headers of all records ever accepted. Written by putters."""
-        self.limit_records = self._max_records
+        self.limit_records = self.max_records
         """Putters may reserve up to this number of records, and up to ``limit_bytes``. Written by the host."""
         self.limit_bytes = self._max_bytes
         self.quiet_records = 0
@@ -107,11 +161,11 @@ class Intake:
         """The same mark for reserved bytes."""
         self.gate_records = 0
         """``quiet_records``, or 0 while the gate is closed."""
-        self.refusal: str | None = None
+        self.refusal = None
         """Why puts are refused, or ``None`` if they are accepted."""
         self.headers_refusal = config.headers_refusal
         """Why records with headers are refused, or ``None`` if they are accepted. Written by the host."""
-        self.waiters: deque[Any] = deque()
+        self.waiters = deque()
         """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
         self.invalid: list[BufferedRecord] = []
         """Records that ``put_many`` refused and that have therefore failed. Putters append, and the host reports."""
@@ -134,20 +188,8 @@ class Intake:
             size: the size in bytes of the record's data, key and headers.
             in_turn: whether the caller is the first of ``waiters``, which may go ahead of the other waiters.
         """
-        if self.refusal is not None:
-            return Put.REFUSED
-        reserved, reserved_bytes = self.reserved_records + 1, self.reserved_bytes + size
-        if reserved > self.limit_records or (self.waiters and not in_turn):
-            return Put.FULL
-        # The second condition means that the buffer holds other records. An empty buffer accepts a record of any size.
-        if reserved_bytes > self.limit_bytes and reserved - 1 > self.limit_records - self._max_records:
-            return Put.FULL
-        self.reserved_records = reserved
-        self.reserved_bytes = reserved_bytes
-        self.records.append(record)
-        if reserved <= self.quiet_records and reserved_bytes <= self.quiet_bytes:
-            return Put.QUIET
-        return self.pass_mark([record])
+        records = [record]
+        return self._answer(self.accept(records, size, in_turn), records)
 
     def put_many(self, records: list[BufferedRecord], size: int) -> Put:
         """Accept all records or none. After FULL, put the records one by one.
@@ -156,18 +198,10 @@ class Intake:
             records: the records.
             size: the total size in bytes of their data, keys and headers.
         """
-        count = len(records)  # the last call before ``extend``, so that no interrupt comes between the two (P1)
-        if self.refusal is not None:
-            return Put.REFUSED
-        reserved, reserved_bytes = self.reserved_records + count, self.reserved_bytes + size
-        if reserved > self.limit_records or reserved_bytes > self.limit_bytes or self.waiters:
-            return Put.FULL
-        self.reserved_records = reserved
-        self.reserved_bytes = reserved_bytes
-        self.records.extend(records)
-        if reserved <= self.quiet_records and reserved_bytes <= self.quiet_bytes:
-            return Put.QUIET
-        return self.pass_mark(records)
+        return self._answer(self.accept(records, size, False), records)
+
+    def _answer(self, result: int, records: list[BufferedRecord]) -> Put:
+        return self.pass_mark(records) if result == _WAKE else _ANSWERS[result]
 
     def pass_mark(self, records: list[BufferedRecord]) -> Put:
         """Raise the marks after an append passed a mark, so that further puts do not wake the host again."""
@@ -215,7 +249,7 @@ class Intake:
     @property
     def outstanding(self) -> int:
         """The number of accepted records that have neither been delivered nor failed."""
-        return self.reserved_records - self.limit_records + self._max_records
+        return self.reserved_records - self.limit_records + self.max_records
 
     @property
     def buffered_bytes(self) -> int:
@@ -231,7 +265,7 @@ class Intake:
         """Free the room of records that have been delivered or have failed."""
         self.limit_bytes += size
         self.limit_records += records
-        if self.reserved_records == self.limit_records - self._max_records:
+        if self.reserved_records == self.limit_records - self.max_records:
             self._taken = []  # all accepted records were delivered or have failed
 
     def charge(self, size: int) -> None:

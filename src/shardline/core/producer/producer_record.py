@@ -217,7 +217,13 @@ def bind_record(record_type: type[BufferedRecord], /) -> None:
     """Pass the positions of a record's fields to the compiled form. The pure form does not need them."""
 
 
+@twin
+def bind_receipt(receipt_type: type[Receipt], landing_type: type[Landing], /) -> None:
+    """Pass the positions of the fields of receipts and landings to the compiled form."""
+
+
 bind_record(BufferedRecord)
+bind_receipt(Receipt, Landing)
 
 
 def note_attempt(records: list[BufferedRecord], attempt: Attempt) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from tests.harness.producer_shell import ProducerShell, shard
 
+from shardline._speedups import pure_twins
 from shardline.aio.producer.async_producer import Producer as AsyncProducer
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
@@ -263,8 +264,10 @@ def test_p1_the_last_records_are_taken_one_by_one():
     ("lanes", "settings", "records", "size"),
     [
         (1, {}, 1_000, 1_000 * KIB),
-        (125, {}, 1_000, 1_000 * KIB),
-        (256, {}, 2_048, 1 * MIB),
+        (15, {}, 1_000, 1_000 * KIB),
+        (32, {}, 2_048, 1_000 * KIB),
+        (125, {}, 8_000, 1_000 * KIB),
+        (256, {}, 12_500, 1 * MIB),
         (256, {"aggregation": False}, 500, 1_000 * KIB),
         (256, {"request_max_entries": 3, "aggregation": False}, 3, 1_000 * KIB),
         (1, {"request_max_bytes": 100_000, "aggregation": False}, 500, 100_000),
@@ -320,7 +323,7 @@ def from_looking_to_appending(function):
     raise AssertionError(f"{function.__qualname__} does not append")
 
 
-@pytest.mark.parametrize("function", [Intake.put, Intake.put_many, AsyncProducer.put, BlockingProducer.put])
+@pytest.mark.parametrize("function", [pure_twins["Room"].accept, AsyncProducer.put, BlockingProducer.put])
 def test_p1_nothing_is_called_between_reserving_and_appending(function):
     """Python checks for signals after calls, at the start of a function, and where a loop begins again, but not here.
 
