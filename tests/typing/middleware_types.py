@@ -1,6 +1,6 @@
 """Programs with middleware: the type checkers must accept them, and infer these types."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, assert_type
 
@@ -35,12 +35,12 @@ async def read_waiting(record: Record) -> Record:
 
 
 @contextmanager
-def timed(batch: Batch[bytes]) -> Iterator[None]:
+def timed(batch: Batch[bytes]) -> Generator[None, None, None]:
     yield
 
 
 @asynccontextmanager
-async def traced(record: Record) -> AsyncIterator[int]:
+async def traced(record: Record) -> AsyncGenerator[int, None]:
     yield len(record.data)
 
 
