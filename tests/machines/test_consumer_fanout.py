@@ -504,3 +504,35 @@ def test_an_old_record_that_follows_the_last_one_shows_that_nothing_was_removed(
     shell.trims.handle_requested(shell.now)
     shell.trims.handle_summary(24, shell.now)
     assert shell.trims.take_events() == []
+
+
+def test_pages_records_and_bytes_are_counted_when_their_records_are_open():
+    """The counts are of all readers of a consumer, so a page adds to them."""
+    counts = ReadCounts()
+    counts.pages, counts.records, counts.size_bytes = 5, 50, 500
+    shell = FanOutShell(counts=counts)
+    shell.subscribe()
+    shell.event(10, 20, data=b"four")
+    assert (counts.pages, counts.records, counts.size_bytes) == (6, 52, 508)
+    shell.numbers()
+    shell.event(after=25)
+    assert (counts.pages, counts.records, counts.size_bytes) == (7, 52, 508)
+    shell.event(30, data=b"x")
+    assert (counts.pages, counts.records, counts.size_bytes) == (8, 53, 509)
+    assert not [event for event in shell.reader.take_events() if isinstance(event, PageRead)]
+
+
+def test_a_page_is_reported_with_its_own_figures():
+    counts = ReadCounts()
+    counts.is_observed, counts.wall_offset = True, 1_000.0
+    shell = FanOutShell(counts=counts)
+    shell.subscribe()
+    began_at = shell.now
+    shell.event(10, 20, data=b"four", behind=3_000, wait=2.0)
+    shell.numbers()
+    shell.event(30, data=b"x", wait=0.5)
+    reports = [event for event in shell.reader.take_events() if isinstance(event, PageRead)]
+    assert reports == [
+        PageRead("a", 2, 8, 2.0, 3.0, "fan-out", began_at + 1_000.0),
+        PageRead("a", 1, 1, 0.5, 0.0, "fan-out", began_at + 1_002.0),
+    ]

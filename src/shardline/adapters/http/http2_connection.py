@@ -51,7 +51,8 @@ STREAM_WINDOW: Final = 256 * 1024
 STREAM_WINDOW_MAX: Final = 1024 * 1024
 """The window of a response that is taken as fast as it arrives. A larger window needs fewer WINDOW_UPDATE frames."""
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
-FRAME_MAX: Final = 64 * 1024
+FRAME_MAX: Final = 256 * 1024
+"""Large frames cost less per byte. The frames of other streams wait for a frame, so it should not be much larger."""
 OUTPUT_MAX: Final = 256 * 1024
 """Number of bytes to send at a time: encrypting a large body in one step would block the loop for milliseconds."""
 _CONGESTED: Final = 1024 * 1024
