@@ -113,7 +113,7 @@ drill-full: $(TEST) $(NATIVE) $(SERVERS) ## the same, with real durations: lease
 	$(BIN)/python tests/drills/drill.py --store all --full
 
 java: $(TEST) $(NATIVE) $(SERVERS) $(KCL) ## the Java KCL reads what we put, takes over our lease table, and we its, and reads beside us by fan-out
-	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java java-fan-out
+	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java java-beside-us java-fan-out
 
 soak: $(TEST) $(NATIVE) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memory stay flat?
 	$(BIN)/python tests/drills/drill.py soak

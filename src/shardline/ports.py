@@ -21,6 +21,7 @@ from shardline.codec.shapes import (
     SubscribeToShardEvent,
 )
 from shardline.core.failures import Failure
+from shardline.core.kcl_requests import DeleteMetrics, KclRows, WriteMetrics
 from shardline.core.leases import LeaseOperation, Refused
 from shardline.core.requests import (
     DescribeStreamSummary,
@@ -174,6 +175,26 @@ class KclLeaseStore(Protocol):
     @property
     def kcl_failover(self) -> float:
         """The KCL's failover time, in seconds. It applies to owners whose rows state no lease duration."""
+        ...
+
+
+@runtime_checkable
+class KclFleetStore(Protocol):
+    """A ``KclLeaseStore`` that can read and write the rows that a KCL fleet keeps beside its leases."""
+
+    @property
+    def kcl_failover(self) -> float: ...
+    @property
+    def follows_kcl(self) -> bool:
+        """Whether a worker should look for a KCL fleet and follow it."""
+        ...
+
+    async def read_kcl_rows(self) -> KclRows | Failure:
+        """Return the rows of the KCL fleet. If it has no rows, the result is empty."""
+        ...
+
+    async def write_metrics(self, request: WriteMetrics | DeleteMetrics) -> Failure | None:
+        """Write or delete the metrics row of a worker. No table is created."""
         ...
 
 

@@ -18,6 +18,7 @@ from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.leases import dynamodb as module
 from shardline.adapters.leases.dynamodb import DynamoDbLeases
 from shardline.core.failures import Failure, FailureKind
+from shardline.core.kcl_requests import DeleteMetrics, KclRows, MetricsPlace, MetricsRow, WriteMetrics
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,
@@ -210,6 +211,35 @@ async def test_latest_is_pinned_beside_what_java_reads(opened, raw, unique):
     await opened.apply(TakeLease(SHARD, "a", lease.fence))
     await opened.apply(CommitCheckpoint(SHARD, "a", 1, FIVE))
     assert "shardlineStartAt" not in row_of(raw, unique)
+
+
+async def test_without_a_kcl_nothing_is_found_and_nothing_is_created(opened, raw, unique):
+    assert await opened.read_kcl_rows() == KclRows()
+    assert [name for name in raw.list_tables()["TableNames"] if name.startswith(unique)] == [unique]
+    written = await opened.write_metrics(WriteMetrics("me", 17, MetricsPlace.OWN_TABLE, can_share_table=False))
+    assert written.kind is FailureKind.NOT_FOUND
+
+
+async def test_a_metrics_row_beside_those_of_the_kcl(opened, raw, unique):
+    raw.create_table(
+        TableName=f"{unique}-WorkerMetricStats",
+        AttributeDefinitions=[{"AttributeName": "wid", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "wid", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    raw.get_waiter("table_exists").wait(TableName=f"{unique}-WorkerMetricStats", WaiterConfig={"Delay": 1})
+    assert await opened.write_metrics(WriteMetrics("me", 17, MetricsPlace.OWN_TABLE, can_share_table=True)) is None
+    [row] = (await opened.read_kcl_rows()).metrics
+    assert row == MetricsRow("me", 17, can_share_table=True, is_shardline=True)
+    assert await opened.write_metrics(DeleteMetrics("me", MetricsPlace.OWN_TABLE)) is None
+    assert await opened.read_kcl_rows() == KclRows(has_metrics_table=True)
+
+
+async def test_a_metrics_row_in_the_one_table_of_the_kcl_3_5(opened):
+    assert await opened.write_metrics(WriteMetrics("me", 17, MetricsPlace.LEASE_TABLE, can_share_table=True)) is None
+    assert await opened.list_leases() == []
+    [row] = (await opened.read_kcl_rows()).metrics
+    assert row == MetricsRow("me", 17, can_share_table=True, is_shardline=True)
 
 
 async def test_rows_that_are_no_leases_are_passed_over(opened, raw, unique):

@@ -10,6 +10,7 @@ from fan_out_drills import cut_fan_out, kill_9_fan_out, reshard_storm_fan_out, s
 from handler_drills import blocked_loop, overdue, poison, poison_stops, slow_handler
 from java_drills import (
     java_after_us,
+    java_beside_us,
     java_fan_out,
     java_reads,
     newest_java_reads,
@@ -71,6 +72,7 @@ LONG = {
     "java-reads": (java_reads, ("dynamodb",)),
     "java-after-us": (java_after_us, ("dynamodb",)),
     "us-after-java": (us_after_java, ("dynamodb",)),
+    "java-beside-us": (java_beside_us, ("dynamodb",)),
     "java-fan-out": (java_fan_out, ("dynamodb",)),
     "newest-java-reads": (newest_java_reads, ("dynamodb",)),
 }

@@ -127,7 +127,17 @@ def page_of(shards, next_token=None):
     return ListShardsResponse([shape(one) if isinstance(one, Shard) else one for one in shards], next_token)
 
 
-def coordinator(name="w", *, start=TRIM_HORIZON, incarnation="one", latest_at=LATE, clock, kcl_failover=None, **config):
+def coordinator(
+    name="w",
+    *,
+    start=TRIM_HORIZON,
+    incarnation="one",
+    latest_at=LATE,
+    clock,
+    kcl_failover=None,
+    follows_kcl=False,
+    **config,
+):
     """Return a machine with the settings that a test passes."""
     return Coordinator(
         StreamRef("s"),
@@ -142,6 +152,7 @@ def coordinator(name="w", *, start=TRIM_HORIZON, incarnation="one", latest_at=LA
         now=clock(),
         clock=clock,
         kcl_failover=kcl_failover,
+        follows_kcl=follows_kcl,
     )
 
 

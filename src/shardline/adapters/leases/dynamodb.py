@@ -32,8 +32,15 @@ from shardline.adapters.leases.dynamodb_items import (
     key_of,
 )
 from shardline.adapters.leases.dynamodb_writes import request_of
+from shardline.adapters.leases.kcl_rows import (
+    COORDINATION_SUFFIX,
+    METRICS_SUFFIX,
+    decode_kcl_rows,
+    metrics_request,
+)
 from shardline.adapters.leases.lease_rows import RowError
 from shardline.core.failures import Failure, FailureKind
+from shardline.core.kcl_requests import DeleteMetrics, KclRows, WriteMetrics
 from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
@@ -95,6 +102,7 @@ class DynamoDbLeases:
         stream: the stream.
         existing: use an existing table; never create one.
         kcl_failover: the failover time, in seconds, of Java KCL workers that share the table.
+        follows_kcl: whether workers look for a KCL fleet on the table and follow it.
 
     Raises:
         UsageError: ``kcl_failover`` is out of range.
@@ -112,8 +120,11 @@ class DynamoDbLeases:
         *,
         existing: bool = False,
         kcl_failover: float = KCL_FAILOVER,
+        follows_kcl: bool = False,
     ) -> None:
         self.kcl_failover: Final = _check_kcl_failover(kcl_failover)
+        self.follows_kcl: Final = follows_kcl
+        self._other_items: list[Item] = []  # the rows of the last listing that are not leases
         self._access = access
         self._http: SignedHttp | None = None
         self._table = table
@@ -150,6 +161,7 @@ class DynamoDbLeases:
         if isinstance(items, Failure):
             return items
         leases: list[Lease] = []
+        self._other_items = [item for item in items if not is_lease(item)]
         for item in filter(is_lease, items):
             lease = self._lease(item)
             if isinstance(lease, Failure):
@@ -170,6 +182,23 @@ class DynamoDbLeases:
         result = apply(None, operation)  # the condition of a create or a delete held: the new lease, or None
         assert not isinstance(result, Refused), operation
         return result
+
+    async def read_kcl_rows(self) -> KclRows | Failure:
+        """Return the rows that a KCL fleet keeps in its own tables, and among the leases as of the last listing."""
+        metrics = await self._scan(self._table + METRICS_SUFFIX)
+        has_metrics_table = not isinstance(metrics, Failure)
+        coordination = await self._scan(self._table + COORDINATION_SUFFIX)
+        for answer in (metrics, coordination):
+            if isinstance(answer, Failure) and answer.kind is not FailureKind.NOT_FOUND:
+                return answer
+        found = [] if isinstance(metrics, Failure) else metrics
+        found += [] if isinstance(coordination, Failure) else coordination
+        return decode_kcl_rows(found, self._other_items, has_metrics_table=has_metrics_table)
+
+    async def write_metrics(self, request: WriteMetrics | DeleteMetrics) -> Failure | None:
+        """Write or delete the metrics row of a worker."""
+        answer = await self._send(*metrics_request(request, self._table))
+        return answer if isinstance(answer, Failure) else None
 
     async def list_groups(self) -> list[GroupOnStream] | Failure:
         """Return the group and the stream that the rows name, whatever this store's own group is.
@@ -228,11 +257,11 @@ class DynamoDbLeases:
         problem = f"the table {self._table!r} belongs to {user}, not to group {self.group!r} on stream {self.stream!r}"
         return _invalid("ForeignTable", f"{problem}: use another table")
 
-    async def _scan(self) -> list[Item] | Failure:
+    async def _scan(self, table: str | None = None) -> list[Item] | Failure:
         items: list[Item] = []
         start: Item | None = None
         while True:
-            members: dict[str, object] = {"TableName": self._table, "ConsistentRead": True}
+            members: dict[str, object] = {"TableName": table or self._table, "ConsistentRead": True}
             if start:
                 members["ExclusiveStartKey"] = start
             page = await self._call("Scan", members)

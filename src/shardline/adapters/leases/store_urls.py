@@ -26,12 +26,13 @@ FORMS: Final = (
     "redis+cluster://[user:password@]host[:port][,host...]",
     "rediss..://... (the same over TLS)",
     "postgresql://[user:password@]host[:port][/database]",
-    "dynamodb://table[?region=...&endpoint_url=...&kcl_failover=...]",
+    "dynamodb://table[?region=...&endpoint_url=...&kcl_failover=...&kcl=auto|off]",
 )
 _NAME_MAX: Final = 256
 _TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")  # DynamoDB's rule
 _REGION: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_DYNAMODB_SETTINGS: Final = frozenset({"region", "endpoint_url", "kcl_failover", "kcl"})
 _METHODS: Final = ("open", "list_leases", "apply", "close")
 
 
@@ -143,8 +144,11 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
     if not _TABLE.fullmatch(parts.netloc) or parts.path not in {"", "/"} or parts.fragment:
         _refuse(f"store {shown_url(url)} names no table (3 to 255 of the characters a-z A-Z 0-9 _ . -)")
     settings = dict(given)
-    if len(settings) != len(given) or not settings.keys() <= {"region", "endpoint_url", "kcl_failover"}:
-        _refuse(f"store {shown_url(url)} may have only the parameters region, endpoint_url and kcl_failover, each once")
+    if len(settings) != len(given) or not settings.keys() <= _DYNAMODB_SETTINGS:
+        allowed = "region, endpoint_url, kcl_failover and kcl"
+        _refuse(f"store {shown_url(url)} may have only the parameters {allowed}, each once")
+    if settings.get("kcl", "auto") not in {"auto", "off"}:
+        raise UsageError(f"the parameter kcl of a store must be 'auto' or 'off', not {settings['kcl']!r}")
     if "region" in settings and not _REGION.fullmatch(settings["region"]):
         raise UsageError(f"the region of a store must look like 'eu-west-1', not {settings['region']!r}")
     if "endpoint_url" in settings:
@@ -159,7 +163,15 @@ def _dynamodb(url: str, group: str, stream: str, aws: AwsAccess, *, existing: bo
     if isinstance(failover, str) and _SECONDS.fullmatch(failover):
         failover = float(failover)
     kcl_failover = cast("float", failover)  # the store refuses any other value
-    return DynamoDbLeases(access, parts.netloc, group, stream, existing=existing, kcl_failover=kcl_failover)
+    return DynamoDbLeases(
+        access,
+        parts.netloc,
+        group,
+        stream,
+        existing=existing,
+        kcl_failover=kcl_failover,
+        follows_kcl=settings.get("kcl") != "off",
+    )
 
 
 def _refuse(problem: str) -> NoReturn:

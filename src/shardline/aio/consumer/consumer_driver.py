@@ -53,12 +53,13 @@ from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.store_outages import STORE_OPERATIONS
 from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.kcl_requests import KclRequest, KclRows, ReadKclRows
 from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.errors import Closed, FilterFailed, ShardlineError, StoreError, StreamRecreated
 from shardline.model.record import Record
 from shardline.model.stream import StreamRef
-from shardline.ports import BatchingLeaseStore, KinesisApi, LeaseAnswer, LeaseStore
+from shardline.ports import BatchingLeaseStore, KclFleetStore, KinesisApi, LeaseAnswer, LeaseStore
 
 _log: Final = logging.getLogger("shardline.consumer")
 _TIMED_OUT: Final = Failure(FailureKind.TRANSIENT, "Timeout", "the store did not answer within half a lease duration")
@@ -365,6 +366,8 @@ class ConsumerDriver:
                 writes.append(operation)
         for batch in [writes] if self._batching is not None and writes else [[write] for write in writes]:
             tasks.start_soon(self._write, batch)
+        while (kcl_request := coordinator.poll_kcl_request(now)) is not None:
+            tasks.start_soon(self._send_to_kcl, kcl_request)
         while (request := coordinator.poll_request(now)) is not None:
             tasks.start_soon(self._send, request)
         events = coordinator.take_events()
@@ -416,6 +419,34 @@ class ConsumerDriver:
                     coordinator.handle_operation_failed(operation, answer, now)
                 else:
                     coordinator.handle_applied(operation, answer, now)
+            self.wake()
+
+    async def _send_to_kcl(self, request: KclRequest) -> None:
+        """Read or write the rows of a KCL fleet that shares the lease table."""
+        fleet, store = self.coordinator.kcl, self._store
+        assert fleet is not None
+        assert isinstance(store, KclFleetStore)
+        answer: KclRows | Failure | None = CLOSED
+        try:
+            with self._time_limit() as limit:
+                if isinstance(request, ReadKclRows):
+                    answer = await store.read_kcl_rows()
+                else:
+                    answer = await store.write_metrics(request)
+            if limit.cancelled_caught:
+                answer = _TIMED_OUT
+        except Exception as error:  # noqa: BLE001 - a bug in a store: expected failures are values
+            answer = _internal_failure(error)
+        finally:
+            now = self.clock()
+            if isinstance(answer, Failure):
+                fleet.handle_failed(request, answer, now)
+            elif isinstance(answer, KclRows):
+                fleet.handle_rows(answer, now)
+            elif not isinstance(request, ReadKclRows):
+                fleet.handle_written(request, now)
+            for note in fleet.take_notes():
+                _log.info("%s: %s", self._stream.name, note)
             self.wake()
 
     def _time_limit(self) -> anyio.CancelScope:

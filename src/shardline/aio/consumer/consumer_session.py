@@ -73,7 +73,7 @@ from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import LATEST
 from shardline.model.record import Record, hand_out
 from shardline.model.stream import parse_stream
-from shardline.ports import KclLeaseStore, LeaseStore
+from shardline.ports import KclFleetStore, KclLeaseStore, LeaseStore
 
 _CLOSED: Final = "this Consumer is closed"
 _REPLACED: Final = "this iteration is over: a newer iteration of the same Consumer replaced it"
@@ -235,6 +235,7 @@ class ConsumerSession:
             now=boot_time(),
             clock=boot_time,
             kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
+            follows_kcl=isinstance(store, KclFleetStore) and store.follows_kcl,
         )
         bounds = RunBounds(
             until_latest=self._until_latest, idle_timeout=self._idle_timeout, max_leases=config.max_leases

@@ -44,6 +44,7 @@ from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.hash_coverage import CoverageAudit
 from shardline.core.consumer.held_leases import HeldLeases
+from shardline.core.consumer.kcl_fleet import KclFleet, longest_silence
 from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
@@ -54,6 +55,7 @@ from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure
+from shardline.core.kcl_requests import KclRequest
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Incarnation, Lease
@@ -66,7 +68,6 @@ _BACKOFF_FIRST: Final = 0.1
 _BACKOFF_LONGEST: Final = 1.0
 # A call that is late by more than this share of a lease duration is reported, before the lease expires.
 _STALL_SHARE: Final = 0.25
-_KCL_DISCOVERY: Final = 10.0  # seconds within which a KCL worker discovers that a lease was assigned to it
 
 
 @final
@@ -101,6 +102,7 @@ class Coordinator:
             from it.
         kcl_failover: on a KCL table, the KCL's failover time. It determines when owners without a stated lease duration
             count as dead.
+        follows_kcl: whether to look for a KCL fleet on the table, and to follow it.
         rng: a ``random.Random``.
         now: the current time.
         clock: the shell's clock, for user code that asks a grant whether it is held.
@@ -122,6 +124,7 @@ class Coordinator:
         now: Instant,
         clock: Callable[[], Instant] | None = None,
         kcl_failover: float | None = None,
+        follows_kcl: bool = False,
     ) -> None:
         self._start: Position = start
         self._config: ConsumerConfig = config
@@ -130,11 +133,16 @@ class Coordinator:
         discovery = Discovery(stream, start, config.list_interval, rng, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers; finds records that expired unread
-        self.view: LeaseView = LeaseView(config.lease_duration if kcl_failover is None else _silence_of(kcl_failover))
+        self.view: LeaseView = LeaseView(
+            config.lease_duration if kcl_failover is None else longest_silence(kcl_failover)
+        )
         self._duplicates = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration, read_by))
         self._audit: CoverageAudit = CoverageAudit(config.list_interval)
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._max_leases: int | None = config.max_leases
+        self.kcl: KclFleet | None = (
+            KclFleet(me, kcl_failover, now) if follows_kcl and kcl_failover is not None else None
+        )
         self._planner: Planner = Planner(
             self.view,
             self.topology.graph,
@@ -144,6 +152,7 @@ class Coordinator:
             hand_over_timeout=config.hand_over_timeout,
             scan_pace=self._scan_pace,
             rng=rng,
+            kcl=self.kcl,
         )
         self.held: HeldLeases = HeldLeases(
             self._duplicates,
@@ -152,6 +161,7 @@ class Coordinator:
             checkpoint_interval=checkpoint_interval,
             latest_at=latest_at,
             clock=clock,
+            kcl=self.kcl,
         )
         self._release_on_exit: ReleaseOnExit = ReleaseOnExit(self._duplicates.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
@@ -215,6 +225,8 @@ class Coordinator:
     def close(self) -> None:
         """Release every lease (L5). Records that the user has not finished by now will be delivered again."""
         self._is_closing = True
+        if self.kcl is not None:
+            self.kcl.close()
         self._plan.clear()
         for shard_id in self.held.holdings:
             self.held.leave(shard_id)
@@ -231,7 +243,7 @@ class Coordinator:
         if now >= self._scan_at and self._scan_sent_at is None and not self._is_closing:
             self._scan_sent_at = now
             return ScanLeases()
-        if len(self._in_flight) >= _MAX_IN_FLIGHT:
+        if len(self._in_flight) >= _MAX_IN_FLIGHT or self._waits_for_kcl:
             return None
         if (held := self.held.poll_operation(self._in_flight, now)) is not None:
             self._in_flight[held.operation.shard_id] = _Flight(held.operation, now, held.holding)
@@ -245,6 +257,13 @@ class Coordinator:
                 self._in_flight[planned.shard_id] = _Flight(planned, now, None)
                 return planned
         return None
+
+    def poll_kcl_request(self, now: Instant) -> KclRequest | None:
+        """Return the next request for the rows that a KCL fleet keeps beside its leases.
+
+        The shell answers with one of the inputs of ``kcl``.
+        """
+        return None if self.kcl is None else self.kcl.poll_request(self._tokens.service_time(now), now)
 
     def poll_request(self, now: Instant) -> ListShards | DescribeStreamSummary | None:
         """Return the next discovery request for Kinesis. Readers request records themselves."""
@@ -267,8 +286,10 @@ class Coordinator:
         if not self._is_closing:
             scan_at = self._scan_at if self._scan_sent_at is None else NEVER
             self._alarm_at = min(scan_at, self.topology.next_deadline())
+        if self.kcl is not None:
+            self._alarm_at = min(self._alarm_at, self.kcl.next_deadline())
         self._alarm_at = min(self._alarm_at, self.held.next_lapse())
-        if len(self._in_flight) < _MAX_IN_FLIGHT:
+        if len(self._in_flight) < _MAX_IN_FLIGHT and not self._waits_for_kcl:
             self._alarm_at = min(self._alarm_at, self.held.next_work(), self._release_on_exit.next_deadline())
             if self._plan:
                 return -NEVER
@@ -291,6 +312,8 @@ class Coordinator:
         self._scan_at = now + self._scan_pace.interval(len(self.view.rows))
         self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
+        if self.kcl is not None:
+            self.kcl.handle_leases(self.view.rows, now)
         self.held.has_changed = False  # this scan has shown which leases can be taken now
         if self.topology.is_settled:
             self._audit.handle_rows(self.view.rows, self.topology.graph, now)
@@ -374,6 +397,11 @@ class Coordinator:
     @property
     def _can_plan(self) -> bool:
         return self._has_scanned and self.topology.is_settled and not self._is_closing
+
+    @property
+    def _waits_for_kcl(self) -> bool:
+        """Whether the leases are not released yet, because the leader would assign them to this worker again."""
+        return self._is_closing and self.kcl is not None and not self.kcl.has_left
 
     @property
     def _is_creating_rows(self) -> bool:
@@ -483,13 +511,6 @@ class Coordinator:
         if _STALL_SHARE * self._config.lease_duration < late < NEVER:
             self._events.append(Stalled(late))
         self._alarm_at = NEVER
-
-
-def _silence_of(kcl_failover: float) -> float:
-    """Return how long a live KCL owner may be silent. The KCL assigns leases every two failover times, and the new
-    owner then has to discover the assignment.
-    """
-    return 2 * kcl_failover + _KCL_DISCOVERY
 
 
 def _scan_pace_of(config: ConsumerConfig, scan_interval: float) -> ScanPace:

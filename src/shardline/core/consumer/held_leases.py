@@ -42,7 +42,9 @@ from shardline.core.consumer.dedup_window import DedupWindow
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.group_rows import unrowed_children
+from shardline.core.consumer.kcl_fleet import KclFleet
 from shardline.core.consumer.lease_phases import Holding, HoldingOperation, Phase
+from shardline.core.consumer.read_throughput import ReadThroughput
 from shardline.core.consumer.shard_graph import CONFIRM_AFTER, Rows, ShardGraph
 from shardline.core.leases import Refused
 from shardline.model.hashing import HashRange
@@ -124,6 +126,7 @@ class HeldLeases:
         checkpoint_interval: float,
         latest_at: float,
         clock: Callable[[], Instant] | None = None,
+        kcl: KclFleet | None = None,
     ) -> None:
         self._duplicates: DuplicateWorkers = duplicates
         self._graph: ShardGraph = graph
@@ -132,6 +135,7 @@ class HeldLeases:
         self._checkpoint_interval: float = checkpoint_interval if chosen is None else chosen
         self._latest_at: float = latest_at
         self._clock: Callable[[], Instant] | None = clock
+        self._kcl: KclFleet | None = kcl
         self._lapses: DeadlineHeap = DeadlineHeap()
         self._work: DeadlineHeap = DeadlineHeap()
         self._events: list[HeldEvent] = []
@@ -151,6 +155,8 @@ class HeldLeases:
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.deliver(records)
+            if holding.throughput is not None:
+                holding.throughput.add(sum([len(record.data) for record in records]))
             count = holding.tracker.remembered
             if count >= self._config.max_unacknowledged and shard_id not in self._full:
                 self._full.add(shard_id)
@@ -279,6 +285,8 @@ class HeldLeases:
         parents = [rows[parent] for parent in sorted(row.parent_ids) if parent in rows]
         window = DedupWindow.inherited(row, parents) if self._config.dedup else None
         holding = Holding(row, grant, tracker, me=me, sent_at=sent_at, window=window)
+        if self._kcl is not None:
+            holding.follow_kcl(self._kcl, ReadThroughput(now, row.throughput))
         self.holdings[row.shard_id] = holding
         self._duplicates.handle_taken(row.shard_id)
         # A KCL may have created the row, and a KCL writes LATEST without a time. In this case, the shard is read from

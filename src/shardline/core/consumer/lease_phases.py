@@ -27,6 +27,8 @@ from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.checkpoint import CheckpointTracker
 from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.consumer.grant import Grant
+from shardline.core.consumer.kcl_fleet import KclFleet, KclRole
+from shardline.core.consumer.read_throughput import ReadThroughput
 from shardline.core.leases import (
     CommitCheckpoint,
     FinishHandOver,
@@ -121,6 +123,9 @@ class Holding:
         self.handed_to: str | None = None
         """The worker that the lease was handed over to, if any."""
         self._committed: WrittenCheckpoint | None = None  # the last confirmed checkpoint, until it is reported
+        self._kcl: KclFleet | None = None
+        self.throughput: ReadThroughput | None = None
+        """The throughput of the shard, on a table that a KCL may share."""
         self.is_contested: bool = False
         """Whether another process moved the row's counter under our worker_id."""
 
@@ -138,6 +143,10 @@ class Holding:
         return self.row.owner if self.row.checkpoint_owner == self._me else None
 
     # ---- commands
+
+    def follow_kcl(self, kcl: KclFleet, throughput: ReadThroughput) -> None:
+        """Write the throughput with each renewal while KCL workers share the table."""
+        self._kcl, self.throughput = kcl, throughput
 
     def drain(self, until: Instant) -> None:
         """Give the user until ``until`` to finish the records in hand, because another worker asked for the lease, or
@@ -218,7 +227,15 @@ class Holding:
             if self.row.checkpoint_owner == me:
                 return FinishHandOver(shard_id, me, counter)
             return ReleaseLease(shard_id, me, counter)
-        return RenewLease(shard_id, me, counter) if now >= self._renew_at else None
+        return RenewLease(shard_id, me, counter, self._measure(now)) if now >= self._renew_at else None
+
+    @property
+    def _reports_throughput(self) -> bool:
+        return self._kcl is not None and self._kcl.role is not KclRole.ALONE
+
+    def _measure(self, now: Instant) -> float | None:
+        average = None if self.throughput is None else self.throughput.measure(now)
+        return average if self._reports_throughput else None
 
     def _window_at(self, checkpoint: Checkpoint) -> str | None:
         """Return the stamps to store with a checkpoint. A position that the user sought clears the row's stamps."""
@@ -308,7 +325,9 @@ class Holding:
         if isinstance(operation, WriteChildren):
             return  # not a renewal: this write carries no counter
         self.grant.extend(sent_at + self._duration)
-        self._renew_at = sent_at + self._duration / _RENEWALS
+        # A commit renews the lease too, but only a renewal writes the throughput, which a KCL leader needs.
+        if not isinstance(operation, CommitCheckpoint) or not self._reports_throughput:
+            self._renew_at = sent_at + self._duration / _RENEWALS
         if isinstance(operation, CommitCheckpoint):
             self.tracker.handle_committed()
             self._committed = WrittenCheckpoint(operation.checkpoint.position, sent_at)

@@ -24,9 +24,10 @@ from typing import Final, TypeAlias, final
 
 from shardline.core.backoff import Chance
 from shardline.core.clock import Instant
-from shardline.core.consumer.assignment import ReadableLease, assign, is_uneven
+from shardline.core.consumer.assignment import Assignment, ReadableLease, assign, is_uneven
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
+from shardline.core.consumer.kcl_fleet import KclFleet, KclRole
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
@@ -56,6 +57,7 @@ class Planner:
         hand_over_timeout: float,
         scan_pace: ScanPace,
         rng: Chance,
+        kcl: KclFleet | None = None,
     ) -> None:
         self.view: LeaseView = view
         self.graph: ShardGraph = graph
@@ -66,6 +68,7 @@ class Planner:
         self._hand_over_timeout: float = hand_over_timeout
         self._scan_pace: ScanPace = scan_pace
         self._rng: Chance = rng
+        self._kcl: KclFleet | None = kcl
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
 
@@ -112,21 +115,42 @@ class Planner:
         readable = [row for row in rows.values() if self.graph.is_readable(row.shard_id, rows)]
         leases = [self._readable_lease(row, held, now) for row in readable]
         ours = self._ours(readable, held, now)
-        spill_after = _SPILL_SCANS * self._scan_pace.interval(len(rows))
-        impatient = self._is_impatient(leases, now)
         most = self._max_leases
         if most is not None:
             # The row of a parent may appear after its child was taken. The child is not readable then, but it counts:
             # if it did not, the parent would be taken, released as surplus, and taken again without end.
             most -= len(held) - sum(row.shard_id in held for row in readable)
-        assignment = assign(leases, me, most, self._rng, spill_after=spill_after, impatient=impatient)
+        assignment = self._assign(leases, most, now)
         # A lease may be in both lists, but a plan contains only one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]
-        operations += [
-            AskHandOver(lease.shard_id, me, lease.owner) for lease in assignment.ask if lease.owner is not None
-        ]
+        for lease in assignment.ask:
+            if lease.owner is not None and self._can_ask(rows[lease.shard_id]):
+                operations.append(AskHandOver(lease.shard_id, me, lease.owner))
+            elif self._kcl is not None and self._kcl.role is KclRole.TAKER:
+                operations.append(self._take(rows[lease.shard_id], now))  # KCL 2 workers steal, and hand nothing over
         return operations
+
+    def _assign(self, leases: list[ReadableLease], most: int | None, now: Instant) -> Assignment:
+        kcl = self._kcl
+        if kcl is not None and kcl.role is KclRole.TAKER:
+            return kcl.take_by_kcl_2(leases, most, self._rng, now)
+        if kcl is not None and kcl.role is KclRole.FOLLOWER:
+            # The leader assigns the leases. The available leases that it should have assigned long ago are dealt out
+            # among our workers, as if the KCL owners did not exist.
+            left = [lease for lease in leases if lease.owner is not None or kcl.is_overdue(lease.available_for)]
+            if all(lease.owner is not None for lease in left):
+                return Assignment([], [])
+            leases = left
+        spill_after = _SPILL_SCANS * self._scan_pace.interval(len(self.view.rows))
+        impatient = self._is_impatient(leases, now)
+        return assign(leases, self._me, most, self._rng, spill_after=spill_after, impatient=impatient)
+
+    def _can_ask(self, row: Lease) -> bool:
+        """Return whether the owner hands the lease over if we ask. A KCL owner is only asked if its rows are ignored:
+        otherwise it is either dead, or its fleet decides who gets the lease.
+        """
+        return self._kcl is None or self._kcl.asks_kcl_owners or row.incarnation_of(row.owner) is not None
 
     def _take(self, row: Lease, now: Instant) -> TakeLease:
         floor = self._tokens.floor(row.shard_id, now)

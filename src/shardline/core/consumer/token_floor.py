@@ -41,6 +41,10 @@ class TokenFloor:
         """Note the counter of a row that was read or written."""
         self._highest[row.shard_id] = max(row.counter, self._highest.get(row.shard_id, 0))
 
+    def service_time(self, now: Instant) -> float:
+        """Return the estimate of the service's time, in seconds since 1970."""
+        return self._offset + now
+
     def floor(self, shard_id: str, now: Instant) -> int:
         """Return the lowest allowed value of a new token."""
         # With the counter alone, tokens would repeat after the store lost its rows. With the time alone, tokens would

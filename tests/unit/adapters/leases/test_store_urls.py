@@ -69,6 +69,9 @@ def test_dynamodb_names_a_table_and_says_where_it_is():
     assert made("dynamodb://table")._access.region == "eu-west-1"
     assert made("dynamodb://table").kcl_failover == 10.0
     assert made("dynamodb://table?kcl_failover=30").kcl_failover == 30.0
+    assert made("dynamodb://table").follows_kcl
+    assert made("dynamodb://table?kcl=auto").follows_kcl
+    assert not made("dynamodb://table?kcl=off").follows_kcl
     assert made("dynamodb://table?region=us-east-2&kcl_failover=2.5").kcl_failover == 2.5
     assert made("dynamodb://table/?endpoint_url=http://localhost:8000")._access.endpoint_url == "http://localhost:8000"
 
@@ -130,6 +133,7 @@ def test_anything_else_is_refused_with_all_that_is_allowed(store):
     [
         ("dynamodb://table?region=Frankfurt!", "must look like 'eu-west-1'"),
         ("dynamodb://table?endpoint_url=localhost", "endpoint_url must look like"),
+        ("dynamodb://table?kcl=on", "kcl of a store must be 'auto' or 'off', not 'on'"),
         ("dynamodb://table?kcl_failover=", "kcl_failover must be a number of seconds from 0.1 to 3600, not ''"),
         ("dynamodb://table?kcl_failover=soon", "kcl_failover must be a number"),
         ("dynamodb://table?kcl_failover=0", "kcl_failover must be a number"),

@@ -35,3 +35,7 @@ def test_it_lies_above_every_counter_that_was_seen(tokens):
 
 def test_an_unset_clock_is_no_floor():
     assert TokenFloor(0.0, 50.0).floor("s", 50.0) == 1
+
+
+def test_the_services_time_is_estimated(tokens):
+    assert tokens.service_time(51.5) == START + 1.5
