@@ -350,7 +350,6 @@ TOGETHER = {
     "cli/test_endings.py": {"cli/interrupts.py", "cli/tail/pipe_output.py"},
     "cli/test_doctor.py": {
         "cli/doctor/doctor_command.py",
-        "cli/doctor/checks.py",
         "cli/doctor/diagnoses.py",
         "cli/retrying.py",
     },

@@ -183,10 +183,11 @@ class BulkPut(Generic[_D]):
 
         Invalid headers are left out, because a delivery stores its headers in the encoded form.
         """
+        given: Any = record.given if type(record) is Changed else record
         try:
-            key, data, explicit_hash_key, headers = fields_of(record.given if type(record) is Changed else record)
+            key, data, explicit_hash_key, headers = fields_of(given)
         except UsageError:
-            key, data, explicit_hash_key, headers = None, record, None, None
+            key, data, explicit_hash_key, headers = None, given, None, None
         try:
             tags = encode_tags(check_headers(headers))
         except UsageError:

@@ -133,27 +133,14 @@ class Coordinator:
         discovery = Discovery(stream, start, config.list_interval, rng, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers; finds records that expired unread
-        self.view: LeaseView = LeaseView(
-            config.lease_duration if kcl_failover is None else longest_silence(kcl_failover)
-        )
+        self.view: LeaseView = LeaseView(_silence_of(config, kcl_failover))
         self._duplicates = DuplicateWorkers(Incarnation(me, incarnation, config.lease_duration, read_by))
         self._audit: CoverageAudit = CoverageAudit(config.list_interval)
         self._tokens: TokenFloor = TokenFloor(latest_at, now)
         self._max_leases: int | None = config.max_leases
-        self.kcl: KclFleet | None = (
-            KclFleet(me, kcl_failover, now) if follows_kcl and kcl_failover is not None else None
-        )
-        self._planner: Planner = Planner(
-            self.view,
-            self.topology.graph,
-            duplicates=self._duplicates,
-            tokens=self._tokens,
-            max_leases=config.max_leases,
-            hand_over_timeout=config.hand_over_timeout,
-            scan_pace=self._scan_pace,
-            rng=rng,
-            kcl=self.kcl,
-        )
+        is_kcl = follows_kcl and kcl_failover is not None
+        self.kcl: KclFleet | None = KclFleet(me, kcl_failover or 0.0, now) if is_kcl else None
+        self._planner: Planner = self._make_planner(rng)
         self.held: HeldLeases = HeldLeases(
             self._duplicates,
             self.topology.graph,
@@ -177,6 +164,19 @@ class Coordinator:
         self._waits_for_rows: bool = False  # whether the first rows of the group can be created only after a newer scan
         self._events: list[Event] = []
         self._alarm_at, self._is_closing = NEVER, False
+
+    def _make_planner(self, rng: Chance) -> Planner:
+        return Planner(
+            self.view,
+            self.topology.graph,
+            duplicates=self._duplicates,
+            tokens=self._tokens,
+            max_leases=self._config.max_leases,
+            hand_over_timeout=self._config.hand_over_timeout,
+            scan_pace=self._scan_pace,
+            rng=rng,
+            kcl=self.kcl,
+        )
 
     # ---- queries
 
@@ -511,6 +511,11 @@ class Coordinator:
         if _STALL_SHARE * self._config.lease_duration < late < NEVER:
             self._events.append(Stalled(late))
         self._alarm_at = NEVER
+
+
+def _silence_of(config: ConsumerConfig, kcl_failover: float | None) -> float:
+    """Return how long a live owner that states no lease duration may be silent."""
+    return config.lease_duration if kcl_failover is None else longest_silence(kcl_failover)
 
 
 def _scan_pace_of(config: ConsumerConfig, scan_interval: float) -> ScanPace:
