@@ -9,7 +9,6 @@ from hashlib import md5
 from pathlib import Path
 
 import pytest
-
 from tests.native.putters import putter, sent
 
 from shardline._speedups import native

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Coroutine
+from contextvars import copy_context
 
 import pytest
 from hypothesis import given
@@ -64,7 +65,7 @@ def test_a_room_refuses_other_types(arguments):
         room.accept(*arguments)
     room.records = ()
     with pytest.raises(TypeError):
-        room.accept([1], 1, False)
+        room.accept(*([1], 1, False))
 
 
 # ---- which puts are compiled
@@ -167,9 +168,7 @@ def test_the_event_loop_is_asked_again_in_another_context():
     assert len(asked) == 1
     made._running_loop = object
     assert sent(made.put(b"x", key="k")) is made._intake.records[-1], "the same callback of the same loop"
-    import contextvars  # noqa: PLC0415
-
-    assert contextvars.copy_context().run(lambda: sent(made.put(b"x", key="k"))) == "slow"
+    assert copy_context().run(lambda: sent(made.put(b"x", key="k"))) == "slow"
 
 
 def test_an_error_of_the_loops_library_is_raised():
@@ -217,8 +216,8 @@ def test_a_put_that_is_never_awaited_warns():
         putter().put(b"x", key="k")
     made = putter()
     made.itself = made.put(b"x", key="k")
+    del made
     with pytest.warns(RuntimeWarning, match="never awaited"):
-        del made
         gc.collect()
 
 

@@ -6,10 +6,7 @@
 
 PyObject *make_delivery(State *state, PyObject *type, PyObject *data, PyObject *key, PyObject *expires_at)
 {
-    if (type == NULL || !PyType_Check(type) || state->record_type == NULL ||
-        !PyType_IsSubtype((PyTypeObject *)type, state->record_type) ||
-        ((PyTypeObject *)type)->tp_basicsize != state->record_type->tp_basicsize ||
-        PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HAVE_GC)) {
+    if (type == NULL || !PyType_Check(type) || !is_record_type(state, (PyTypeObject *)type)) {
         PyErr_SetString(PyExc_TypeError, "the class of deliveries must be a class of records without further fields");
         return NULL;
     }
@@ -61,7 +58,7 @@ PyObject *bind_receipt(PyObject *module, PyObject *args)
 /* Whether this is a record that was delivered in one attempt. */
 static int is_delivered(State *state, PyObject *record)
 {
-    return state->record_type != NULL && state->landing_type != NULL && PyObject_TypeCheck(record, state->record_type) &&
+    return state->landing_type != NULL && is_record_type(state, Py_TYPE(record)) &&
            Py_IS_TYPE(slot_of(record, state->slots.ending), state->landing_type) &&
            slot_of(record, state->slots.history) == Py_None;
 }

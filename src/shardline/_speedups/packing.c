@@ -62,6 +62,11 @@ static int text_of_key(PyObject *key, const char **text, Py_ssize_t *length)
         PyErr_SetString(PyExc_TypeError, "the key of a record is a str");
         return -1;
     }
+    if (PyUnicode_IS_COMPACT_ASCII(key)) {
+        *text = (const char *)PyUnicode_1BYTE_DATA(key);
+        *length = PyUnicode_GET_LENGTH(key);
+        return 0;
+    }
     *text = PyUnicode_AsUTF8AndSize(key, length);
     return *text == NULL ? -1 : 0;
 }

@@ -45,15 +45,23 @@ PyObject *bind_record(PyObject *module, PyObject *record_type)
     RECORD_SLOTS(FIND)
 #undef FIND
     state->slots = slots;
+    Py_CLEAR(state->last_type);
     Py_XSETREF(state->record_type, (PyTypeObject *)Py_NewRef(record_type));
     Py_RETURN_NONE;
 }
 
-int check_record(State *state, PyObject *record)
+int is_other_record_type(State *state, PyTypeObject *type)
 {
-    if (state->record_type == NULL || !PyObject_TypeCheck(record, state->record_type)) {
-        PyErr_Format(PyExc_TypeError, "a buffered record is needed, not %.100s", Py_TYPE(record)->tp_name);
-        return -1;
+    if (state->record_type == NULL || !PyType_IsSubtype(type, state->record_type) ||
+        type->tp_basicsize != state->record_type->tp_basicsize || PyType_HasFeature(type, Py_TPFLAGS_HAVE_GC)) {
+        return 0;
     }
-    return 0;
+    Py_XSETREF(state->last_type, (PyTypeObject *)Py_NewRef(type));
+    return 1;
+}
+
+int refuse_record(PyObject *record)
+{
+    PyErr_Format(PyExc_TypeError, "a buffered record is needed, not %.100s", Py_TYPE(record)->tp_name);
+    return -1;
 }

@@ -33,6 +33,7 @@
     X(PyObject *, zero_seconds) \
     X(PyObject *, no_bytes) \
     X(PyTypeObject *, record_type) /* set by bind_record */ \
+    X(PyTypeObject *, last_type) /* the class of records that was seen last */ \
     X(PyTypeObject *, receipt_type) /* set by bind_receipt, and so is landing_type */ \
     X(PyTypeObject *, landing_type) \
     X(PyTypeObject *, room_type) \
@@ -94,8 +95,19 @@ PyObject *checksum(PyObject *module, PyObject *data);
 
 /* ---- records.c: the fields of a buffered record */
 
-/* Raise TypeError unless this is a record of the class that was bound. */
-int check_record(State *state, PyObject *record);
+/* Whether this is the class that was bound, or a subclass without further fields. is_other_record_type is its slow path. */
+int is_other_record_type(State *state, PyTypeObject *type);
+static inline int is_record_type(State *state, PyTypeObject *type)
+{
+    return type == state->last_type || is_other_record_type(state, type);
+}
+
+/* Raise TypeError unless this is a record of such a class. refuse_record raises it. */
+int refuse_record(PyObject *record);
+static inline int check_record(State *state, PyObject *record)
+{
+    return is_record_type(state, Py_TYPE(record)) ? 0 : refuse_record(record);
+}
 
 /* Read a slot of a record: a borrowed reference, None if the slot is empty. */
 static inline PyObject *slot_of(PyObject *record, Py_ssize_t offset)

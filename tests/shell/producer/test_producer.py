@@ -502,7 +502,7 @@ async def test_put_lets_other_tasks_run(make_producer):
 
     async with make_producer() as producer, anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
-        for _ in range(1300):
+        for _ in range(10 * producer_module.YIELD_EVERY):
             await producer.put(b"x", key="k")
         done = True
     assert ticks >= 9

@@ -8,6 +8,7 @@ from tests.shell.blocking import EVERY_API
 
 import shardline.sync
 from shardline import BufferFull, Closed, DeliveryFailed, UsageError
+from shardline.aio.producer.async_producer import YIELD_EVERY
 from shardline.core.producer_events import RecordsFailed
 
 pytestmark = pytest.mark.anyio
@@ -83,7 +84,7 @@ async def test_a_generator_lets_other_tasks_run(make_producer, begin):
 
     async with make_producer() as producer, anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
-        await producer.put_many(begin(Source(numbered(1300))))
+        await producer.put_many(begin(Source(numbered(10 * YIELD_EVERY))))
         is_done = True
     assert ticks >= 9
 

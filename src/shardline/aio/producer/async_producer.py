@@ -148,6 +148,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         self._until_yield = YIELD_EVERY
         self._ended: Flag | None = None
         self._checkpoint: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        self._loop, self._running_loop = None, lambda: None  # ``start`` replaces both
         self._starting = anyio.Lock()
 
     # ---- start and close

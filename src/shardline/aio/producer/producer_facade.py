@@ -78,8 +78,8 @@ class Putter:
 
     _intake: Intake
     _delivery_type: type[SettledRecord]
-    _loop: object = None  # the event loop, or its token on trio
-    _running_loop: Callable[[], object] = staticmethod(lambda: None)  # returns the caller's event loop
+    _loop: object  # the event loop, or its token on trio
+    _running_loop: Callable[[], object]  # returns the caller's event loop
     _trace: TraceHeaders | None = None
     _ttl: float
     _until_yield: int = 0  # the number of puts until one yields to the event loop

@@ -198,7 +198,8 @@ class Intake(Room):
             records: the records.
             size: the total size in bytes of their data, keys and headers.
         """
-        return self._answer(self.accept(records, size, False), records)
+        in_turn = False
+        return self._answer(self.accept(records, size, in_turn), records)
 
     def _answer(self, result: int, records: list[BufferedRecord]) -> Put:
         return self.pass_mark(records) if result == _WAKE else _ANSWERS[result]
