@@ -388,8 +388,10 @@ def write_results(outcomes):
     write_table(RESULTS, [HEAD, *("\t".join(row) for row in table.values())])
     made, found = load_generated(), read_generated_results()
     for mutant in made:  # a reason may have been added or dropped since the last run
-        if (mutant.equivalent is not None) != (found.get(mutant.id) == EQUIVALENT):
-            found.pop(mutant.id, None)
+        if mutant.equivalent is not None:
+            found[mutant.id] = EQUIVALENT
+        elif found.get(mutant.id) == EQUIVALENT:
+            del found[mutant.id]
     for outcome in outcomes:
         if outcome.mutant.is_generated:
             is_known = outcome.mutant.equivalent and outcome.is_fine
