@@ -82,6 +82,12 @@ def work_on(record):
         sum(range(10_000))
 
 
+def hold_the_lock(record):
+    """Keep all other threads of the process from running."""
+    note(f"{os.getpid()} begins")
+    ctypes.PyDLL(None).sleep(30)
+
+
 def value_of(record):
     note(f"{os.getpid()} {record.key} {record.value} {record.lease.held} {record.lag is not None}")
 

@@ -163,7 +163,7 @@ from shardline.sync import Consumer
 from tests.shell.consumer import process_handlers as handlers
 
 def handle(record):
-    handlers.work_on(record)
+    handlers.{handler}(record)
 
 def main():
     place = {{"endpoint_url": sys.argv[1], "region": "us-east-1", "credentials": Credentials("a", "b")}}
@@ -175,12 +175,24 @@ def main():
 
 
 @pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-async def test_no_process_outlives_the_program(kinesis, put, folder, number):
+@pytest.mark.parametrize(
+    ("number", "handler"),
+    [
+        (signal.SIGINT, "work_on"),
+        (signal.SIGTERM, "work_on"),
+        (signal.SIGKILL, "work_on"),
+        pytest.param(
+            signal.SIGKILL,
+            "hold_the_lock",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills such a process at once"),
+        ),
+    ],
+)
+async def test_no_process_outlives_the_program(kinesis, put, folder, number, handler):
     """The signal goes to the whole process group, as Ctrl-C does, except SIGKILL, which only the parent gets."""
     await put(range(10))
     path = folder / "program.py"
-    path.write_text(PROGRAM.format(guard="if __name__ == '__main__':\n    "))
+    path.write_text(PROGRAM.format(handler=handler, guard="if __name__ == '__main__':\n    "))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
     command = [sys.executable, str(path), kinesis.endpoint_url]
     program = subprocess.Popen(  # noqa: ASYNC220
@@ -203,7 +215,7 @@ async def test_no_process_outlives_the_program(kinesis, put, folder, number):
 async def test_a_program_without_a_guard_is_told_so(kinesis, put, folder):
     await put(range(1))
     path = folder / "program.py"
-    path.write_text(PROGRAM.format(guard=""))
+    path.write_text(PROGRAM.format(handler="work_on", guard=""))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
     command = [sys.executable, str(path), kinesis.endpoint_url]
     done = await anyio.to_thread.run_sync(

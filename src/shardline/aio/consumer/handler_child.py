@@ -24,6 +24,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 from shardline.aio.consumer.batches import Batch
@@ -138,7 +139,10 @@ def work(connection: Connection, progress: Progress) -> None:
     # Functions, not SIG_IGN: programs that a handler starts would inherit SIG_IGN.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ignore_signal)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = mp.parent_process()
+    assert parent is not None, "this process was started by another one"
+    _kill_with_parent(parent.sentinel)
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forks.set)
     with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
@@ -155,11 +159,23 @@ def work(connection: Connection, progress: Progress) -> None:
             connection.send_bytes(pickle.dumps(_handle(handlers, message, progress, runner)))
 
 
-def _end_with_parent() -> None:
-    parent = mp.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _kill_with_parent(sentinel: int) -> None:
+    """Have the kernel kill this process when the parent has ended. A thread alone does not suffice: it does not run
+    while a handler holds the interpreter's lock, as a long match of a regular expression does.
+    """
+    if sys.platform == "linux":
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        # The parent alone has the other end of this pipe, and writes nothing to it.
+        fcntl.fcntl(sentinel, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _end_with_parent(parent: BaseProcess) -> None:
+    """End this process when the parent has ended: on systems other than Linux, and if the parent ended earlier."""
+    parent.join()
+    os._exit(1)
 
 
 def _handle(handlers: Handlers, message: Work, progress: Progress, runner: asyncio.Runner) -> Answer:
