@@ -387,6 +387,7 @@ ACROSS = {
     "server/model/test_broken_constraints.py",
     "server/model/test_service_model.py",  # all operations and members that botocore knows
     "server/model/test_texts.py",  # the table of docs/tested/differences.md
+    "core/consumer/test_kcl_following.py",  # the coordinator, the planner and the held leases on a table of the KCL
     "core/consumer/test_handlers_side_by_side.py",  # the hand-out, the held shard and the tasks of a pool
     "test_public_names.py",  # of the package
 }

@@ -1017,10 +1017,10 @@ def test_the_round_under_way_shrinks_with_the_limit_of_a_record():
 
 
 def test_the_round_under_way_shrinks_when_lanes_vanish():
-    stream = Stream(*many_shards("s", 200), linger=5.0)
+    stream = Stream(*many_shards("s", 100), linger=5.0)
     stream.run(1.0)
     stream.put()
-    assert stream.intake.quiet_records == 1_599
+    assert stream.intake.quiet_records == 6_399
     stream.distribution = "AUTO"
     stream.machine._facts.query_again(stream.now)
     stream.run(1.0)

@@ -294,8 +294,8 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         return self._closed
 
     def __repr__(self) -> str:
-        if not hasattr(self, "_intake"):
-            return "<Producer, not initialized>"  # __init__ raised
+        if getattr(self, "_intake", None) is None:  # __init__ raised; the compiled form has None then
+            return "<Producer, not initialized>"
         state = "open" if self._intake.refusal is None else "closed" if self._is_started else "not started"
         return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
 
