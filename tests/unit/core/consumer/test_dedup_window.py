@@ -185,6 +185,16 @@ def test_only_stamps_at_or_before_the_checkpoint_are_stored():
     assert one.encode_through(END) == "1 END abcdefghij@1:0-7,9-a"
 
 
+def test_consecutive_stamps_before_the_checkpoint_are_stored_as_one_range():
+    one = window()
+    for number in range(3):
+        one.admit(5 + number, run(number), 1.0)
+    one.admit(8, run(3, producer=OTHER), 1.0)
+    one.admit(9, run(3), 1.0)
+    one.admit(10, run(7), 1.0)
+    assert one.encode_through(at(11)) == f"1 11.0 abcdefghij@1:0-4,7-8;{OTHER.decode()}@1:3-4"
+
+
 def test_the_next_owner_knows_the_stored_stamps_and_no_others():
     one = window()
     one.admit_run(5, run(0, 3), 1.0)
