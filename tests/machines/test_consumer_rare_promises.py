@@ -455,6 +455,21 @@ def test_a_shard_that_came_back_and_goes_again_is_reported_again():
     assert len(worker.seen(ShardTrimmed)) == 2
 
 
+def test_a_child_that_an_earlier_stream_named_is_not_waited_for():
+    """A shard of the earlier stream merged with one whose id the new stream has, too: no listing will show the child."""
+    new = shard(0).to_shard()
+    gone, child = shard(1).to_shard(), shard(2, 0, 1).to_shard()
+    rows = {gone.shard_id: Lease(gone.shard_id)}
+    graph = ShardGraph()
+    graph.handle_listing([new], rows, 0.0, 0.0)
+    graph.handle_children([ChildShard(child.shard_id, child.parent_ids, child.hash_range)])
+    graph.handle_listing([new], rows, 0.9, 0.9)
+    assert graph.is_present(child.shard_id)
+    for begun_at in (1.0, 1.1):
+        graph.handle_listing([new], rows, begun_at, begun_at)
+    assert not graph.is_present(child.shard_id)
+
+
 def test_a_child_that_was_named_and_went_with_its_parent_is_not_waited_for():
     """If retention removes a parent, and a child that was never listed, the group does not stop."""
     old, child, young = (one.to_shard() for one in (shard(0, end=9), shard(1, 0), shard(5)))

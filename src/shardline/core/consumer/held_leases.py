@@ -344,7 +344,8 @@ class HeldLeases:
             # The other parent of a merge may be younger than the last listing. While that parent is unknown, the child
             # can neither be placed nor get a row.
             if not all(map(self._graph.is_placed, children)):
-                look_at = -NEVER
+                # The first listing is wanted at once. If it lags behind, so may those that follow it at once.
+                look_at = -NEVER if self._graph.listings <= listings else self._graph.came_at + CONFIRM_AFTER
             list_at = min(list_at, look_at)
             if look_at == NEVER and not unrowed_children(self._graph, shard_id, rows):
                 holding.allow_end(children)

@@ -60,11 +60,14 @@ class ShardGraph:
         """Handle a complete, unfiltered listing, begun after ``rows`` were read."""
         known = {shard.shard_id: shard for shard in shards}
         # If the listing contains a parent but not its announced child, the listing is out of date. If it contains
-        # neither, both shards were trimmed.
+        # neither, both shards were trimmed. If it contains one parent of a merge, and the other one is surely gone, an
+        # earlier stream of this name had the child: in one stream, the child of a merge outlives both parents.
         self._announced = {
             child.shard_id: child
             for child in self._announced.values()
-            if child.shard_id not in known and not known.keys().isdisjoint(child.parent_ids)
+            if child.shard_id not in known
+            and not known.keys().isdisjoint(child.parent_ids)
+            and self._trimmed.isdisjoint(child.parent_ids)
         }
         # A complete listing replaces the last one: shards that it lacks may be gone.
         self._shards = known

@@ -205,6 +205,8 @@ def test_c3_children_of_unknown_parents_have_to_be_listed(world, stream):
     graph.handle_children([stream.child(8)])
     world.held.end(shard_id, 1)
     assert world.held.handle_children(world.rows) == -NEVER
+    graph.handle_listing([stream.shard(6)], {}, 100.2, 100.5)  # a listing that lags behind is not repeated at once
+    assert world.held.handle_children(world.rows) == 101.5
 
 
 def test_what_another_process_writes_in_our_name_is_contested(stream):

@@ -109,6 +109,19 @@ def test_they_are_forgotten_when_their_parents_are_gone_too(stream):
     assert not graph.is_present(stream.name(9))
 
 
+def test_the_child_of_a_merge_is_forgotten_once_one_of_its_parents_is_surely_gone(stream):
+    """An earlier stream of this name had the child: the new stream has a shard with the id of the other parent."""
+    graph = ShardGraph()
+    rows = stream.rows(6)
+    graph.handle_listing([stream.shard(7)], rows, 100.0, 100.0)
+    graph.handle_children([stream.child(8)])
+    for begun_at in (100.5, 101.0):  # the second one shows that the shard 6 is gone
+        graph.handle_listing([stream.shard(7)], rows, begun_at, begun_at)
+        assert graph.is_present(stream.name(8))
+    graph.handle_listing([stream.shard(7)], rows, 101.1, 101.1)
+    assert not graph.is_present(stream.name(8))
+
+
 def test_what_a_shard_of_a_stream_that_is_gone_named_is_forgotten(stream):
     """The new stream has a shard with the same id, which seems to confirm the child."""
     graph = ShardGraph()
