@@ -33,7 +33,7 @@ def test_the_page_sums_up_the_results():
     assert len(rows) == 4
     for name, runs, put, lost in rows:
         found = re.findall(
-            r"^\| \*\*(\d+) runs\*\* \| \| ([\d,]+) \| [\d,]+ \| (\d+) \|",
+            r"^\| \*\*(\d+) runs?\*\* \| \| ([\d,]+) \| [\d,]+ \| (\d+) \|",
             (PAGE.parent / name).read_text(),
             re.MULTILINE,
         )

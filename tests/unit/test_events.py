@@ -12,7 +12,7 @@ from shardline.core.consumer import consumer_events
 
 def test_every_event_is_public_under_its_own_name():
     kinds = [*get_args(producer_events.Event), *get_args(consumer_events.Event)]
-    assert len({kind.__name__ for kind in kinds}) == len(kinds) == 53
+    assert len({kind.__name__ for kind in kinds}) == len(kinds) == 55
     for kind in kinds:
         assert getattr(events, kind.__name__) is kind
         assert kind.__name__ in events.__all__
