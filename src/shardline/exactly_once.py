@@ -10,6 +10,10 @@ Invariants:
 - A worker that lost its lease commits nothing once the next owner has claimed the shard in the database, which that
   owner does before it handles a record.
 - If the outcome of a commit is unknown, the records are handled again only if it has not taken effect.
+- A transaction that the database rolled back for the sake of another one (a deadlock, or a serialization failure) is
+  tried again at once. Every other error is left to the failure policy of the run.
+- The position is written only in the transaction that began before the handler was called. If the handler has ended
+  this transaction, that is an error, because its rows and the position would not be committed together.
 - A transaction ends, or its connection is closed, before the handler returns.
 - ``core/consumer/done_records`` makes all decisions. This module only carries them out.
 
@@ -29,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 import anyio
 import anyio.to_thread
 
-from shardline.adapters.event_loop import is_trio
 from shardline.adapters.position_tables import PositionTables, ShardKey, Statement, parse_numbers
 from shardline.aio.consumer.batches import Batch
 from shardline.core.consumer.done_records import DoneRecords, PositionWrite, StoredPosition, Verdict
@@ -48,6 +51,7 @@ __all__ = ["AsyncOnce", "BlockingOnce", "in_postgres", "in_sqlite"]
 
 GivenT = TypeVar("GivenT")
 _ATTEMPTS: Final = 3
+_ROLLED_BACK: Final = frozenset({"40001", "40P01"})  # SQLSTATE of a serialization failure, and of a deadlock
 _SQLITE_TIMEOUT: Final = 30.0  # how long to wait for the writers of other processes
 
 
@@ -61,6 +65,9 @@ class _Call(NamedTuple):
     key: ShardKey
     token: int
     grant: Grant | None
+    is_in_order: bool
+    """Whether all records of the shard before these were done when the call began. Later, the grant may describe
+    another run, while a thread of this one is still at work."""
     numbers: list[SequenceNumber]
     given: Any
 
@@ -95,7 +102,8 @@ class _Shards:
         lease: LeaseInForce = first.lease
         numbers = [record.order for record in records]
         key = ShardKey(self._group, first.stream, first.shard_id)
-        return _Call(key, lease.token, lease if isinstance(lease, Grant) else None, numbers, given)
+        grant = lease if isinstance(lease, Grant) else None
+        return _Call(key, lease.token, grant, grant is not None and grant.is_in_order, numbers, given)
 
     def known(self, call: _Call) -> DoneRecords | None:
         """Return the done records of the shard, if it was claimed with this token or a later one."""
@@ -127,7 +135,7 @@ class _Shards:
         with self._lock:
             return done.plan(
                 numbers,
-                is_in_order=grant is not None and grant.is_in_order,
+                is_in_order=call.is_in_order,
                 done_through=None if grant is None else grant.done_through,
             )
 
@@ -170,12 +178,18 @@ def _contended(call: _Call) -> RuntimeError:
     )
 
 
+def _ended() -> UsageError:
+    return UsageError("the handler ended the transaction: leave commit and rollback to Shardline")
+
+
 class _Database(Protocol):
     """Executes statements. If the handler is a plain function, none of these coroutines waits for an event loop."""
 
     tables: PositionTables
 
     async def connect(self) -> Any: ...
+    async def close(self, connection: Any) -> None: ...
+    def is_in_transaction(self, connection: Any) -> bool: ...
     def transaction(self, connection: Any) -> AbstractAsyncContextManager[None]: ...
     async def execute(self, connection: Any, statement: Statement) -> list[Any]: ...
 
@@ -194,14 +208,17 @@ class _Transactions:
     async def handle(self, given: object) -> None:
         """Handle the record or batch in a transaction."""
         call = self._shards.call(given)
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             connection = await self._take()
             try:
                 is_done = await self._attempt(connection, call)
-            except BaseException:
+            except BaseException as error:
                 self._shards.forget(call)
-                await _close(connection)  # this ends the transaction
-                raise
+                self._has_tables = False  # perhaps this database lost them
+                await self._database.close(connection)  # this ends the transaction
+                if attempt == _ATTEMPTS - 1 or getattr(error, "sqlstate", None) not in _ROLLED_BACK:
+                    raise
+                continue
             self._idle.append(connection)
             if is_done:
                 return
@@ -209,7 +226,7 @@ class _Transactions:
 
     async def close(self) -> None:
         while self._idle:
-            await _close(self._idle.pop())
+            await self._database.close(self._idle.pop())
 
     async def _take(self) -> Any:
         try:
@@ -228,6 +245,8 @@ class _Transactions:
         try:
             async with self._database.transaction(connection):
                 await self._call_handler(call.argument(new), connection)
+                if not self._database.is_in_transaction(connection):
+                    raise _ended()
                 write = await self._write(connection, call, done, new)
         except _ChangedError:
             shards.forget(call)
@@ -272,33 +291,6 @@ class _Transactions:
 
 
 @final
-class _Postgres:
-    """PostgreSQL, by psycopg's connections of either kind."""
-
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self.tables = PositionTables(is_postgres=True)
-        self._connect = connect
-
-    async def connect(self) -> Any:
-        return await _settle(self._connect())
-
-    @asynccontextmanager
-    async def transaction(self, connection: Any) -> AsyncGenerator[None, None]:
-        transaction = connection.transaction()  # inside of it, psycopg refuses commit() and rollback()
-        if hasattr(transaction, "__aenter__"):
-            async with transaction:
-                yield
-        else:
-            with transaction:
-                yield
-
-    async def execute(self, connection: Any, statement: Statement) -> list[Any]:
-        cursor = await _settle(connection.execute(*statement))
-        rows: list[Any] = await _settle(cursor.fetchall()) if cursor.description else []
-        return rows
-
-
-@final
 class _Sqlite:
     """A file of SQLite. ``run`` calls a function that blocks."""
 
@@ -311,6 +303,12 @@ class _Sqlite:
         connect = partial(sqlite3.connect, timeout=_SQLITE_TIMEOUT, isolation_level=None, check_same_thread=False)
         connection: sqlite3.Connection = await self._run(connect, self._path)
         return connection
+
+    async def close(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+
+    def is_in_transaction(self, connection: sqlite3.Connection) -> bool:
+        return connection.in_transaction
 
     @asynccontextmanager
     async def transaction(self, connection: sqlite3.Connection) -> AsyncGenerator[None, None]:
@@ -416,10 +414,11 @@ def in_postgres(handler: Any, connect: Any, *, group: str) -> AsyncOnce[Any] | B
     shards, is_async = _checked(handler, group), is_async_callable(handler)
     if not isinstance(connect, str) and not callable(connect):
         raise UsageError(f"connect must be a URL or a function that returns a connection, not {type(connect).__name__}")
-    make_connection: Any = connect
-    if isinstance(connect, str):
-        make_connection = partial(_connect_async if is_async else _connect_blocking, connect)
-    transactions = _Transactions(handler, _Postgres(make_connection), shards)
+    try:
+        from shardline.adapters.postgres_database import PostgresDatabase  # noqa: PLC0415 - of the extra "postgres"
+    except ImportError:
+        raise UsageError("in_postgres needs an extra: pip install 'shardline[postgres]'") from None
+    transactions = _Transactions(handler, PostgresDatabase(connect, is_async=is_async), shards)
     return AsyncOnce(transactions, nullcontext) if is_async else BlockingOnce(transactions, nullcontext())
 
 
@@ -457,20 +456,6 @@ def _checked(handler: object, group: str) -> _Shards:
     return _Shards(group)
 
 
-def _connect_blocking(url: str) -> Any:
-    import psycopg  # noqa: PLC0415 - of the extra "postgres"
-
-    return psycopg.connect(url)
-
-
-async def _connect_async(url: str) -> Any:
-    import psycopg  # noqa: PLC0415 - of the extra "postgres"
-
-    if is_trio():
-        raise UsageError("psycopg's AsyncConnection does not support trio: use a plain function as the handler")
-    return await psycopg.AsyncConnection.connect(url)
-
-
 def _begin_sqlite(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("SAVEPOINT shardline")
@@ -480,7 +465,7 @@ def _commit_sqlite(connection: sqlite3.Connection) -> None:
     try:
         connection.execute("RELEASE shardline")  # fails if the handler has ended the transaction
     except sqlite3.OperationalError as error:
-        raise UsageError("the handler ended the transaction: leave commit and rollback to Shardline") from error
+        raise _ended() from error
     connection.execute("COMMIT")
 
 
@@ -497,18 +482,6 @@ async def _in_thread(work: Callable[..., Any], *arguments: object) -> Any:
 async def _here(work: Callable[..., Any], *arguments: object) -> Any:
     """Run in the caller's thread."""
     return work(*arguments)
-
-
-async def _settle(value: Any) -> Any:
-    """Return the value, or the result of the awaitable that an async connection returns instead."""
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _close(connection: Any) -> None:
-    closing = connection.close()
-    if closing is not None:
-        with anyio.CancelScope(shield=True):
-            await closing
 
 
 def _finish(work: Coroutine[Any, Any, None]) -> None:

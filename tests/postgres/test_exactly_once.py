@@ -24,7 +24,6 @@ from shardline.core.consumer.done_records import PRUNE_AT
 from shardline.core.consumer.grant import Grant
 from shardline.exactly_once import in_postgres
 from shardline.model.record import Origin
-from shardline.model.sequence import SequenceNumber
 from shardline.sync import Producer
 from shardline.testing import LocalKinesis
 
@@ -142,7 +141,7 @@ def test_the_watermark_does_not_move_back_if_two_transactions_lock_it_in_the_oth
             handle(record(number, grant))
         with psycopg.connect(database) as other:  # stands for the second transaction
             other.execute("SELECT * FROM shardline_positions FOR NO KEY UPDATE")
-            grant.done_through = SequenceNumber(last - 5)
+            grant.last_done = record(last - 5, grant)
             thread = threading.Thread(target=handle, args=(record(last + 1, grant),))
             thread.start()
             thread.join(0.5)

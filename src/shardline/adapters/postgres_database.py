@@ -1,0 +1,105 @@
+"""PostgreSQL, as ``exactly_once`` uses it: by psycopg's connections of either kind.
+
+Importing this module needs the extra ``postgres``. With blocking connections, none of the coroutines waits for an event
+loop.
+
+Invariants:
+
+- A transaction is committed when its block ends. It is never a part of a transaction that was open before.
+- Statements of Shardline do not depend on the kind of cursors that the user has chosen for the connection.
+- The connections to a URL need no state of the server, so they work behind pgbouncer in transaction mode.
+"""
+
+import inspect
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, final
+
+import anyio
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from shardline.adapters.event_loop import is_trio
+from shardline.adapters.position_tables import PositionTables, Statement
+from shardline.errors import UsageError
+
+
+@final
+class PostgresDatabase:
+    """A database in PostgreSQL.
+
+    Args:
+        connect: the URL of the database, or a function that returns a connection or an awaitable of one.
+        is_async: whether to connect to the URL by an ``AsyncConnection``.
+    """
+
+    def __init__(self, connect: str | Callable[[], Any], *, is_async: bool) -> None:
+        self.tables: Final = PositionTables(is_postgres=True)
+        self._connect = connect
+        self._is_async = is_async
+
+    async def connect(self) -> Any:
+        """Return a new connection.
+
+        Raises:
+            UsageError: the user's function returned something that cannot be used.
+        """
+        connection = await self._open()
+        if not isinstance(connection, Connection | AsyncConnection):
+            raise UsageError(f"connect must return a connection of psycopg, not {type(connection).__name__}")
+        if (status := connection.info.transaction_status) != TransactionStatus.IDLE:
+            await self.close(connection)
+            raise UsageError(
+                "connect must return a new connection that has no open transaction, such as one with autocommit=True: "
+                f"the status of this one is {TransactionStatus(status).name}"
+            )
+        # psycopg then begins no transaction of its own after a COMMIT of the handler, so ``is_in_transaction`` sees it.
+        await _settle(connection.set_autocommit(True))
+        return connection
+
+    async def close(self, connection: Any) -> None:
+        """Close a connection, even if the caller is cancelled. The server rolls back its transaction."""
+        closing = connection.close()
+        if closing is not None:
+            with anyio.CancelScope(shield=True):
+                await closing
+
+    def is_in_transaction(self, connection: Any) -> bool:
+        """Whether a transaction is open or has failed."""
+        return connection.info.transaction_status != TransactionStatus.IDLE  # type: ignore[no-any-return]
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any) -> AsyncGenerator[None, None]:
+        """Enclose a transaction. Inside of it, psycopg refuses ``commit()`` and ``rollback()``."""
+        transaction = connection.transaction()
+        if isinstance(connection, AsyncConnection):
+            async with transaction:
+                yield
+        else:
+            with transaction:
+                yield
+
+    async def execute(self, connection: Any, statement: Statement) -> list[Any]:
+        """Return the rows of a statement, as tuples."""
+        kind: Any = AsyncCursor if isinstance(connection, AsyncConnection) else Cursor
+        cursor = kind(connection, row_factory=tuple_row)
+        await _settle(cursor.execute(*statement))
+        rows: list[Any] = await _settle(cursor.fetchall()) if cursor.description else []
+        return rows
+
+    async def _open(self) -> Any:
+        url = self._connect
+        if not isinstance(url, str):
+            return await _settle(url())
+        # Prepared statements belong to a session, which pgbouncer may exchange between two transactions.
+        if not self._is_async:
+            return Connection.connect(url, prepare_threshold=None)
+        if is_trio():
+            raise UsageError("psycopg's AsyncConnection does not support trio: use a plain function as the handler")
+        return await AsyncConnection.connect(url, prepare_threshold=None)
+
+
+async def _settle(value: Any) -> Any:
+    """Return the value, or the result of the awaitable that an async connection returns instead."""
+    return await value if inspect.isawaitable(value) else value
