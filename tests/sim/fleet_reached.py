@@ -103,6 +103,7 @@ STATES = frozenset({
     "acknowledged out of order",
     "acknowledgement refused",
     "redelivered",
+    "handled again after a crash or a lost lease",
     "a thread outlived its lease",
     "a handler slower than the lease",
     "a stuck handler was reported",

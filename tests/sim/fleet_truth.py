@@ -34,6 +34,7 @@ class ShardTruth:
         self.records = {}  # by place: (sequence number, sub-sequence)
         self.places = []
         self.first_delivered = {}  # by place: the arrival time
+        self.finished_under = {}  # by place: the last grant under which a user has finished the record
         self.done = set()
         self.trimmed_before = None  # the place before which all records are gone
         self.starts_at = None  # where the group began to read the shard; ``None`` while it has no row
@@ -78,6 +79,7 @@ class Truth:
         # The payloads that have a stamp, by which a consumer recognises a copy.
         self.stamped = {put[3] for load in loads if load.config.dedup for put in load.puts}
         self.copies = {}  # by payload with a stamp: the shard and the place of each copy, in order
+        self.released = set()  # the grants whose leases were released in good order
         self.first_by_data = {}  # when each payload was first handed to a user, from the shard that it belongs to
 
     # ---- changes of the stream
@@ -147,10 +149,26 @@ class Truth:
         assert not self.drops or truth.in_range or self.epoch, "it lies outside of the shard"
         if place in known.first_delivered:
             self.reached.add("redelivered")
+        self._check_repeat(known, place)
         self._check_copy(known, place, truth)
         known.first_delivered.setdefault(place, now)
         if truth.in_range:  # a misdirected copy is read beside the others: it has no place in the order of its key
             self.first_by_data.setdefault(record.data, (now, len(self.first_by_data)))
+
+    def _check_repeat(self, known, place):
+        """Check that a finished record comes again only after a crash or the loss of a lease, not after a release.
+
+        If records are finished out of order, those behind a record that fails come again.
+        """
+        fleet = self.world.fleet
+        blurs = fleet.set_back or fleet.recreated_at is not None or "seek" in fleet.user.control or self.epoch
+        if blurs or fleet.user.order != "shard" or fleet.config.ack == "manual":
+            return
+        lease = known.finished_under.get(place)
+        if lease in self.released:
+            raise AssertionError(f"{place} of {known.shard_id} comes again, and its lease was released in good order")
+        if lease is not None:
+            self.reached.add("handled again after a crash or a lost lease")
 
     def _check_copy(self, known, place, truth):
         """Check ``dedup``: of the copies of a stamped record, one is handed out, whatever crashes, moves or reshards.
@@ -174,6 +192,7 @@ class Truth:
         place = (int(record.sequence_number), record.sub_sequence)
         if known is not None and place in known.records:
             known.done.add(place)
+            known.finished_under[place] = record.lease
 
     # ---- queries
 

@@ -381,6 +381,8 @@ class Worker(Process, CoordinatorShell):
             case told.LeaseReleased(shard_id, finished):
                 if self.is_closing and not finished:
                     reached.add("lease released on exit")
+                if (STREAM, shard_id) in self.hand_out.shards:
+                    self.world.truth.released.add(self.hand_out.shards[STREAM, shard_id].grant)
                 self.hand_out.handle_gone(STREAM, shard_id, self.now, finished=finished)
             case told.StreamReplaced(why):
                 assert self.world.truth.epoch, f"it is the same stream: {why}"
