@@ -24,6 +24,8 @@ from shardline.adapters.event_loop import is_trio
 from shardline.adapters.position_tables import PositionTables, Statement
 from shardline.errors import UsageError
 
+_KINDS: Final[tuple[type[Any], ...]] = (Connection, AsyncConnection)
+
 
 @final
 class PostgresDatabase:
@@ -35,7 +37,7 @@ class PostgresDatabase:
     """
 
     def __init__(self, connect: str | Callable[[], Any], *, is_async: bool) -> None:
-        self.tables: Final = PositionTables(is_postgres=True)
+        self.tables: PositionTables = PositionTables(is_postgres=True)
         self._connect = connect
         self._is_async = is_async
 
@@ -46,7 +48,7 @@ class PostgresDatabase:
             UsageError: the user's function returned something that cannot be used.
         """
         connection = await self._open()
-        if not isinstance(connection, Connection | AsyncConnection):
+        if not isinstance(connection, _KINDS):
             raise UsageError(f"connect must return a connection of psycopg, not {type(connection).__name__}")
         if (status := connection.info.transaction_status) != TransactionStatus.IDLE:
             await self.close(connection)
@@ -67,7 +69,7 @@ class PostgresDatabase:
 
     def is_in_transaction(self, connection: Any) -> bool:
         """Whether a transaction is open or has failed."""
-        return connection.info.transaction_status != TransactionStatus.IDLE  # type: ignore[no-any-return]
+        return bool(connection.info.transaction_status != TransactionStatus.IDLE)
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncGenerator[None, None]:
