@@ -9,6 +9,7 @@ import pytest
 from botocore.config import Config
 from tests.unit.adapters.leases.test_dynamodb_items import END, JAVA_ROW, SHARD
 
+from shardline import __version__
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.aws.credential_provider import CredentialSource
 from shardline.adapters.aws.endpoints import Endpoints, parse_endpoint
@@ -230,7 +231,7 @@ async def test_a_metrics_row_beside_those_of_the_kcl(opened, raw, unique):
     raw.get_waiter("table_exists").wait(TableName=f"{unique}-WorkerMetricStats", WaiterConfig={"Delay": 1})
     assert await opened.write_metrics(WriteMetrics("me", 17, MetricsPlace.OWN_TABLE, can_share_table=True)) is None
     [row] = (await opened.read_kcl_rows()).metrics
-    assert row == MetricsRow("me", 17, can_share_table=True, is_shardline=True)
+    assert row == MetricsRow("me", 17, can_share_table=True, shardline=__version__)
     assert await opened.write_metrics(DeleteMetrics("me", MetricsPlace.OWN_TABLE)) is None
     assert await opened.read_kcl_rows() == KclRows(has_metrics_table=True)
 
@@ -239,7 +240,8 @@ async def test_a_metrics_row_in_the_one_table_of_the_kcl_3_5(opened):
     assert await opened.write_metrics(WriteMetrics("me", 17, MetricsPlace.LEASE_TABLE, can_share_table=True)) is None
     assert await opened.list_leases() == []
     [row] = (await opened.read_kcl_rows()).metrics
-    assert row == MetricsRow("me", 17, can_share_table=True, is_shardline=True)
+    among = MetricsPlace.LEASE_TABLE
+    assert row == MetricsRow("me", 17, can_share_table=True, shardline=__version__, place=among)
 
 
 async def test_rows_that_are_no_leases_are_passed_over(opened, raw, unique):

@@ -38,7 +38,9 @@ class MetricsRow(NamedTuple):
     """Seconds since 1970, by the worker's clock."""
     can_share_table: bool = False
     """Whether the worker can keep all rows in the lease table, as KCL 3.5 and later can."""
-    is_shardline: bool = False
+    shardline: str | None = None
+    """The version of Shardline that the worker runs, or ``None`` for a KCL worker."""
+    place: MetricsPlace = MetricsPlace.OWN_TABLE
 
 
 @final

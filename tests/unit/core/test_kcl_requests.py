@@ -10,7 +10,7 @@ def test_a_fleet_without_rows():
 def test_rows_are_marked_only_if_they_say_so():
     assert not LeaderRow("java", "1").is_released
     assert not MetricsRow("java", 1).can_share_table
-    assert not MetricsRow("java", 1).is_shardline
+    assert MetricsRow("java", 1).shardline is None
 
 
 def test_requests_are_compared_by_value():

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from shardline import __version__
 from shardline.adapters.leases.dynamodb_items import KEY, Attribute, Item, number, text
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, LeaderRow, MetricsPlace, MetricsRow, WriteMetrics
 
@@ -22,7 +23,7 @@ COORDINATION_SUFFIX: Final = "-CoordinatorState"
 _METRICS_KEY: Final = "wid"
 _STATE_KEY: Final = "key"
 _METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
-_MARK: Final = "shardlineWorker"
+_MARK: Final = "shardlineVersion"
 _SHARES_TABLE: Final = 1  # the KCL's support code for one table
 
 
@@ -41,7 +42,7 @@ def decode_kcl_rows(items: Iterable[Item], among_leases: Iterable[Item], *, has_
         with suppress(ValueError, KeyError, TypeError):
             key = _text(item, _METRICS_KEY) or _text(item, _STATE_KEY) or _text(item, KEY)
             if "lut" in item:
-                row = _metrics(key, item)
+                row = _metrics(key, item, MetricsPlace.LEASE_TABLE if KEY in item else MetricsPlace.OWN_TABLE)
                 # A row that was moved to the lease table may still exist in the other table.
                 if key not in metrics or metrics[key].updated_at < row.updated_at:
                     metrics[key] = row
@@ -65,7 +66,7 @@ def metrics_request(request: WriteMetrics | DeleteMetrics, lease_table: str) -> 
     members: dict[str, object] = {"TableName": table, "Key": key}
     if isinstance(request, DeleteMetrics):
         return "DeleteItem", members
-    row: Item = {"lut": number(request.updated_at), "sts": {"M": {}}, "opr": {"M": {}}, _MARK: text(request.worker)}
+    row: Item = {"lut": number(request.updated_at), "sts": {"M": {}}, "opr": {"M": {}}, _MARK: text(__version__)}
     if is_among_leases:
         row["entityType"] = text(_METRICS_ENTITY)
     if request.can_share_table:
@@ -78,8 +79,8 @@ def metrics_request(request: WriteMetrics | DeleteMetrics, lease_table: str) -> 
     return "UpdateItem", members
 
 
-def _metrics(worker: str, item: Item) -> MetricsRow:
-    return MetricsRow(worker, int(item["lut"]["N"]), "sup" in item, _MARK in item)
+def _metrics(worker: str, item: Item, place: MetricsPlace) -> MetricsRow:
+    return MetricsRow(worker, int(item["lut"]["N"]), "sup" in item, _text(item, _MARK) or None, place)
 
 
 def _leader(item: Item) -> LeaderRow | None:

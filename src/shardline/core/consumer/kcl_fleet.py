@@ -14,7 +14,8 @@ Invariants:
 - A follower writes its metrics row every 30 s. On exit, it deletes the row before it releases a lease. Otherwise the
   leader would assign the leases to this worker again.
 - The metrics row is in the KCL's own table for these rows. It is in the lease table only if the KCL keeps its rows
-  there, because older KCLs cannot read a lease table that has other rows.
+  there, because older KCLs cannot read a lease table that has other rows. While a fleet of KCL 3.5 moves its rows, the
+  worker moves with it: the KCL finishes the move only when no live worker writes to the old table.
 - A fleet that upgrades from KCL 2, or that was rolled back to it, takes leases by the rules of KCL 2, whatever the
   leader's row contains.
 - If reading the KCL's rows is denied, the worker assumes that no KCL lives, and reports it once.
@@ -23,7 +24,7 @@ Invariants:
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, final
 
@@ -48,6 +49,7 @@ METRICS_INTERVAL: Final = 30.0
 """Seconds between two writes of a metrics row."""
 METRICS_EXPIRY: Final = 2 * METRICS_INTERVAL
 """Seconds after which the KCL ignores a metrics row that has not changed."""
+_WORKER_SILENCE: Final = 45.0  # a metrics row is written every 30 s, and read every 10 s
 _LEADER_SILENCE: Final = 75.0  # the leader writes its row every 30 s
 _LOOK_INTERVAL: Final = 10.0
 _LOOK_INTERVAL_ALONE: Final = 30.0
@@ -55,7 +57,9 @@ _LOOK_INTERVAL_DENIED: Final = 300.0
 _VERY_OLD: Final = 3  # failover times after which a KCL 2 worker takes an available lease beyond its share
 _KCL_2_RULES: Final = frozenset({"CLIENT_VERSION_2X", "CLIENT_VERSION_UPGRADE_FROM_2X"})
 _ROLLED_BACK: Final = "CLIENT_VERSION_2X"
-_MIGRATED: Final = "TABLE_MIGRATION_STATUS_COMPLETE"
+_OURS: Final = "Shardline"
+_CAN_MOVE: Final = "TABLE_MIGRATION_STATUS_DEPLOYED"
+_MOVED: Final = frozenset({"TABLE_MIGRATION_STATUS_PENDING", "TABLE_MIGRATION_STATUS_COMPLETE"})
 
 
 @final
@@ -76,12 +80,19 @@ def longest_silence(failover: float) -> float:
     return 2 * failover + DISCOVERY
 
 
-def metrics_place(rows: KclRows) -> MetricsPlace | None:
-    """Return where the fleet keeps its metrics rows, or ``None`` if it keeps none."""
-    if rows.table_migration == _MIGRATED:
+def metrics_place(rows: KclRows, live: Collection[str]) -> MetricsPlace | None:
+    """Return where the fleet keeps its metrics rows, or ``None`` if it keeps none.
+
+    Args:
+        rows: the rows of the fleet.
+        live: the KCL workers whose metrics rows change.
+    """
+    if rows.table_migration in _MOVED:
         return MetricsPlace.LEASE_TABLE
     if rows.has_metrics_table:
-        return MetricsPlace.OWN_TABLE
+        places = {row.place for row in rows.metrics if row.worker in live}
+        is_moving = rows.table_migration == _CAN_MOVE and places == {MetricsPlace.LEASE_TABLE}
+        return MetricsPlace.LEASE_TABLE if is_moving else MetricsPlace.OWN_TABLE
     # A new application of KCL 3.5 has one table from its start, and no migration.
     is_one_table = rows.table_migration is None and rows.has_rows_among_leases
     return MetricsPlace.LEASE_TABLE if is_one_table else None
@@ -129,6 +140,10 @@ class KclFleet:
         """Whether no metrics row of ours is left, so that the leases can be released."""
         return self._place is None
 
+    def renew_within(self, lease_duration: float) -> float:
+        """Return how often a lease must be renewed for its owner to count as alive, also by KCL workers."""
+        return lease_duration if self.role is KclRole.ALONE else min(lease_duration, self._failover)
+
     def is_overdue(self, available_for: float) -> bool:
         """Return whether the leader should have assigned an available lease long ago."""
         return available_for > METRICS_EXPIRY + longest_silence(self._failover)
@@ -166,7 +181,7 @@ class KclFleet:
         for row in rows.metrics:
             # A row that appears between two looks was written by a live worker.
             is_changed = self._has_looked and known.get(row.worker) != row.updated_at
-            if is_changed and not row.is_shardline and row.worker != self._me:
+            if is_changed and row.shardline is None and row.worker != self._me:
                 self._workers[row.worker] = now
         self._handle_leader(rows.leader, now)
         self.rows, self._has_looked, self._is_denied = rows, True, False
@@ -238,17 +253,31 @@ class KclFleet:
     # ---- KCL 2
 
     def take_by_kcl_2(
-        self, leases: Sequence[ReadableLease], max_leases: int | None, rng: Chance, now: Instant
+        self,
+        leases: Sequence[ReadableLease],
+        unreadable: Sequence[str | None],
+        max_leases: int | None,
+        rng: Chance,
+        now: Instant,
     ) -> Assignment:
         """Return the leases to take or to steal, by the rules of KCL 2.
 
         Each worker takes available leases up to its share. If no lease is available, it steals one lease at a time from
         the worker with the most leases, at most once in two failover times.
+
+        Args:
+            leases: every lease whose shard can be read now.
+            unreadable: the owners of the other leases, which the KCL counts too: their shards are finished, or have
+                parents that are not finished.
+            max_leases: the maximum number of leases for this worker.
+            rng: shuffles leases that are otherwise equal.
+            now: the current time.
         """
-        loads = Counter(lease.owner for lease in leases if lease.owner is not None)
+        owners = [*(lease.owner for lease in leases), *unreadable]
+        loads = Counter(owner for owner in owners if owner is not None)
         mine = loads[self._me]
         loads[self._me] = mine
-        share = -(-len(leases) // len(loads))
+        share = -(-len(owners) // len(loads))
         room = math.inf if max_leases is None else max(0, max_leases - mine)
         available = sorted((lease for lease in leases if lease.owner is None), key=lambda _: rng.random())
         if available:
@@ -274,7 +303,7 @@ class KclFleet:
         is_member = self.role is KclRole.FOLLOWER or self.role is KclRole.TAKER
         if self._is_closing or not is_member or self.rows.client_version == _ROLLED_BACK:
             return None
-        return metrics_place(self.rows)
+        return metrics_place(self.rows, self._workers)
 
     def _handle_leader(self, leader: LeaderRow | None, now: Instant) -> None:
         known = self.rows.leader
@@ -286,7 +315,7 @@ class KclFleet:
 
     def _update_role(self, now: Instant) -> None:
         self._owners = _since(self._owners, now - longest_silence(self._failover))
-        self._workers = _since(self._workers, now - METRICS_EXPIRY)
+        self._workers = _since(self._workers, now - _WORKER_SILENCE)
         role = self._find_role(now)
         if role is not self.role:
             leader = "" if self.rows.leader is None else f" (leader {self.rows.leader.worker!r})"
@@ -319,22 +348,32 @@ class FleetMember(NamedTuple):
     """The library that the worker runs, as far as the rows show."""
 
 
-def fleet_members(rows: KclRows, leases: Iterable[Lease]) -> list[FleetMember]:
-    """Return the workers that the rows name, sorted. The rows of dead workers may be among them."""
+def fleet_members(rows: KclRows, leases: Iterable[Lease], service_time: float) -> list[FleetMember]:
+    """Return the workers of a fleet with KCL workers, sorted. Without KCL workers, the list is empty.
+
+    A metrics row that is too old belongs to a worker that has left, and so does the lock of a leader without a lease
+    and without a metrics row. An owner of a lease counts as a worker. The counters of its leases show whether it lives.
+
+    Args:
+        rows: the rows of the fleet.
+        leases: the unfinished leases.
+        service_time: the current time, in seconds since 1970.
+    """
     versions: dict[str, str] = {}
     for row in rows.metrics:
-        kcl = "KCL 3.5 or later" if row.can_share_table else "KCL 3.0 to 3.4"
-        versions[row.worker] = "Shardline" if row.is_shardline else kcl
+        if service_time - row.updated_at <= METRICS_EXPIRY:
+            kcl = "KCL 3.5 or later" if row.can_share_table else "KCL 3.0 to 3.4"
+            versions[row.worker] = kcl if row.shardline is None else f"{_OURS} {row.shardline}"
     has_leader = rows.leader is not None and not rows.leader.is_released
     unknown = "KCL 3" if has_leader else "KCL 1 or 2"
     for lease in leases:
         holder = lease.holder
         if holder is not None:
             ours = lease.incarnation_of(holder) is not None
-            versions[holder] = "Shardline" if ours else versions.get(holder, unknown)
-    leader = rows.leader.worker if rows.leader is not None and has_leader else None
-    if leader is not None:
-        versions.setdefault(leader, "KCL 3")
+            versions.setdefault(holder, _OURS if ours else unknown)
+    if all(version.startswith(_OURS) for version in versions.values()):
+        return []
+    leader = rows.leader.worker if rows.leader is not None and has_leader and rows.leader.worker in versions else None
     other = "worker" if leader is None else "follower"
     return [
         FleetMember(worker, "leader" if worker == leader else other, version)

@@ -219,6 +219,9 @@ class Holding:
         # children in this row.
         if self._children and self.tracker.is_at_end and self.row.child_ids != self._children:
             return WriteChildren(shard_id, self._children)
+        if self._reports_throughput and self.tracker.is_at_end and self._may_end and self.row.throughput:
+            # The KCL's leader adds up the throughput of all rows, and nothing is read from a finished shard any more.
+            return RenewLease(shard_id, me, counter, 0.0)
         checkpoint = self.tracker.poll_commit(now, may_end=self._may_end)
         if checkpoint is not None:
             return CommitCheckpoint(shard_id, me, counter, checkpoint, self._window_at(checkpoint))
@@ -327,7 +330,8 @@ class Holding:
         self.grant.extend(sent_at + self._duration)
         # A commit renews the lease too, but only a renewal writes the throughput, which a KCL leader needs.
         if not isinstance(operation, CommitCheckpoint) or not self._reports_throughput:
-            self._renew_at = sent_at + self._duration / _RENEWALS
+            within = self._duration if self._kcl is None else self._kcl.renew_within(self._duration)
+            self._renew_at = sent_at + within / _RENEWALS
         if isinstance(operation, CommitCheckpoint):
             self.tracker.handle_committed()
             self._committed = WrittenCheckpoint(operation.checkpoint.position, sent_at)

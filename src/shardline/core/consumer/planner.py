@@ -120,7 +120,7 @@ class Planner:
             # The row of a parent may appear after its child was taken. The child is not readable then, but it counts:
             # if it did not, the parent would be taken, released as surplus, and taken again without end.
             most -= len(held) - sum(row.shard_id in held for row in readable)
-        assignment = self._assign(leases, most, now)
+        assignment = self._assign(leases, most, held, now)
         # A lease may be in both lists, but a plan contains only one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]
@@ -131,20 +131,28 @@ class Planner:
                 operations.append(self._take(rows[lease.shard_id], now))  # KCL 2 workers steal, and hand nothing over
         return operations
 
-    def _assign(self, leases: list[ReadableLease], most: int | None, now: Instant) -> Assignment:
+    def _assign(self, leases: list[ReadableLease], most: int | None, held: Collection[str], now: Instant) -> Assignment:
         kcl = self._kcl
         if kcl is not None and kcl.role is KclRole.TAKER:
-            return kcl.take_by_kcl_2(leases, most, self._rng, now)
+            readable = {lease.shard_id for lease in leases}
+            others = [row for row in self.view.rows.values() if row.shard_id not in readable]
+            owners = [None if self.view.is_expired(row.shard_id, now) else row.owner for row in others]
+            return kcl.take_by_kcl_2(leases, owners, most, self._rng, now)
         if kcl is not None and kcl.role is KclRole.FOLLOWER:
             # The leader assigns the leases. The available leases that it should have assigned long ago are dealt out
-            # among our workers, as if the KCL owners did not exist.
-            left = [lease for lease in leases if lease.owner is not None or kcl.is_overdue(lease.available_for)]
-            if all(lease.owner is not None for lease in left):
+            # among our workers, as if the KCL workers did not exist.
+            ours = [lease for lease in leases if lease.owner is not None and self._is_ours(lease, held)]
+            overdue = [lease for lease in leases if lease.owner is None and kcl.is_overdue(lease.available_for)]
+            if not overdue:
                 return Assignment([], [])
-            leases = left
+            leases = ours + overdue
         spill_after = _SPILL_SCANS * self._scan_pace.interval(len(self.view.rows))
         impatient = self._is_impatient(leases, now)
         return assign(leases, self._me, most, self._rng, spill_after=spill_after, impatient=impatient)
+
+    def _is_ours(self, lease: ReadableLease, held: Collection[str]) -> bool:
+        """Return whether the owner of a lease is a worker of ours."""
+        return lease.shard_id in held or self.view.rows[lease.shard_id].incarnation_of(lease.owner) is not None
 
     def _can_ask(self, row: Lease) -> bool:
         """Return whether the owner hands the lease over if we ask. A KCL owner is only asked if its rows are ignored:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardline import __version__
 from shardline.adapters.leases.kcl_rows import decode_kcl_rows, metrics_request
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, LeaderRow, MetricsPlace, MetricsRow, WriteMetrics
 
@@ -33,7 +34,7 @@ def test_the_rows_among_the_leases():
     older = [{"wid": {"S": "java"}, "lut": {"N": "3"}}]
     assert decode_kcl_rows(older, among, has_metrics_table=False) == KclRows(
         LeaderRow("java", "v", is_released=True),
-        (MetricsRow("java", 17, can_share_table=True),),
+        (MetricsRow("java", 17, can_share_table=True, place=AMONG),),
         has_rows_among_leases=True,
     )
 
@@ -55,7 +56,7 @@ def test_the_row_that_is_written_is_read_as_ours(place, table, key, can_share):
         attribute: values[f":{attribute}"] for attribute in members["ExpressionAttributeNames"].values()
     }
     [row] = decode_kcl_rows([item], [], has_metrics_table=True).metrics
-    assert row == MetricsRow("me", 17, can_share, is_shardline=True)
+    assert row == MetricsRow("me", 17, can_share, __version__, place)
     assert ("entityType" in item) is (place is AMONG)
 
 

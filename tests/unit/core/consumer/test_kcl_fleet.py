@@ -107,12 +107,12 @@ def test_a_fleet_between_two_leaders_is_followed_while_its_metrics_rows_change()
     driven.look()
     changed = KclRows(metrics=(MetricsRow("java", 35),), has_metrics_table=True)
     assert driven.look(changed, at=30.0) is FOLLOWER
-    assert driven.look(at=80.0) is FOLLOWER
-    assert driven.look(at=91.0) is ALONE
+    assert driven.look(at=70.0) is FOLLOWER
+    assert driven.look(at=80.0) is ALONE
 
 
 def test_metrics_rows_of_shardline_are_no_sign_of_a_kcl():
-    rows = [KclRows(metrics=(MetricsRow("me", at), MetricsRow("we", at, is_shardline=True))) for at in (5, 35)]
+    rows = [KclRows(metrics=(MetricsRow("me", at), MetricsRow("we", at, shardline="0.1.0"))) for at in (5, 35)]
     driven = Driven(rows[0])
     driven.look()
     assert driven.look(rows[1], at=30.0) is ALONE
@@ -261,6 +261,12 @@ def test_the_leader_has_time_to_assign_a_lease_of_a_dead_worker():
     assert fleet.is_overdue(90.1)
 
 
+INIT, DEPLOYED, PENDING, COMPLETE = (
+    f"TABLE_MIGRATION_STATUS_{state}" for state in ("INIT", "DEPLOYED", "PENDING", "COMPLETE")
+)
+OLD, MOVED, DEAD = MetricsRow("old", 1), MetricsRow("moved", 1, place=AMONG), MetricsRow("dead", 1)
+
+
 @pytest.mark.parametrize(
     ("rows", "place"),
     [
@@ -268,12 +274,23 @@ def test_the_leader_has_time_to_assign_a_lease_of_a_dead_worker():
         (KclRows(has_metrics_table=True), OWN),
         (KclRows(has_rows_among_leases=True), AMONG),
         (KclRows(has_metrics_table=True, has_rows_among_leases=True), OWN),
-        (KclRows(has_rows_among_leases=True, table_migration="TABLE_MIGRATION_STATUS_PENDING"), None),
-        (KclRows(has_metrics_table=True, table_migration="TABLE_MIGRATION_STATUS_COMPLETE"), AMONG),
+        (KclRows(has_rows_among_leases=True, table_migration=INIT), None),
+        (KclRows(has_metrics_table=True, table_migration=PENDING), AMONG),
+        (KclRows(has_metrics_table=True, table_migration=COMPLETE), AMONG),
+        (KclRows(None, (MOVED, DEAD), has_metrics_table=True, table_migration=DEPLOYED), AMONG),
+        (KclRows(None, (MOVED, OLD), has_metrics_table=True, table_migration=DEPLOYED), OWN),
+        (KclRows(None, (MOVED, DEAD), has_metrics_table=True, table_migration=INIT), OWN),
+        (KclRows(None, (DEAD,), has_metrics_table=True, table_migration=DEPLOYED), OWN),
     ],
 )
-def test_the_metrics_row_is_where_the_kcl_keeps_its_own(rows, place):
-    assert metrics_place(rows) is place
+def test_the_metrics_row_is_where_the_live_kcl_workers_keep_theirs(rows, place):
+    assert metrics_place(rows, {"old", "moved"}) is place
+
+
+def test_a_member_of_a_kcl_fleet_renews_as_often_as_the_kcl():
+    assert Driven().fleet.renew_within(30.0) == 30.0
+    assert following().fleet.renew_within(30.0) == 10.0
+    assert following().fleet.renew_within(5.0) == 5.0
 
 
 # ---- KCL 2
@@ -283,8 +300,8 @@ def owned(**counts):
     return [ReadableLease(f"{owner}-{number}", owner) for owner, most in counts.items() for number in range(most)]
 
 
-def take(leases, max_leases=None, now=0.0, fleet=None):
-    return (fleet or KclFleet("me", 10.0, 0.0)).take_by_kcl_2(leases, max_leases, Random(1), now)
+def take(leases, max_leases=None, now=0.0, fleet=None, unreadable=()):
+    return (fleet or KclFleet("me", 10.0, 0.0)).take_by_kcl_2(leases, unreadable, max_leases, Random(1), now)
 
 
 def test_available_leases_are_taken_up_to_the_share():
@@ -292,6 +309,12 @@ def test_available_leases_are_taken_up_to_the_share():
     assert len(take(leases).take) == 2
     assert len(take(leases, max_leases=2).take) == 1
     assert take(leases, max_leases=0).take == []
+
+
+def test_leases_that_cannot_be_read_now_count_too():
+    leases = [*owned(java=2, me=1), *(ReadableLease(f"free-{number}", None) for number in range(3))]
+    assert len(take(leases, unreadable=["me", "java"]).take) == 2
+    assert len(take(leases, unreadable=[None, None]).take) == 3
 
 
 def test_very_old_leases_are_taken_beyond_the_share_and_first():
@@ -327,9 +350,11 @@ def test_a_full_worker_steals_nothing_and_no_lease_on_its_way_is_stolen():
 
 def test_the_members_of_a_led_fleet():
     metrics = (
-        MetricsRow("a", 1, is_shardline=True),
-        MetricsRow("b", 1, can_share_table=True),
-        MetricsRow("c", 1),
+        MetricsRow("a", 40, shardline="0.1.0"),
+        MetricsRow("b", 40, can_share_table=True),
+        MetricsRow("c", 40),
+        MetricsRow("f", 40),
+        MetricsRow("g", 39),
     )
     leases = [
         Lease("1", 1, "d"),
@@ -337,16 +362,25 @@ def test_the_members_of_a_led_fleet():
         Lease("3"),
         Lease("4", 1, "c"),
     ]
-    assert fleet_members(KclRows(LeaderRow("f", "1"), metrics), leases) == [
-        FleetMember("a", "follower", "Shardline"),
+    assert fleet_members(KclRows(LeaderRow("f", "1"), metrics), leases, 100.0) == [
+        FleetMember("a", "follower", "Shardline 0.1.0"),
         FleetMember("b", "follower", "KCL 3.5 or later"),
         FleetMember("c", "follower", "KCL 3.0 to 3.4"),
         FleetMember("d", "follower", "KCL 3"),
         FleetMember("e", "follower", "Shardline"),
-        FleetMember("f", "leader", "KCL 3"),
+        FleetMember("f", "leader", "KCL 3.0 to 3.4"),
     ]
 
 
-def test_the_members_of_a_fleet_without_a_leader():
-    rows = KclRows(LeaderRow("f", "1", is_released=True))
-    assert fleet_members(rows, [Lease("1", 1, "d")]) == [FleetMember("d", "worker", "KCL 1 or 2")]
+@pytest.mark.parametrize(
+    ("leader", "version"),
+    [(LeaderRow("f", "1", is_released=True), "KCL 1 or 2"), (None, "KCL 1 or 2"), (LeaderRow("gone", "1"), "KCL 3")],
+)
+def test_the_members_of_a_fleet_without_a_leader(leader, version):
+    assert fleet_members(KclRows(leader), [Lease("1", 1, "d")], 0.0) == [FleetMember("d", "worker", version)]
+
+
+def test_a_fleet_of_ours_has_no_members_of_a_kcl_fleet():
+    ours = Lease("2", 1, "e", incarnation=Incarnation("e", "x", 10.0))
+    left_over = KclRows(LeaderRow("java", "1"), (MetricsRow("java", 1),))
+    assert fleet_members(left_over, [ours, Lease("3")], 1_000.0) == []

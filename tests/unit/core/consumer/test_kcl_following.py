@@ -15,9 +15,9 @@ DENIED = Failure(FailureKind.DENIED, "AccessDeniedException", "no", maybe_receiv
 class Mixed:
     """One worker of ours, and Java workers that the test plays."""
 
-    def __init__(self, javas=4, ours=0):
+    def __init__(self, javas=4, ours=0, **config):
         shards = [shard(number, part=(number, 4)) for number in range(4)]
-        self.group = Group(*shards, kcl_failover=10.0, follows_kcl=True)
+        self.group = Group(*shards, kcl_failover=10.0, follows_kcl=True, **config)
         self.worker = self.group.worker("me")
         self.machine, self.counter = self.worker.machine, 1
         keys = names(*range(4))
@@ -84,6 +84,37 @@ def test_a_follower_takes_a_lease_that_the_leader_never_assigns():
     assert not mixed.machine.held.holdings
     mixed.run(30, led=True)
     assert [*mixed.machine.held.holdings] == names(3)
+
+
+def test_an_overdue_lease_is_not_left_to_a_kcl_worker_with_fewer_leases():
+    mixed = Mixed(javas=1, ours=2)
+    mixed.machine.limit_leases(2, mixed.group.now)
+    mixed.run(100, led=True)
+    assert [*mixed.machine.held.holdings] == names(1, 2)
+    mixed.machine.limit_leases(None, mixed.group.now)
+    mixed.run(4, led=True)
+    assert sorted(mixed.machine.held.holdings) == names(1, 2, 3)
+
+
+def test_the_throughput_of_a_finished_shard_is_nothing():
+    mixed = Mixed(javas=3, ours=1)
+    mixed.run(20, led=True)
+    [key] = names(3)
+    mixed.worker.read(key, 1)
+    mixed.run(4, led=True)
+    assert mixed.group.rows[key].throughput > 0
+    mixed.machine.end(key, [], mixed.group.now)
+    mixed.run(80, led=True)
+    row = mixed.group.rows[key]
+    assert (row.checkpoint.is_finished, row.throughput, row.owner) == (True, 0.0, "me")
+
+
+def test_a_long_lease_is_renewed_in_the_rhythm_of_the_kcl():
+    mixed = Mixed(javas=3, ours=1, lease_duration=60.0)
+    mixed.run(60, led=True)
+    began = len(mixed.sent(RenewLease))
+    mixed.run(30, led=True)
+    assert len(mixed.sent(RenewLease)) - began >= 8
 
 
 def test_renewals_carry_the_throughput_even_if_commits_come_more_often():
