@@ -907,6 +907,7 @@ def kcl_world(shared_kinesis, place):
         item |= {"ownerSwitchesSinceCheckpoint": {"N": "0"}, "javaOnly": {"S": "kept"}}
         client.put_item(TableName=table, Item=item)
     world.items = lambda: client.scan(TableName=table, ConsistentRead=True)["Items"]
+    world.add = lambda item: client.put_item(TableName=table, Item=item)
     yield world
     client.close()
 
@@ -924,6 +925,19 @@ def test_a_table_of_the_kcl_is_looked_at_and_reset_under_any_name(kcl_world):
         assert (item["checkpoint"]["S"], item["leaseCounter"]["N"]) == ("LATEST", "8")
         assert item["javaOnly"]["S"] == "kept"
         assert "shardlineGroup" not in item
+
+
+def test_the_workers_of_a_kcl_fleet_are_shown_with_what_they_run(kcl_world):
+    world = kcl_world
+    among = {"lut": {"N": str(int(time.time()))}, "sup": {"N": "1"}, "entityType": {"S": "WORKER_METRIC_STATS"}}
+    world.add({"leaseKey": {"S": "java"}} | among)
+    world.add({"leaseKey": {"S": "ours"}, "shardlineVersion": {"S": "0.1.0"}} | among)
+    lock = {"ownerName": {"S": "java"}, "recordVersionNumber": {"S": "v"}, "entityType": {"S": "LEADER"}}
+    world.add({"leaseKey": {"S": "Leader"}} | lock)
+    assert world.json("describe", "my-app", world.stream, "--observe", "0", "--no-lag")["kcl"] == {
+        "leader": "java",
+        "workers": [{"worker": "java", "runs": "KCL 3.5 or later"}, {"worker": "ours", "runs": "Shardline 0.1.0"}],
+    }
 
 
 def test_a_missing_table_is_not_made(kcl_world):

@@ -29,6 +29,7 @@ from shardline.cli.doctor.check_run import (
 )
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.groups.group_store import NO_SUCH_STORE, StorePlace, ask_groups, list_rows, opened
+from shardline.cli.groups.kcl_members import members_text, read_members
 from shardline.cli.quantities import counted
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.consumer.hash_coverage import find_uncovered, percentage_of
@@ -229,4 +230,20 @@ async def check_coverage(place: StorePlace, stream: str) -> list[Finding]:
                 findings.append(failed(check, what, advice))
             else:
                 findings.append(ok(check, "the leases cover all hash keys"))
+    return findings
+
+
+async def check_kcl(place: StorePlace) -> list[Finding]:
+    """Check, for each group, whether KCL workers share its leases, who leads them, and what each worker runs."""
+    found = await ask_groups(place)
+    groups = [] if isinstance(found, Failure) else found
+    findings: list[Finding] = []
+    async with opened(place, *groups) as stores:
+        for name, store in zip(groups, stores, strict=True):
+            leases = [row for row in (await list_rows(store)).values() if not row.checkpoint.is_finished]
+            members, check = await read_members(store, leases), f"KCL workers of {name.group or 'the group'}"
+            if isinstance(members, Failure):
+                findings.append(not_checked(check, members.message))
+            elif members:
+                findings.append(ok(check, members_text(members)))
     return findings

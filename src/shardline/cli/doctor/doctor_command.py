@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shardline.cli.completion.suggestions import complete_consumer, complete_stream
 from shardline.cli.doctor.account_checks import AccountDiagnosis
-from shardline.cli.doctor.checks import Diagnosis, Role, check_coverage, check_store
+from shardline.cli.doctor.checks import Diagnosis, Role, check_coverage, check_kcl, check_store
 from shardline.cli.doctor.connectivity_checks import check_implementation
 from shardline.cli.doctor.diagnoses import Finding, Verdict
 from shardline.cli.error_messages import WrongUsage
@@ -80,6 +80,7 @@ def doctor(context: click.Context, /, *, stream: str | None, role: Role, sample:
         if store is not None:
             place = StorePlace.of(store, invocation)
             findings.append(await check_store(place))
+            findings += await check_kcl(place)
             if stream is not None:
                 findings += await check_coverage(place, parse_stream(stream).name)
         return [check_implementation(), *findings]

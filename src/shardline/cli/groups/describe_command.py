@@ -11,7 +11,7 @@ Invariants:
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple, final
 
@@ -37,12 +37,15 @@ from shardline.cli.groups.group_store import (
     watching,
 )
 from shardline.cli.groups.group_suggestions import complete_group, complete_stream_of_group
+from shardline.cli.groups.kcl_members import members_object, members_text, read_members
 from shardline.cli.interrupts import interrupts
 from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
 from shardline.cli.retrying import with_retries
 from shardline.cli.terminal import console, notice, print_lines, printable
 from shardline.cli.time_arguments import duration_option, duration_value, shown_time
+from shardline.core.consumer.kcl_fleet import FleetMember
+from shardline.core.failures import Failure
 from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream
 
@@ -61,6 +64,8 @@ class Description(NamedTuple):
     lags: Mapping[str, Lag] | None = None
     is_recreated: bool = False
     """Whether some rows belong to a deleted stream of the same name."""
+    members: Sequence[FleetMember] | Failure = ()
+    """The workers, if KCL workers are among them, or why they are unknown."""
 
     @property
     def title(self) -> str:
@@ -75,6 +80,10 @@ class Description(NamedTuple):
                 f"the stream {self.name.stream} was deleted and re-created: the group's positions belong to the old "
                 f"stream; reset it with `shardline groups reset {self.name.group} --to TRIM_HORIZON`"
             )
+        if isinstance(self.members, Failure):
+            found.append(f"it is unknown whether KCL workers share the group: {self.members.message}")
+        elif self.members:
+            found.append(members_text(self.members))
         problems = {lag.problem for lag in (self.lags or {}).values() if lag.problem is not None}
         return found + [f"the lag of some shards is unknown: {problem}" for problem in sorted(problems)[:3]]
 
@@ -187,10 +196,11 @@ async def read_group(
     async with opened(place, name) as stores:
         with nullcontext() if watch else watching(observe):  # a spinner would disturb the picture of --watch
             (seen,) = await watch_groups(stores, observe)
+        members = await read_members(stores[0], seen.held.values())
     if not lag:
-        return Description(name, seen, time.time())
+        return Description(name, seen, time.time(), members=members)
     async with invocation.client() as client:
-        return await describe_lag(client, name, seen)
+        return (await describe_lag(client, name, seen))._replace(members=members)
 
 
 async def describe_lag(client: Client, name: GroupOnStream, seen: Watch) -> Description:
@@ -215,7 +225,11 @@ def _show(invocation: Invocation, found: Description) -> None:
 
 
 def _print_json(invocation: Invocation, found: Description) -> None:
-    facts = {"recreated": None if found.lags is None else found.is_recreated, "described_at": shown_time(found.at)}
+    facts: dict[str, Any] = {
+        "recreated": None if found.lags is None else found.is_recreated,
+        "described_at": shown_time(found.at),
+    }
+    facts |= {"kcl": members_object(None if isinstance(found.members, Failure) else found.members)}
     shards = group_report.shard_objects(found.seen, found.shards, found.lags)
     invocation.print_json(group_report.group_object(found.name, found.seen) | facts | {"shards": shards})
 

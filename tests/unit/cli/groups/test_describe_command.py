@@ -5,6 +5,8 @@ import pytest
 from shardline.cli.groups.describe_command import Description, find_delay
 from shardline.cli.groups.group_lag import Lag
 from shardline.cli.groups.group_store import Watch
+from shardline.core.consumer.kcl_fleet import FleetMember
+from shardline.core.failures import Failure, FailureKind
 from shardline.ports import GroupOnStream
 
 
@@ -37,3 +39,13 @@ def test_a_recreated_stream_has_no_known_lag():
     assert find_delay(described({}, is_recreated=True), 300) == (
         "the stream orders was deleted and re-created: the lag of the group is unknown"
     )
+
+
+def test_the_workers_of_a_kcl_fleet_are_among_the_notices():
+    java, ours = FleetMember("java", "leader", "KCL 3.0 to 3.4"), FleetMember("ours", "follower", "Shardline 0.1.0")
+    assert described({}).notices == []
+    assert described({}, members=[java, ours]).notices == [
+        "java (KCL 3.0 to 3.4) leads; the followers: ours (Shardline 0.1.0)"
+    ]
+    denied = Failure(FailureKind.DENIED, "AccessDeniedException", "not allowed", maybe_received=False)
+    assert described({}, members=denied).notices == ["it is unknown whether KCL workers share the group: not allowed"]
