@@ -88,7 +88,7 @@ $(NATIVE): build_native.py src/shardline/__init__.py $(wildcard src/shardline/_s
 
 native: $(NATIVE) ## compile the C extension in place, if this machine has a compiler; SHARDLINE_PURE=1 runs without it
 
-$(MAVEN): $(addprefix tests/interop/java/,install-maven.sh kpl.xml kcl.xml KplClient.java KclWorker.java)
+$(MAVEN): $(addprefix tests/interop/java/,install-maven.sh kpl.xml kcl.xml kcl2.xml KplClient.java KclWorker.java)
 	sh tests/interop/java/install-maven.sh
 	@touch $@
 
@@ -112,8 +112,8 @@ drill: $(TEST) $(NATIVE) $(SERVERS) ## kill, pause, reshard: what a fleet of rea
 drill-full: $(TEST) $(NATIVE) $(SERVERS) ## the same, with real durations: leases of 10 s, a handler of 35 s, a minute without Kinesis
 	$(BIN)/python tests/drills/drill.py --store all --full
 
-java: $(TEST) $(NATIVE) $(SERVERS) $(KCL) ## the Java KCL reads what we put, takes over our lease table, and we its, and reads beside us by fan-out
-	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java java-beside-us java-fan-out
+java: $(TEST) $(NATIVE) $(SERVERS) $(KCL) $(MAVEN) ## the Java KCL (2.7, 3.1, 3.5) reads what we put, takes over our lease table, and we its, and shares it with us; an hour
+	$(BIN)/python tests/drills/drill.py java-reads java-after-us us-after-java java-fan-out java-leads java-rolling newest-java-leads newest-java-rolling old-java
 
 soak: $(TEST) $(NATIVE) ## ten minutes (SOAK_SECONDS=600) at a steady rate: does the memory stay flat?
 	$(BIN)/python tests/drills/drill.py soak

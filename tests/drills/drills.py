@@ -10,12 +10,12 @@ from fan_out_drills import cut_fan_out, kill_9_fan_out, reshard_storm_fan_out, s
 from handler_drills import blocked_loop, overdue, poison, poison_stops, slow_handler
 from java_drills import (
     java_after_us,
-    java_beside_us,
     java_fan_out,
     java_reads,
     newest_java_reads,
     us_after_java,
 )
+from mixed_drills import java_leads, java_rolling, newest_java_leads, newest_java_rolling, old_java
 from process_drills import balance, clock_jumps, kill_9, pause, rolling_restart, sigterm
 from producer_drills import full_buffer, soak
 from store_drills import slow_store, store_down, store_full, throttled
@@ -72,7 +72,11 @@ LONG = {
     "java-reads": (java_reads, ("dynamodb",)),
     "java-after-us": (java_after_us, ("dynamodb",)),
     "us-after-java": (us_after_java, ("dynamodb",)),
-    "java-beside-us": (java_beside_us, ("dynamodb",)),
+    "java-leads": (java_leads, ("dynamodb",)),
+    "java-rolling": (java_rolling, ("dynamodb",)),
+    "newest-java-leads": (newest_java_leads, ("dynamodb",)),
+    "newest-java-rolling": (newest_java_rolling, ("dynamodb",)),
+    "old-java": (old_java, ("dynamodb",)),
     "java-fan-out": (java_fan_out, ("dynamodb",)),
     "newest-java-reads": (newest_java_reads, ("dynamodb",)),
 }

@@ -137,7 +137,7 @@ class Load:
 
     def __init__(self, connection, directory, rate):
         self._path = directory / "put.tsv"
-        self._pause = 0.02
+        self._pause = max(0.02, 1 / rate)
         self._each = max(1, round(rate * self._pause))
         self._stopping = threading.Event()
         self._failure = None
@@ -149,7 +149,8 @@ class Load:
 
     def _run(self):
         try:
-            config = ProducerConfig(linger=0.03, ordered=True)
+            # On a busy machine, a delivery may take long, and a record that is given up would end the drill.
+            config = ProducerConfig(linger=0.03, ordered=True, record_ttl=300.0)
             with Producer(STREAM, config=config, **self._connection) as producer:
                 deliveries = []
                 number = self._first

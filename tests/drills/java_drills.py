@@ -6,14 +6,11 @@ in DynamoDB.
 
 import signal
 import time
-from collections import Counter
-from itertools import count
 
 from fleet import STREAM, place_of, require, running_fleet, wait_for
-from java_worker import START_LIMIT, JavaWorker, NewestJavaWorker, version_of_newest
+from java_worker import START_LIMIT, JavaWorker, NewestJavaWorker
 from verdict import finish, open_shards, require_parents_first
 
-LOADS = []  # the fleets of the loads so far: each load puts records with names of its own
 FLEET = {"lease_duration": 10.0, "checkpoint_interval": 1.0}
 
 
@@ -48,7 +45,7 @@ def java_reads(directory, store, *, full):
 
 def newest_java_reads(directory, store, *, full):
     """The newest KCL (3.5) reads the same 12,000 records: all of them, each once."""
-    return {"KCL": version_of_newest()} | java_reads_with(NewestJavaWorker, directory)
+    return {"KCL": NewestJavaWorker.version()} | java_reads_with(NewestJavaWorker, directory)
 
 
 def java_reads_with(worker, directory):
@@ -150,58 +147,3 @@ def names(fleet, *workers):
     """The names of the records that these workers have handled."""
     journals = fleet.tally().journals
     return {one.name for worker in workers if worker in journals for one in journals[worker].handled}
-
-
-def java_beside_us(directory, store, *, full):
-    """Under load, a KCL worker joins two workers of ours, leads, and shares the leases; one of ours is killed."""
-    with running_fleet(directory, "ministack", shards=6, **FLEET) as fleet:
-        _, victim = fleet.start_all("a", "b")
-        fleet.wait_owned(["a", "b"], 30, "two workers share")
-        java = JavaWorker(fleet, "java")
-        began = java.wait_for(under_load(fleet, lambda: shares(fleet)["java"] >= 2), START_LIMIT, "the KCL has leases")
-        balanced = shares(fleet)
-        fleet.call("split_shard", STREAM, open_shards(fleet)[0], wait=True)
-        before, calm = moves(fleet), time.monotonic() + 60
-        java.wait_for(under_load(fleet, lambda: time.monotonic() > calm), 120, "a minute passes")
-        moved = moves(fleet) - before
-        victim.signal(signal.SIGKILL)
-        victim.process.wait()
-        killed_at = time.monotonic()
-        taken = lambda: not shares(fleet)["b"]  # noqa: E731
-        java.wait_for(under_load(fleet, taken), 200, "the leases of the killed worker are taken")
-        took = time.monotonic() - killed_at
-        java.wait_for(lambda: not fleet.tally().lost, 120, "all records are handled")
-        tally = finish(fleet)
-        require_parents_first(fleet, tally)
-        require(moved < 3 * balanced.total(), f"{moved} moves of leases in a minute")
-        return {
-            "the KCL shared after": began,
-            "shares": dict(balanced),
-            "moves in a minute": moved,
-            "taken over after": took,
-            "tally": tally,
-        }
-
-
-def shares(fleet):
-    """Return how many unfinished leases each worker owns."""
-    rows = fleet.leases().values()
-    return Counter(row.owner for row in rows if row.owner is not None and not row.checkpoint.is_finished)
-
-
-def moves(fleet):
-    """Return how often a worker has gained a lease."""
-    return len(fleet.tally().told("LeaseGained"))
-
-
-def under_load(fleet, is_so):
-    """Return the condition, which puts 60 records whenever it is checked."""
-    numbers = count(step=60)
-
-    def put_and_check():
-        first = 1_000_000 * len(LOADS) + next(numbers)
-        fleet.put([(f"key-{number % 60}", b"%d" % number) for number in range(first, first + 60)], aggregation=True)
-        return is_so()
-
-    LOADS.append(fleet)
-    return put_and_check

@@ -1,10 +1,13 @@
 """The Java KCL as a worker of a drill.
 
-``JavaWorker`` runs the KCL of a wheel: its multi-language daemon runs in its own process group. It starts one record processor per shard
-(tests/interop/java/record_processor.py), which writes the journal of a drill's worker. Kinesis is the embedded server
-over HTTP/2 in cleartext, DynamoDB is ministack, and CloudWatch is switched off. tests/interop/java/install.sh installs
-it. ``NewestJavaWorker`` runs the newest KCL, with tests/interop/java/KclWorker.java as its application;
-tests/interop/java/install-maven.sh installs it.
+``JavaWorker`` runs the KCL of a wheel: its multi-language daemon runs in its own process group. It starts one record
+processor per shard (tests/interop/java/record_processor.py), which writes the journal of a drill's worker. Kinesis is
+the embedded server over HTTP/2 in cleartext, DynamoDB is ministack, and CloudWatch is switched off.
+tests/interop/java/install.sh installs it.
+
+The other classes run tests/interop/java/KclWorker.java, an application in one process: on the KCL of the wheel
+(``WheelJavaWorker``), on the newest KCL (``NewestJavaWorker``) and on the newest KCL 2 (``OldJavaWorker``).
+tests/interop/java/install-maven.sh installs the latter two and compiles the application.
 """
 
 import contextlib
@@ -21,7 +24,8 @@ from stores import REPOSITORY, contract_servers
 
 HERE = REPOSITORY / "tests" / "interop" / "java"
 INSTALLED = REPOSITORY / ".servers" / "kcl"
-NEWEST = REPOSITORY / ".servers" / "java" / "kcl"
+FROM_MAVEN = REPOSITORY / ".servers" / "java"
+JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")  # a drill runs several of them
 START_LIMIT = 400.0  # it takes 50 to 140 s to start
 PROPERTIES = """\
 executableName = {python} {processor} {journal} {limit}
@@ -127,18 +131,62 @@ class JavaWorker:
         self.process.wait()
 
 
-class NewestJavaWorker(JavaWorker):
-    """The newest KCL as a worker of a fleet. It has no ``limit``."""
+class ProgramWorker(JavaWorker):
+    """A KCL that runs KclWorker.java. It has no ``limit``."""
+
+    library = "kcl"
+    """The folder in ``FROM_MAVEN`` with the compiled application."""
+    idle_millis = 300
+    """The pause between two reads of a shard."""
+
+    @classmethod
+    def jars(cls):
+        return FROM_MAVEN / cls.library / "jars"
+
+    @classmethod
+    def version(cls):
+        """Return the version of the KCL, as installed."""
+        names = [
+            jar.stem.removeprefix("amazon-kinesis-client-") for jar in cls.jars().glob("amazon-kinesis-client-*.jar")
+        ]
+        [version] = [name for name in names if name[:1].isdigit()]
+        return version
 
     def _command(self, fleet, table, limit, retrieval):  # noqa: ARG002 - the signature is the base class's
-        require((NEWEST / ".stamp").exists(), "the newest KCL is not installed: tests/interop/java/install-maven.sh")
-        require(not limit, "the newest KCL reads without a limit")
-        jars = f"{NEWEST}/classes:{NEWEST}/jars/*"
+        folder = FROM_MAVEN / self.library
+        require((folder / ".stamp").exists(), f"{folder} is missing: tests/interop/java/install-maven.sh")
+        require(not limit, "this KCL reads without a limit")
         level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return ["java", level, "-cp", jars, "KclWorker", STREAM, table, self.name, str(self.journal), retrieval]
+        arguments = [STREAM, table, self.name, str(self.journal), retrieval, str(self.idle_millis)]
+        return [*JAVA, level, "-cp", f"{folder}/classes:{self.jars()}/*", "KclWorker", *arguments]
 
 
-def version_of_newest():
-    """Return the version of the newest KCL, as installed."""
-    [jar] = (NEWEST / "jars").glob("amazon-kinesis-client-*.jar")
-    return jar.stem.removeprefix("amazon-kinesis-client-")
+class NewestJavaWorker(ProgramWorker):
+    """The newest KCL."""
+
+
+class OldJavaWorker(ProgramWorker):
+    """The newest KCL 2."""
+
+    library = "kcl2"
+    idle_millis = 1_000
+
+
+class WheelJavaWorker(ProgramWorker):
+    """The KCL of the wheel, in one process."""
+
+    idle_millis = 1_000
+
+    @classmethod
+    def jars(cls):
+        return INSTALLED / "amazon_kclpy" / "jars"
+
+    def _command(self, fleet, table, limit, retrieval):
+        require_installed()
+        return super()._command(fleet, table, limit, retrieval)
+
+
+class SlowNewestJavaWorker(NewestJavaWorker):
+    """The newest KCL with a longer pause, so that a fleet of several needs less CPU time."""
+
+    idle_millis = 1_000

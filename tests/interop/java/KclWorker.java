@@ -1,9 +1,9 @@
-// A worker of a drill that reads with the newest Kinesis Client Library (KCL).
+// A worker of a drill that reads with the Kinesis Client Library (KCL) that is on the class path: 2.x or 3.x.
 //
 // It writes the journal of a drill's worker (tests/drills/worker.py), so that the same reader counts what both did, and it
 // commits after every batch. Endpoints and credentials come from the environment. CloudWatch is switched off.
 //
-//     java -cp ... KclWorker STREAM APPLICATION WORKER JOURNAL POLLING|FANOUT
+//     java -cp ... KclWorker STREAM APPLICATION WORKER JOURNAL POLLING|FANOUT IDLE_MILLIS
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
@@ -133,7 +133,7 @@ public final class KclWorker {
             configs.processorConfig(),
             configs.retrievalConfig().retrievalSpecificConfig(isFanOut
                 ? new FanOutConfig(kinesis).streamName(stream).applicationName(arguments[1])
-                : new PollingConfig(stream, kinesis).idleTimeBetweenReadsInMillis(300)));
+                : new PollingConfig(stream, kinesis).idleTimeBetweenReadsInMillis(Long.parseLong(arguments[5]))));
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             try {
                 scheduler.startGracefulShutdown().get();

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the newest KPL and KCL from Maven Central, and compiles the programs that use them.
+# Fetches the newest KPL, the newest KCL and the newest KCL 2 from Maven Central, and compiles the programs that use them.
 #
 # The jars and classes go to .servers/java at the repository root (git-ignored). It needs a JDK, version 17 or newer, and
 # Maven; it installs neither. Without them it ends with an error: nothing that needs the KPL may pass by not running. A
@@ -30,3 +30,4 @@ install_library() {
 
 install_library kpl KplClient
 install_library kcl KclWorker
+install_library kcl2 KclWorker
