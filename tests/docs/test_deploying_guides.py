@@ -25,9 +25,11 @@ from tests.docs import pages
 from shardline import Consumer, ConsumerConfig, Producer
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.dynamodb import DynamoDbLeases
+from shardline.adapters.leases.kcl_rows import COORDINATION_SUFFIX, METRICS_SUFFIX, metrics_request
 from shardline.aio.control_plane import ControlPlane
 from shardline.core import leases
 from shardline.core.consumer.consumer_events import Event
+from shardline.core.kcl_requests import DeleteMetrics, MetricsPlace, WriteMetrics
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import at_sequence_number
 from shardline.model.sequence import SequenceNumber
@@ -305,7 +307,7 @@ def actions_of(policy, service):
         assert statement.keys() == {"Sid", "Effect", "Action", "Resource"}
         assert statement["Effect"] == "Allow"
         assert re.fullmatch(r"\w+", statement["Sid"])
-        arn = r"arn:aws:(kinesis:eu-west-1:111122223333:stream|dynamodb:eu-west-1:111122223333:table)/[\w*]+(/consumer/\*)?|\*"
+        arn = r"arn:aws:(kinesis:eu-west-1:111122223333:stream|dynamodb:eu-west-1:111122223333:table)/[\w*-]+(/consumer/\*)?|\*"
         assert re.fullmatch(arn, statement["Resource"])
         actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
         assert len(set(actions)) == len(actions)
@@ -320,7 +322,7 @@ def operations_of(kinesis):
     return {request.operation for request in kinesis.requests}
 
 
-PRODUCER, CONSUMER, FAN_OUT, CONSUMER_ON_DYNAMODB, ADMINISTRATOR = POLICIES
+PRODUCER, CONSUMER, FAN_OUT, CONSUMER_ON_DYNAMODB, BESIDE_THE_KCL, ADMINISTRATOR = POLICIES
 
 
 def test_a_producer_calls_what_it_may(kinesis):
@@ -393,6 +395,21 @@ def test_a_consumer_with_a_consumer_arn_only_subscribes(kinesis):
     anyio.run(main, arn)
     polling = {"GetRecords", "GetShardIterator"}
     assert operations_of(kinesis) == (actions_of(CONSUMER, "kinesis") - polling) | {"SubscribeToShard"}
+
+
+def test_a_follower_of_a_kcl_fleet_calls_what_it_may():
+    row = "me", MetricsPlace.OWN_TABLE
+    requests = (WriteMetrics(row[0], 1, row[1], can_share_table=False), DeleteMetrics(*row))
+    writes = [metrics_request(request, "billing") for request in requests]
+    assert {members["TableName"] for _, members in writes} == {"billing-WorkerMetricStats"}
+    allowed = {
+        statement["Resource"].rpartition("/")[2]: {**BESIDE_THE_KCL, "Statement": [statement]}
+        for statement in BESIDE_THE_KCL["Statement"]
+    }
+    assert {table: actions_of(policy, "dynamodb") for table, policy in allowed.items()} == {
+        f"billing{COORDINATION_SUFFIX}": {"Scan"},
+        f"billing{METRICS_SUFFIX}": {"Scan", *(name for name, _ in writes)},
+    }
 
 
 def test_an_administrator_calls_what_he_may(kinesis):

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,7 +62,7 @@ def test_every_block_is_of_a_pair():
     blocks = [block for page, heading in PAIRS for block in pair(page, heading)]
     shown = [body for language in ("python", "java") for body in pages.blocks_in(FOLDER, language)]
     assert sorted(blocks) == sorted(shown)
-    assert set().union(*map(pages.languages_of, pages.pages_in(FOLDER))) == {"python", "java"}
+    assert set().union(*map(pages.languages_of, pages.pages_in(FOLDER))) == {"python", "java", "sh"}
 
 
 def test_there_is_a_page_for_each_library():
@@ -155,9 +157,9 @@ def java_row(shard, checkpoint):
     }
 
 
-def test_consuming_with_the_kcl_goes_on_at_its_checkpoints(kinesis, dynamodb_url, monkeypatch):
-    before, after = pair("kcl", "# From the KCL")
-    assert "implements ShardRecordProcessor" in before
+@pytest.fixture
+def billing(kinesis, dynamodb_url, monkeypatch):
+    """The lease table of a KCL application that has handled half of the records of each shard, and the other half."""
     client = boto3.client("kinesis", **kinesis.boto3_arguments)
     for key, data in ORDERS:
         client.put_record(StreamName="orders", PartitionKey=key, Data=data)
@@ -176,12 +178,53 @@ def test_consuming_with_the_kcl_goes_on_at_its_checkpoints(kinesis, dynamodb_url
         done = len(records) // 2
         table.put_item(TableName="billing", Item=java_row(shard, records[done - 1].sequence_number))
         expected += [record.data for record in records[done:]]
+    yield table, expected
+    table.close()
+
+
+def test_consuming_with_the_kcl_goes_on_at_its_checkpoints(billing):
+    before, after = pair("kcl", "# From the KCL")
+    assert "implements ShardRecordProcessor" in before
+    table, expected = billing
     seen = []
     anyio.run(run(after).bill, seen.append)
     assert sorted(seen) == sorted(expected), "what the KCL had done is not done again, and nothing is left out"
     rows = table.scan(TableName="billing", ConsistentRead=True)["Items"]
     assert all(int(row["leaseCounter"]["N"]) > 38 and "throughputKBps" in row for row in rows)
-    table.close()
+
+
+def test_the_three_commands_move_one_worker(kinesis, billing, dynamodb_url, tmp_path):
+    """The rows say that a Java worker leads. It does not renew its leases, so our worker takes them."""
+    table, expected = billing
+    metrics = {"leaseKey": {"S": "java-1"}, "sup": {"N": "1"}, "entityType": {"S": "WORKER_METRIC_STATS"}}
+    lock = {"ownerName": {"S": "java-1"}, "recordVersionNumber": {"S": "v"}, "entityType": {"S": "LEADER"}}
+    table.put_item(TableName="billing", Item={"leaseKey": {"S": "Leader"}} | lock)
+    _, program = pair("kcl", "# From the KCL")
+    last_line = "import asyncio\n\nasyncio.run(bill(lambda data: print(data.decode(), flush=True)))\n"
+    (tmp_path / "billing.py").write_text(program + last_line)
+    [block] = pages.blocks_of(f"{FOLDER}/kcl.md", "sh")
+    environment = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= kinesis.environment | {"AWS_ENDPOINT_URL_DYNAMODB": dynamodb_url}
+    outputs = []
+    for command in block.splitlines():
+        table.put_item(TableName="billing", Item=metrics | {"lut": {"N": str(int(time.time()))}})
+        ended = subprocess.run(
+            ["sh", "-c", command],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{command}: {ended.stdout}"
+        outputs.append(ended.stdout)
+    checked, worked, described = outputs
+    led = "java-1 (KCL 3.5 or later) leads; the followers: none"
+    assert led in " ".join(checked.split())
+    assert sorted(line.encode() for line in worked.splitlines() if line.startswith("{")) == sorted(expected)
+    assert led in " ".join(described.split())
 
 
 # ---- aiokpl and async-kinesis
