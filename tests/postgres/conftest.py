@@ -142,6 +142,37 @@ def start_server():
         yield lambda *settings: stack.enter_context(running_server(*settings))
 
 
+class SmallDisk:
+    """A file system of a few megabytes."""
+
+    def __init__(self, path):
+        self.path = path
+
+    @contextlib.contextmanager
+    def full(self):
+        filler = self.path / "filler"
+        with filler.open("wb", buffering=0) as file:
+            for piece in (65536, 1):  # to the last byte
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(b"x" * piece)
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+
+@pytest.fixture
+def small_disk():
+    """A small file system in which the server may make files. Mounting one needs root."""
+    with directory() as path:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m,mode=0777", "tmpfs", path], check=True)
+        try:
+            yield SmallDisk(path)
+        finally:
+            subprocess.run(["umount", "--lazy", path], check=True)
+
+
 @pytest.fixture(scope="session")
 def pgbouncer_url(server):
     """The server behind pgbouncer in transaction mode, which gives every statement another connection."""

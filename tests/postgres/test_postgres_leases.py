@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -449,6 +450,64 @@ async def test_a_full_disk_is_a_failure_that_may_pass(database):
         failure = await store.apply(CreateLease(Lease(SHARD)))
         assert (failure.kind, failure.code, failure.retryable) == (FailureKind.LIMIT_EXCEEDED, "DiskFull", True)
         assert not failure.maybe_received
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_disk_without_room_for_a_table_is_a_failure_that_may_pass(server, database, small_disk, unique):
+    space = small_disk.path / "space"
+    space.mkdir()
+    shutil.chown(space, "postgres")
+    name = database.rpartition("/")[2]
+    server.execute(
+        f"CREATE TABLESPACE {unique} LOCATION '{space}'", f"ALTER DATABASE {name} SET default_tablespace = {unique}"
+    )
+    try:
+        async with opened(database) as store:
+            with small_disk.full():
+                created, failure = await create_until_refused(store)
+                expected = (FailureKind.LIMIT_EXCEEDED, "DiskFull", True)
+                assert (failure.kind, failure.code, failure.retryable) == expected
+                assert {row.shard_id for row in await store.list_leases()} == created
+            assert await store.apply(CreateLease(Lease("after"))) == Lease("after")
+    finally:
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)", f"DROP TABLESPACE {unique}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system needs root")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_server_without_room_for_its_log_loses_no_lease(start_server, small_disk):
+    """It crashes when it cannot write its log. When there is room again, it starts and goes on."""
+    server = start_server("fsync=on", "wal_recycle=off", "min_wal_size=32MB", "max_wal_size=32MB")
+    server.stop()
+    log = small_disk.path / "log"
+    shutil.move(server.path / "data/pg_wal", log)
+    (server.path / "data/pg_wal").symlink_to(log)
+    for file in (log, *log.rglob("*")):
+        shutil.chown(file, "postgres")
+    server.start()
+    async with opened(server.url()) as store:
+        await store.apply(CreateLease(Lease("first", owner="a")))
+        with small_disk.full():
+            created, failure = await create_until_refused(store)
+            assert failure.retryable, failure
+            server.stop(signal.SIGKILL)
+        server.start()
+        await answered(store, RenewLease("first", "a", 0))
+        assert created <= {row.shard_id for row in await store.list_leases()}
+
+
+async def create_until_refused(store):
+    """Return the shard ids of the leases that were created, and the failure that ended it."""
+    created = set()
+    with anyio.fail_after(120):
+        while True:
+            leases = [Lease(f"s{len(created) + number}" + "x" * 1000) for number in range(200)]
+            answers = await store.apply_many([CreateLease(lease) for lease in leases])
+            created |= {answer.shard_id for answer in answers if isinstance(answer, Lease)}
+            for answer in answers:
+                if isinstance(answer, Failure):
+                    return created, answer
 
 
 async def test_a_server_that_became_read_only_is_a_failure_that_may_pass(store, raw, database):
