@@ -258,8 +258,11 @@ class _Validate:
             if parse is None:
                 try:
                     parse = cast("Any", msgspec.json.Decoder)(self._schema).decode
+                    kind = msgspec.inspect.type_info(self._schema)
                 except (TypeError, NotImplementedError) as error:
                     raise UsageError(f"validate cannot check this type: {error}") from None
+                if isinstance(kind, msgspec.inspect.CustomType):  # msgspec would refuse every record
+                    raise UsageError(f"validate cannot check this type: msgspec does not know the class {self._name}")
             check = self._check = cast("Callable[[bytes], object]", parse)
         return check
 
@@ -308,8 +311,8 @@ def _zstd() -> Any:
     return cast("Any", zstd)
 
 
-def _check_level(encoding: str, level: int | None) -> int:
-    if encoding not in _LEVELS:
+def _check_level(encoding: object, level: int | None) -> int:
+    if not isinstance(encoding, str) or encoding not in _LEVELS:
         raise UsageError(f"encoding must be 'gzip' or 'zstd', not {encoding!r}")
     if encoding == "zstd":
         _zstd()

@@ -137,6 +137,56 @@ def test_a_handler_must_not_end_the_transaction(path):
         handle(record(1, lease()))
 
 
+def leave_block(given, connection):
+    with connection:  # commits
+        insert(given, connection)
+
+
+def run_script(given, connection):
+    connection.executescript("INSERT INTO seen VALUES ('5')")  # commits before the script
+
+
+def go_on(given, connection):
+    connection.execute("COMMIT")
+    insert(given, connection)
+
+
+def begin_another(given, connection):
+    connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
+
+
+@pytest.mark.parametrize("handler", [leave_block, run_script, go_on, begin_another])
+def test_a_handler_that_ended_the_transaction_moves_no_position(path, handler):
+    with in_sqlite(handler, path, group="billing") as handle, pytest.raises(UsageError, match="ended the transaction"):
+        handle(record(1, lease()))
+    assert query(path, "SELECT sequence_number FROM shardline_positions") == [("0",)]
+
+
+def test_a_table_of_another_program_is_left_alone(path):
+    query(path, "CREATE TABLE shardline_positions (number integer)")
+    with (
+        in_sqlite(insert, path, group="billing") as handle,
+        pytest.raises(sqlite3.OperationalError, match="has no column"),
+    ):
+        handle(record(1, lease()))
+    assert seen(path) == []
+    assert query(path, "SELECT * FROM shardline_positions") == []
+
+
+def test_a_database_that_stays_locked_fails_the_record(path, monkeypatch):
+    monkeypatch.setattr("shardline.exactly_once._SQLITE_TIMEOUT", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with in_sqlite(insert, path, group="billing") as handle:
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            handle(record(1, lease()))
+        other.execute("ROLLBACK")
+        other.close()
+        handle(record(1, lease()))
+    assert seen(path) == [1]
+
+
 def test_records_that_finish_out_of_order_are_remembered_until_the_watermark_passes_them(path):
     grant = lease(is_in_order=False)
     with in_sqlite(insert, path, group="billing") as handle:

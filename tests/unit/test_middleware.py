@@ -106,9 +106,14 @@ def test_any_bytes_are_read_or_refused(data, encoding):
         assert data
 
 
-def test_an_unknown_encoding_is_refused():
+class Unknown:
+    """Neither a dataclass nor a Struct."""
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "gzip,zstd", "GZIP", "", "\u0000"])
+def test_an_unknown_encoding_is_refused(encoding):
     with pytest.raises(ValueError, match="this record has another one"):
-        decompress()(Record(TEXT, "k", headers={"content-encoding": "br"}))
+        decompress()(Record(TEXT, "k", headers={"content-encoding": encoding}))
 
 
 def test_zstd_needs_its_extra(monkeypatch):
@@ -124,11 +129,13 @@ def test_zstd_needs_its_extra(monkeypatch):
     ("make", "message"),
     [
         (lambda: compress("br"), "encoding must be 'gzip' or 'zstd', not 'br'"),
+        (lambda: compress([]), r"encoding must be 'gzip' or 'zstd', not \[\]"),
         (lambda: compress(level=10), "level must be a whole number from 1 to 9, not 10"),
         (lambda: compress("zstd", level=True), "level must be a whole number from 1 to 22, not True"),
         (lambda: compress(min_bytes=-1), "min_bytes must be a whole number of bytes, 0 or more, not -1"),
         (lambda: decompress(max_bytes=1.5), r"max_bytes must be a whole number of bytes, 0 or more, not 1\.5"),
         (lambda: validate(zlib.compressobj), "validate cannot check this type"),
+        (lambda: validate(Unknown), "msgspec does not know the class Unknown"),
     ],
 )
 def test_wrong_arguments(make, message):
