@@ -352,6 +352,8 @@ class Coordinator:
                 self.held.leave(operation.shard_id)
         elif self._is_closing:
             self._release_on_exit.handle_applied(operation, result)
+        elif isinstance(result, Refused) and self.kcl is not None and self.kcl.handle_refused(operation.shard_id):
+            self._make_plan(now)
         elif isinstance(operation, CreateLease) and not self._is_creating_rows:
             self._make_plan(now)  # no new scan is needed to take the leases that were just created
 

@@ -123,6 +123,7 @@ class KclFleet:
         self._look_at: Instant = now
         self._write_at: Instant = now
         self._stole_at: Instant = -NEVER
+        self._stolen: str | None = None  # the shard whose lease was stolen last
         self._place: MetricsPlace | None = None  # where a row of ours may exist
         self._in_flight: KclRequest | None = None
         self._is_closing: bool = False
@@ -196,6 +197,17 @@ class KclFleet:
             self._place = None
         else:
             self._write_at = now + METRICS_INTERVAL
+
+    def handle_refused(self, shard_id: str) -> bool:
+        """Handle a refused write. Return whether it was a steal, so that the worker has to plan again at once.
+
+        A KCL 2 worker that commits after each batch changes the row of a lease more often than we scan. So a steal is
+        tried again with the row that the refusal returned, as KCL 2 reads a row again before it steals the lease.
+        """
+        if shard_id != self._stolen:
+            return False
+        self._stolen, self._stole_at = None, -NEVER
+        return True
 
     def handle_failed(self, request: KclRequest, failure: Failure, now: Instant) -> None:
         assert self._in_flight == request, "an answer needs a request"
@@ -291,9 +303,11 @@ class KclFleet:
         if not is_due or needs < 1 or not (load > share or (load == share and needs > 1)):
             return Assignment([], [])
         owned = [lease for lease in leases if lease.owner == most_loaded and not lease.in_hand_over]
-        if owned:
-            self._stole_at = now
-        return Assignment([], sorted(owned, key=lambda _: rng.random())[:1])
+        if not owned:
+            return Assignment([], [])
+        stolen = min(owned, key=lambda _: rng.random())
+        self._stole_at, self._stolen = now, stolen.shard_id
+        return Assignment([], [stolen])
 
     # ---- internal
 

@@ -335,6 +335,16 @@ def test_one_lease_is_stolen_from_the_worker_with_the_most_every_two_failovers()
     assert len(take(leases, now=20.0, fleet=fleet).ask) == 1
 
 
+def test_a_refused_steal_is_tried_again_at_once():
+    fleet = KclFleet("me", 10.0, 0.0)
+    [stolen] = take(owned(one=5), fleet=fleet).ask
+    assert take(owned(one=5), fleet=fleet).ask == []
+    assert not fleet.handle_refused("another")
+    assert fleet.handle_refused(stolen.shard_id)
+    assert not fleet.handle_refused(stolen.shard_id)
+    assert len(take(owned(one=5), fleet=fleet).ask) == 1
+
+
 @pytest.mark.parametrize(("counts", "steals"), [({"one": 2, "two": 2}, 1), ({"one": 2, "me": 1}, 0), ({"one": 1}, 0)])
 def test_no_lease_is_stolen_for_a_difference_of_one(counts, steals):
     assert len(take(owned(**counts)).ask) == steals

@@ -164,6 +164,25 @@ def test_among_kcl_2_workers_a_lease_is_stolen_at_a_time():
     assert len(mixed.machine.held.holdings) == 2
 
 
+def test_a_lease_is_stolen_although_its_owner_commits_all_the_time():
+    mixed = Mixed()
+    answer = mixed.group.store.answer
+    refused = []
+
+    def answer_after_a_commit(request):
+        """Let the owner commit between the scan and the first take."""
+        if isinstance(request, TakeLease) and not refused:
+            refused.append(request)
+            row = mixed.group.rows[request.shard_id]
+            mixed.group.rows = mixed.group.rows | {row.shard_id: Lease(row.shard_id, row.counter + 1, "java")}
+        return answer(request)
+
+    mixed.group.store.answer = answer_after_a_commit
+    while not refused:
+        mixed.run(2)
+    assert len(mixed.machine.held.holdings) == 1
+
+
 @pytest.mark.parametrize("denied", [False, True])
 def test_kcl_owners_are_asked_only_if_the_rows_of_the_kcl_cannot_be_read(denied):
     mixed = Mixed()
