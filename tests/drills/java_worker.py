@@ -170,6 +170,16 @@ class OldJavaWorker(ProgramWorker):
 
     library = "kcl2"
     idle_millis = 1_000
+    did_not_end = 0
+    """How many workers of this process did not end within the limit."""
+
+    def end(self, limit=60.0):
+        """Send SIGTERM, and SIGKILL if the worker does not end: KCL 2 may wait for its last shards without end."""
+        try:
+            super().end(limit)
+        except DrillError:
+            OldJavaWorker.did_not_end += 1
+            self.kill()
 
 
 class WheelJavaWorker(ProgramWorker):

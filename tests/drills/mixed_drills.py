@@ -245,5 +245,6 @@ def old_java(directory, store, *, full):
         start_java(fleet, OldJavaWorker, "java-3")
         facts["shared with Java again after"] = wait_shared(fleet, ["java-3", "a", "c"], SHARE_LIMIT, "Java joins")
         tally = ended(fleet, load)
+        facts["KCL workers that did not end within 60 s of SIGTERM"] = OldJavaWorker.did_not_end
     require(facts["most moves of a lease in a minute"] < 3, f"a lease moved too often: {facts}")
     return facts | {"tally": tally}
