@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -46,8 +47,20 @@ class UnpicklableError(Exception):
         self.hook = lambda: None
 
 
+class StrangeError(BaseException):
+    pass
+
+
 def die(kind):
     match kind:
+        case "base":
+            raise StrangeError
+        case "memory":
+            limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2**28
+            resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
+            bytearray(2**30)
+        case "close":
+            os.closerange(3, 256)  # also the connection to the program
         case "raise":
             raise UnpicklableError
         case "exit":
@@ -74,6 +87,17 @@ def fail_once(kind, record):
 
 def leave(record):
     sys.exit(7)
+
+
+def interrupt(record):
+    raise KeyboardInterrupt
+
+
+def return_something(record):
+    """Print, and return something that cannot be pickled."""
+    print(record)  # noqa: T201 - the handler of a user may print
+    handle(record)
+    return lambda: record
 
 
 def work_on(record):

@@ -73,7 +73,7 @@ async def test_batches_and_async_handlers_run_in_processes(make_consumer, put):
 
 @pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
 @pytest.mark.parametrize("order", ["key", "shard"])
-@pytest.mark.parametrize("kind", ["raise", "exit", "kill", "segfault", "hang", "fork"])
+@pytest.mark.parametrize("kind", ["raise", "base", "memory", "exit", "kill", "segfault", "hang", "fork", "close"])
 async def test_a_process_that_dies_or_hangs_is_replaced_and_its_record_comes_again(make_consumer, put, kind, order):
     await put(range(60), keys=6)
     events = []
@@ -82,7 +82,7 @@ async def test_a_process_that_dies_or_hangs_is_replaced_and_its_record_comes_aga
         await consumer.run(handler, processes=2, order=order, policy=HASTY, handler_timeout=1.0)
     check_notes(60)
     (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
-    named = {"raise": "UnpicklableError", "fork": "ValueError"}
+    named = {"raise": "UnpicklableError", "base": "StrangeError", "memory": "MemoryError", "fork": "ValueError"}
     assert (retried.error_type, retried.attempts) == (named.get(kind, "HandlerProcessFailed"), 1)
 
 
@@ -117,6 +117,22 @@ async def test_an_exit_in_a_process_ends_the_run(make_consumer, put):
     assert caught.value.code == 7
 
 
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "trio", "blocking"], indirect=True)
+async def test_an_interrupt_in_a_process_ends_the_run(make_consumer, put):
+    await put(range(1))
+    async with make_consumer(until="latest") as consumer:
+        with pytest.raises(KeyboardInterrupt):
+            await consumer.run(handlers.interrupt, processes=1)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_a_handler_may_print_and_return_anything(make_consumer, put):
+    await put(range(20), keys=4)
+    async with make_consumer(until="latest") as consumer:
+        await consumer.run(handlers.return_something, processes=2, order="key")
+    check_notes(20)
+
+
 @pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
 async def test_a_handler_that_another_process_cannot_import_is_refused(make_consumer, put):
     class Local:
@@ -130,6 +146,9 @@ async def test_a_handler_that_another_process_cannot_import_is_refused(make_cons
         for settings in ({"concurrency": 2, "processes": 2}, {"processes": 0}, {"handler_timeout": 1.0}):
             with pytest.raises(UsageError):
                 await consumer.run(handlers.handle, **settings)
+    async with make_consumer(until="latest", deserializer=lambda data: data) as consumer:
+        with pytest.raises(UsageError, match="must be importable"):
+            await consumer.run(handlers.handle, processes=1)
     async with make_consumer(until="latest", ack="manual") as consumer:
         with pytest.raises(UsageError, match="ack='auto'"):
             await consumer.run(handlers.handle, processes=1)

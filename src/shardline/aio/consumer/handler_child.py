@@ -200,7 +200,7 @@ def _call(
             runner.run(_wait_for(result))
     except (SystemExit, KeyboardInterrupt) as exit_:
         return Answer(0, pickled_error(exit_), is_exit=True)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the parent's failure policy decides
+    except BaseException as error:  # noqa: BLE001 - the parent's failure policy decides
         return Answer(0, pickled_error(error), summarize_error(error, records))
     finally:
         if _forks.is_set():  # the handler has forked, and this is the copy
