@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Coroutine
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 
 import pytest
 from hypothesis import given
@@ -148,6 +148,28 @@ def test_the_pure_method_decides_about_every_other_put(change):
         assert made.put_blocking(b"x", key="k") == "slow"
     assert made._intake.records == []
     assert made.slow[0] == (b"x", "k", {})
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_put_outside_of_a_trace_is_compiled(blocking):
+    made, variable, marks = putter(), ContextVar("variable"), [object(), object()]
+    made._trace = gate = native.TraceGate()
+
+    def put():
+        return made.put_blocking(b"x", key="k") if blocking else sent(made.put(b"x", key="k"))
+
+    assert put() == "slow", "the gate has no variable"
+    gate.variable = "not a variable"
+    assert put() == "slow"
+    gate.variable = variable
+    assert put() is made._intake.records[-1], "the variable is not set, and untraced is None"
+    variable.set(marks[0])
+    assert put() == "slow", "the first put in another context asks the tracing"
+    gate.untraced = marks[0]
+    assert put() is made._intake.records[-1]
+    variable.set(marks[1])
+    assert put() == "slow"
+    assert len(made._intake.records) == 2
 
 
 def test_an_option_is_left_to_the_pure_method():

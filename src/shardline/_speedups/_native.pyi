@@ -41,6 +41,10 @@ class Room:
     serializes: bool
     def accept(self, records: list[Any], size: int, in_turn: bool, /) -> int: ...
 
+class TraceGate:
+    variable: Any
+    untraced: Any
+
 class Putter:
     _intake: Any
     _delivery_type: Any

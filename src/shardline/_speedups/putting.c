@@ -1,10 +1,82 @@
 /* put without a coroutine: Putter has the fields of a producer that a put reads, and PutCall is what put returns.
  *
- * Only the common case is handled here: data that is bytes, and an ASCII key. A call with any other arguments returns the
- * coroutine of the pure method. So does a PutCall, in its first step, if the gate of the intake is closed, if it is time
+ * Only the common case is handled here: data that is bytes, an ASCII key, and no trace. A call with any other arguments
+ * returns the coroutine of the pure method. So does a PutCall, in its first step, if the gate of the intake is closed, if it is time
  * to yield, or if the caller runs in another event loop: it then passes everything on to that coroutine. */
 #include "speedups.h"
 #include <structmember.h>
+
+/* ---- TraceGate */
+
+static int visit_gate(PyObject *self, visitproc visit, void *arg)
+{
+    TraceGate *gate = (TraceGate *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(gate->variable);
+    Py_VISIT(gate->untraced);
+    return 0;
+}
+
+static int clear_gate(PyObject *self)
+{
+    TraceGate *gate = (TraceGate *)self;
+    Py_CLEAR(gate->variable);
+    Py_CLEAR(gate->untraced);
+    return 0;
+}
+
+static void free_gate(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    clear_gate(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef gate_members[] = {
+    {"variable", T_OBJECT, offsetof(TraceGate, variable), 0, NULL},
+    {"untraced", T_OBJECT, offsetof(TraceGate, untraced), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot gate_slots[] = {
+    {Py_tp_dealloc, free_gate},
+    {Py_tp_traverse, visit_gate},
+    {Py_tp_clear, clear_gate},
+    {Py_tp_members, gate_members},
+    {Py_tp_doc, (void *)PyDoc_STR("The fields that say whether a put is in a trace.")},
+    {0, NULL},
+};
+
+static PyType_Spec gate_spec = {
+    .name = "shardline._speedups._native.TraceGate",
+    .basicsize = sizeof(TraceGate),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = gate_slots,
+};
+
+/* Whether a put in the current context surely needs no headers of a trace; -1 with an exception. */
+static int is_untraced(State *state, PyObject *trace)
+{
+    if (trace == NULL || trace == Py_None) {
+        return 1;
+    }
+    if (!PyObject_TypeCheck(trace, state->trace_gate_type)) {
+        return 0;
+    }
+    TraceGate *gate = (TraceGate *)trace;
+    if (gate->variable == NULL || !PyContextVar_CheckExact(gate->variable)) {
+        return 0;
+    }
+    PyObject *current;
+    if (PyContextVar_Get(gate->variable, Py_None, &current) < 0) {
+        return -1;
+    }
+    int is_same = current == (gate->untraced == NULL ? Py_None : gate->untraced);
+    Py_DECREF(current);
+    return is_same;
+}
 
 /* ---- Putter */
 
@@ -98,7 +170,7 @@ static int is_in_loop(Putter *putter)
 static PyObject *accept_plain(State *state, const Putter *putter, PyObject *data, PyObject *key)
 {
     Py_ssize_t length = PyUnicode_GET_LENGTH(key);
-    if (length == 0 || length > putter->key_max_length || (putter->_trace != NULL && putter->_trace != Py_None) ||
+    if (length == 0 || length > putter->key_max_length || is_untraced(state, putter->_trace) != 1 ||
         putter->_intake == NULL || !PyObject_TypeCheck(putter->_intake, state->room_type)) {
         return NULL;
     }
@@ -395,6 +467,10 @@ static PyType_Spec call_spec = {
 int add_putting(PyObject *module)
 {
     State *state = state_of_module(module);
+    state->trace_gate_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &gate_spec, NULL);
+    if (state->trace_gate_type == NULL || PyModule_AddType(module, state->trace_gate_type) < 0) {
+        return -1;
+    }
     state->putter_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &putter_spec, NULL);
     if (state->putter_type == NULL || PyModule_AddType(module, state->putter_type) < 0) {
         return -1;

@@ -37,6 +37,7 @@
     X(PyTypeObject *, receipt_type) /* set by bind_receipt, and so is landing_type */ \
     X(PyTypeObject *, landing_type) \
     X(PyTypeObject *, room_type) \
+    X(PyTypeObject *, trace_gate_type) \
     X(PyTypeObject *, putter_type) \
     X(PyTypeObject *, put_call_type) \
     X(PyTypeObject *, method_type) \
@@ -168,7 +169,13 @@ typedef struct {
 int add_methods(PyObject *module);
 PyObject *make_method(PyObject *module, PyObject *args);
 
-/* ---- putting.c: put. Adds the classes Putter and PutCall to the module. */
+/* ---- putting.c: put. Adds the classes TraceGate, Putter and PutCall to the module. */
+
+/* A put is not in a trace while the context variable has this value. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *variable, *untraced;
+} TraceGate;
 
 /* The Python objects of a Putter. The shell sets them. */
 #define PUTTER_OBJECTS(X) X(_intake) X(_delivery_type) X(_loop) X(_running_loop) X(_trace)

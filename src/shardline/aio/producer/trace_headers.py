@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, final
 
+from shardline._speedups import twin
 from shardline.aio.tracing import Tracings
 from shardline.codec.aggregation import encode_tags
 from shardline.core.producer.intake import Intake
@@ -26,8 +27,18 @@ TRACED_MAX_BYTES: Final = RECORD_DEFAULT_MAX_BYTES // 2
 _NEVER_SET: Final = ContextVar[Any]("shardline_never_set")
 
 
+@twin
+class TraceGate:
+    """The fields that say whether a put is in a trace. The compiled form of ``put`` reads them."""
+
+    __slots__ = ("untraced", "variable")
+
+    variable: ContextVar[Any] | None
+    untraced: object  # while ``variable`` has this value, a put is not in a trace: the putting threads write it
+
+
 @final
-class TraceHeaders:
+class TraceHeaders(TraceGate):
     """The headers that the tracings of a producer add to a put.
 
     Args:
@@ -37,14 +48,12 @@ class TraceHeaders:
     """
 
     __slots__ = (
-        "_has_variable",
         "_intake",
         "_is_refusal_logged",
         "_last",
         "_log",
         "_tracings",
         "get_context",
-        "untraced",
     )
 
     def __init__(self, tracings: Tracings, intake: Intake, log: Callable[[str], object]) -> None:
@@ -53,11 +62,10 @@ class TraceHeaders:
         self._log = log
         self._is_refusal_logged = False
         self._last: tuple[Mapping[str, str] | None, OptionalTags] = None, NO_TAGS
-        self._has_variable = tracings.put_context is not None
+        self.variable = tracings.put_context
+        self.untraced = object() if self.variable is None else None
         # The bound method: looking it up for each put would take a quarter of the time of the check.
-        self.get_context: Callable[[None], object] = (tracings.put_context or _NEVER_SET).get
-        self.untraced: object = None if self._has_variable else object()
-        """While ``get_context(None)`` is this value, a put is not in a trace. The putting threads write it."""
+        self.get_context: Callable[[None], object] = (self.variable or _NEVER_SET).get
 
     def tags(self) -> OptionalTags:
         """Return the encoded headers for a put by the running code. The result is empty if there are no headers."""
@@ -94,6 +102,6 @@ class TraceHeaders:
                 self._log(self._intake.headers_refusal)
             return None
         headers = self._tracings.put_headers()
-        if headers is None and self._has_variable:
+        if headers is None and self.variable is not None:
             self.untraced = current
         return headers
