@@ -25,13 +25,14 @@ def consume(kinesis, store, group):
 
 
 @asynccontextmanager
-async def looking(tmp_path, *, shards=2, allow_changes=True, group="billing", flags=(), **how):
+async def looking(tmp_path, *, shards=2, allow_changes=True, group="billing", flags=(), more_stores=(), **how):
     """Yield a tab that shows a console with a group, the server, a client and the address of the console."""
     store = f"sqlite:///{tmp_path}/leases.db"
     with LocalKinesis(stream="orders", shards=shards) as kinesis:
         if shards <= 8:
             await asyncio.to_thread(consume, kinesis, store, group)
-        stores = [StorePlace.of(store, Invocation(region=kinesis.region))] if shards <= 8 else []
+        urls = [store, *more_stores] if shards <= 8 else []
+        stores = [StorePlace.of(url, Invocation(region=kinesis.region)) for url in urls]
         settings = {"place": "here", "kinesis": kinesis, "allow_changes": allow_changes, "calls_per_minute": 9000} | how
         async with (
             kinesis.client() as client,

@@ -63,6 +63,27 @@ def test_code_in_records_keys_headers_and_names_does_not_run(tmp_path):
     asyncio.run(run())
 
 
+def test_characters_that_hide_or_turn_text_are_shown_as_escapes(tmp_path):
+    """Otherwise, a key could look like another key, and change the order of the texts after it."""
+    key, data = "user-\u202e7\u200b", "pay \u202e001\u202c\x1b[2J"
+
+    async def run():
+        async with looking(tmp_path) as (tab, _, client, _):
+            async with Producer("orders", client=client) as producer:
+                await producer.put(data.encode(), key=key, headers={"note": key})
+            await tab.run(f"location.hash = '#/records?stream=orders&key=' + encodeURIComponent({json.dumps(key)})")
+            await tab.until("document.querySelector('.records details')?.open")
+            shown = await tab.run("document.querySelector('.records').innerText")
+            assert shown.count(r"user-\u202e7\u200b") == 2  # the key and the header
+            assert shown.count(r"pay \u202e001\u202c\x1b[2J") == 2  # the summary and the data
+            page = await tab.run("document.body.innerText + document.title")
+            assert not re.search("[\u202e\u200b\u202c\x1b]", page)
+            link = await tab.run("document.querySelector('.views a').getAttribute('href')")
+            assert "sub=0" in link
+
+    asyncio.run(run())
+
+
 def test_the_policy_blocks_inline_code_styles_and_other_hosts(tmp_path):
     async def run():
         async with looking(tmp_path) as (tab, _, _, _):
@@ -165,7 +186,9 @@ def test_without_the_right_token_nothing_is_shown(tmp_path):
             for address in (base, f"{base}#token=wrong-token-of-24-bytes-xxxxxxxx"):
                 async with browsing() as stranger:
                     await stranger.open(address)
-                    await stranger.until("document.querySelector('[role=alert]')?.innerText.includes('token')")
+                    await stranger.until(
+                        "document.querySelector('[role=alert]')?.innerText.includes('the address that the command printed')"
+                    )
                     assert "orders" not in await stranger.run("document.body.innerText")
 
     asyncio.run(run())

@@ -18,7 +18,7 @@ PAGES = {
     GROUP: "Hand-overs",
     "put": "Put a record",
     "server": "Advance 1 hour",
-    "records?stream=orders&key=user-7": "1 of 1 records",
+    "records?stream=orders&key=user-7": "1 of 1 record that was read",
 }
 
 
@@ -128,6 +128,47 @@ def test_a_record_has_its_views_its_link_and_its_filters(tmp_path):
     asyncio.run(run())
 
 
+def test_a_large_record_is_cut_and_shown_whole_on_demand(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (tab, _, client, _):
+            await client.put_record("orders", b"x" * 9_000 + b" the end", key="large")
+            await show(tab, "records?stream=orders&key=large", "The data is cut here: it has 8.8 KiB.")
+            data = "document.querySelector('.records pre').textContent"
+            assert len(await tab.run(data)) == 4096
+            await tab.run(
+                "[...document.querySelectorAll('.records button')].find((each) => each.textContent === 'Show all').click()"
+            )
+            await tab.until(f"{data}.endsWith(' the end')")
+            assert "cut" not in await tab.run("document.querySelector('.records').innerText")
+
+    asyncio.run(run())
+
+
+def test_problems_are_named_and_hide_nothing_else(tmp_path):
+    """A store that does not answer, a store that is missing, a stream that is missing, and a console that has ended."""
+    broken = "redis://someone:hunter2@127.0.0.1:9/0", f"sqlite:///{tmp_path}/nowhere.db"
+
+    async def run():
+        async with looking(tmp_path, more_stores=broken) as (tab, _, client, _):
+            await tab.until("document.querySelector('main table').innerText.includes('billing')")
+            await tab.until("document.querySelector('main').innerText.includes('groups may be missing')")
+            await show(tab, "groups", "127.0.0.1:9/0: the store failed")
+            shown = await tab.run("document.querySelector('main').innerText")
+            assert "nowhere.db does not exist" in shown
+            assert "billing" in shown
+            assert "hunter2" not in shown
+            await show(tab, "stream/nothing", "Stream nothing under account")
+            await show(tab, "nonsense", "There is no page nonsense")
+            await client.delete_stream("orders")
+            await show(tab, "streams", "There are no streams here")
+            await show(tab, "records", "There are no streams here")
+            await show(tab, "put", "There are no streams here")
+            await tab.run("fetch = () => Promise.reject(new TypeError('Failed to fetch'))")
+            await tab.until("document.querySelector('#status').textContent.startsWith('The console does not answer')")
+
+    asyncio.run(run())
+
+
 def test_a_tail_pauses_and_starts_in_the_past(tmp_path):
     async def run():
         async with looking(tmp_path) as (tab, _, client, _):
@@ -138,7 +179,7 @@ def test_a_tail_pauses_and_starts_in_the_past(tmp_path):
             pause = "[...document.querySelectorAll('main button')].find((one) => /Pause|Continue/.test(one.textContent)).click()"
             await tab.run(pause)
             await client.put_record("orders", b"meanwhile", key="user-1")
-            await tab.until("document.querySelector('main').innerText.includes('1 records matched meanwhile')")
+            await tab.until("document.querySelector('main').innerText.includes('1 record matched meanwhile')")
             assert await tab.run("document.querySelectorAll('.records li').length") == 1
             await tab.run(pause)
             await client.put_record("orders", b"after", key="user-1")

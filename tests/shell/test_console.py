@@ -1,6 +1,7 @@
 """Does the console keep others out, change nothing unasked, and show what the command line shows?"""
 
 import asyncio
+import base64
 import json
 import re
 import subprocess
@@ -66,7 +67,7 @@ class Console:
 
 
 @asynccontextmanager
-async def running(tmp_path, *, delays=None, **how):
+async def running(tmp_path, *, delays=None, more_stores=(), **how):
     store = f"sqlite:///{tmp_path}/leases.db"
     with LocalKinesis(stream="orders", shards=2, delays=delays) as kinesis:
         place = {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
@@ -78,7 +79,7 @@ async def running(tmp_path, *, delays=None, **how):
                 assert len(list(consumer)) == 2
 
         await asyncio.to_thread(fill)
-        stores = [StorePlace.of(store, Invocation(region=kinesis.region))]
+        stores = [StorePlace.of(url, Invocation(region=kinesis.region)) for url in (store, *more_stores)]
         async with (
             Client(**place) as client,
             aiohttp.ClientSession() as session,
@@ -177,7 +178,12 @@ def test_the_pages_show_streams_groups_and_records(tmp_path):
             assert [record["views"]["text"] for record in found["records"]] == ['{"order": 1}']
             calls = (await console.get("/api/status"))[1]["calls"]
             assert calls["operations"]["GetRecords"] >= 3
-            for path in ("records?stream=orders", "lag?store=7&group=a&stream=b", "live/group?group=a", "live/stream"):
+            for path in (
+                "records?stream=orders&from=1",
+                "lag?store=7&group=a&stream=b",
+                "live/group?group=a",
+                "live/stream",
+            ):
                 status, answer = await console.get(f"/api/{path}")
                 assert (status, bool(answer["error"])) == (400, True)
 
@@ -263,6 +269,55 @@ def test_a_key_is_found_in_the_closed_parents_of_its_shard_oldest_first(tmp_path
             assert [record["views"]["text"] for record in later["records"]] == ["at 4", "at 2"]
             first = (await console.get("/api/records?stream=orders&key=user-1&limit=1"))[1]
             assert (len(first["records"]), first["is_end"]) == (1, False)
+
+    asyncio.run(run())
+
+
+def test_without_a_key_each_shard_is_read(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            found = (await console.get("/api/records?stream=orders"))[1]
+            assert len(found["shards"]) == 2
+            assert {record["key"] for record in found["records"]} == {"user-1", "user-2"}
+            assert (found["read"], found["is_end"]) == (2, True)
+            found = (await console.get("/api/records?stream=orders&text=two"))[1]
+            assert [record["key"] for record in found["records"]] == ["user-2"]
+            found = (await console.get("/api/records?stream=orders&limit=1"))[1]
+            assert (len(found["records"]), found["is_end"]) == (1, False)
+
+    asyncio.run(run())
+
+
+def test_a_large_record_is_sent_whole_only_if_the_page_asks_for_it(tmp_path):
+    data = "x" * 500_000
+
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            put = {"stream": "orders", "key": "large", "data": data}
+            assert (await console.post("/api/put", put))[0] == 200
+            (cut,) = (await console.get("/api/records?stream=orders&key=large"))[1]["records"]
+            assert (cut["size"], cut["cut"], cut["base64"], cut["views"]["text"]) == (500_000, True, None, data[:4096])
+            (whole,) = (await console.get("/api/records?stream=orders&key=large&whole=yes"))[1]["records"]
+            assert base64.b64decode(whole["base64"]) == data.encode()
+            assert (whole["cut"], len(whole["views"]["text"])) == (True, 256 * 1024)
+
+    asyncio.run(run())
+
+
+def test_a_store_that_cannot_be_read_does_not_hide_the_groups_of_the_others(tmp_path):
+    broken = "redis://someone:hunter2@127.0.0.1:9/0", f"sqlite:///{tmp_path}/nowhere.db"
+
+    async def run():
+        async with running(tmp_path, more_stores=broken) as console:
+            found = (await console.get("/api/groups"))[1]
+            assert [(group["group"], group["store"]) for group in found["groups"]] == [("billing", 0)]
+            assert found["stores"] == 3
+            assert [problem.partition(": ")[0] for problem in found["problems"]] == [
+                "redis://127.0.0.1:9/0",
+                f"sqlite:///{tmp_path}/nowhere.db",
+            ]
+            assert "hunter2" not in str(found)
+            assert (await console.get("/api/lag?store=0&group=billing&stream=orders"))[1]["lag_ms"] == 0
 
     asyncio.run(run())
 

@@ -12,15 +12,18 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import click
 
 from shardline.aio.client import Client
 from shardline.aio.producer.async_producer import Producer
 from shardline.cli.doctor import stream_checks
+from shardline.cli.error_messages import sole_error
 from shardline.cli.groups import group_report
 from shardline.cli.groups.apply_reset import take_steps
 from shardline.cli.groups.describe_command import describe_lag
@@ -71,6 +74,12 @@ _LEASE_DURATION: Final = 10.0
 _RESHARD_TIMEOUT: Final = 240.0  # browsers give up on a request without an answer after five minutes
 
 Action = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+
+def problem_text(error: Exception) -> str:
+    """Return the text of an error for a page."""
+    sole = sole_error(error)
+    return sole.format_message() if isinstance(sole, click.ClickException) else str(sole)
 
 
 def shown_store(url: str) -> str:
@@ -167,14 +176,32 @@ class ConsoleActions:
         }
 
     async def groups(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        found: list[dict[str, Any]] = []
-        for number, place in enumerate(self._stores):
-            names = answered(await ask_groups(place))
-            async with opened(place, *names) as stores:
-                seen = await watch_groups(stores, 0.0)
-            objects = [group_report.group_object(name, watch) for name, watch in zip(names, seen, strict=True)]
-            found += [group | {"store": number, "store_name": shown_store(place.url)} for group in objects]
-        return {"groups": found}
+        """Return the groups of all stores, and why a store could not be read: the other stores are shown."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        problems: dict[int, str] = {}
+
+        async def read(number: int) -> None:
+            try:
+                found[number] = await self._groups_of(number)
+            except (ShardlineError, click.ClickException, ExceptionGroup) as error:
+                problems[number] = f"{shown_store(self._stores[number].url)}: {problem_text(error)}"
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(len(self._stores)):
+                tasks.start_soon(read, number)
+        return {
+            "stores": len(self._stores),
+            "groups": [group for _, groups in sorted(found.items()) for group in groups],
+            "problems": [problem for _, problem in sorted(problems.items())],
+        }
+
+    async def _groups_of(self, number: int) -> list[dict[str, Any]]:
+        place = self._stores[number]
+        names = answered(await ask_groups(place))
+        async with opened(place, *names) as stores:
+            seen = await watch_groups(stores, 0.0)
+        objects = [group_report.group_object(name, watch) for name, watch in zip(names, seen, strict=True)]
+        return [group | {"store": number, "store_name": shown_store(place.url)} for group in objects]
 
     async def lag(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Return how far behind a group is, as ``shardline groups describe`` finds it."""
@@ -202,30 +229,35 @@ class ConsoleActions:
         return {"is_known": True} | await anyio.to_thread.run_sync(newest_dead_letters, place.path)
 
     async def records(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Read one shard from a position, or with a key all shards that cover the key, oldest first."""
+        """Read from a position: one shard, or the shards that held a key, oldest first, or all shards."""
         stream = query["stream"]
         wanted = self.filter_of(query)
         start = self.start_of(query, "TRIM_HORIZON")
-        places = await self._reading_places(stream, query.get("shard") or "", wanted.key, start)
+        shard_id = query.get("shard") or ""
+        places = await self._reading_places(stream, shard_id, wanted.key, start)
+        is_in_order = bool(shard_id or wanted.key)  # the records of a key are in the children only after the parent's
         found: list[dict[str, Any]] = []
         seen: list[str] = []
         limit, read, pages, is_end = int(query.get("limit", "100")), 0, 0, True
-        for shard_id, position in places:
-            if not is_end or len(found) >= limit or pages >= _PAGES_MAX:
+        for at, (shard_id, position) in enumerate(places):
+            if (is_in_order and not is_end) or len(found) >= limit or pages >= _PAGES_MAX:
                 is_end = False
                 break
             seen.append(shard_id)
+            pages_max = _PAGES_MAX if is_in_order else pages + ceil((_PAGES_MAX - pages) / (len(places) - at))
             iterator: str | None = await with_retries(
                 partial(self._client.get_shard_iterator, stream, shard_id, position)
             )
-            while iterator is not None and len(found) < limit and pages < _PAGES_MAX:
+            while iterator is not None and len(found) < limit and pages < pages_max:
                 page = await with_retries(partial(self._client.get_records, iterator))
                 records = deaggregate(page)
                 pages, read = pages + 1, read + len(records)
-                found += [record_json(record, shard_id) for record in records if wanted.accepts(record)]
+                is_whole = "whole" in query
+                matching = [record for record in records if wanted.accepts(record)]
+                found += [record_json(record, shard_id, is_whole=is_whole) for record in matching]
                 is_past = any(wanted.is_past(record) for record in records[-1:])
                 iterator = page.next_iterator if page.millis_behind_latest and not is_past else None
-            is_end = iterator is None
+            is_end = is_end and iterator is None
         return {"shards": seen, "read": read, "is_end": is_end, "records": found[:limit]}
 
     def filter_of(self, query: Mapping[str, Any]) -> RecordFilter:
@@ -252,13 +284,13 @@ class ConsoleActions:
         """Return the shards to read, oldest first, each with the position to read it from."""
         if shard_id:
             return [(shard_id_of(shard_id), start)]
-        if not key:
-            raise UsageError("name a shard or a key: records are read shard by shard")
-        hashed = hash_key_of(key)
+        hashed = hash_key_of(key) if key else None
         shards = sorted(await with_retries(lambda: self._client.list_shards(stream)), key=age)
-        covering = [shard for shard in shards if hashed in shard.hash_range]
+        covering = [shard for shard in shards if hashed is None or hashed in shard.hash_range]
         if start.sequence_number is None:
             return [(shard.shard_id, start) for shard in covering]
+        if hashed is None:
+            raise UsageError("a sequence number belongs to one shard: name the shard too")
         number = start.sequence_number.number
         ends = [shard.ending_sequence_number for shard in covering]
         left = [shard for shard, end in zip(covering, ends, strict=True) if end is None or end.number >= number]

@@ -25,10 +25,9 @@ import msgspec
 from aiohttp import web
 
 from shardline.aio.client import Client
-from shardline.cli.error_messages import sole_error
 from shardline.console.call_budget import CallBudget
 from shardline.console.cloudwatch_throttles import CloudWatchThrottles
-from shardline.console.console_actions import ConsoleActions
+from shardline.console.console_actions import ConsoleActions, problem_text
 from shardline.console.fleet_metrics import FleetMetrics
 from shardline.console.group_watch import GroupWatch
 from shardline.console.shared_reader import is_background
@@ -274,8 +273,7 @@ def _problem(error: Exception) -> web.Response:
     """Return an error that the page shows."""
     if isinstance(error, KeyError):
         return _answer({"error": f"{error.args[0]} is missing"}, 400)
-    sole = sole_error(error)
-    return _answer({"error": sole.format_message() if isinstance(sole, click.ClickException) else str(sole)}, 400)
+    return _answer({"error": problem_text(error)}, 400)
 
 
 def _answer(value: dict[str, Any], status: int = 200) -> web.Response:

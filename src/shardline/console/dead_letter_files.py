@@ -15,7 +15,7 @@ import msgspec
 
 from shardline.cli.error_messages import WrongUsage
 from shardline.codec.record_lines import record_of
-from shardline.console.record_views import SHOWN_MAX, views_of
+from shardline.console.record_views import data_json
 from shardline.errors import UsageError
 
 _READ_MAX: Final = 1024 * 1024
@@ -83,8 +83,6 @@ def _letter(line: bytes) -> dict[str, Any]:
         "explicit_hash_key": record.explicit_hash_key,
         "headers": dict(record.headers or {}),
         "arrived_at": members.get("arrived_at"),
-        "size": len(record.data),
-        "base64": base64.b64encode(record.data).decode(),
-        "cut": len(record.data) > SHOWN_MAX,
-        "views": views_of(record.data),
+        **data_json(record.data),
+        "base64": base64.b64encode(record.data).decode(),  # the file may have other lines when it is sent again
     }

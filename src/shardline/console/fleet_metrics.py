@@ -12,6 +12,7 @@ Invariants:
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
@@ -132,6 +133,9 @@ async def _read(session: aiohttp.ClientSession, url: str) -> list[Sample] | str:
             while chunk := await answer.content.read(_SIZE_MAX - len(content)):
                 content += chunk
         return list(parse_metrics(content.decode(errors="replace")))
+    except aiohttp.ClientConnectorError as error:  # its text names the host again, and "ssl:default"
+        number = error.os_error.errno or 0  # failed look-ups have a negative number, which only their text explains
+        return f"{shown} cannot be read: {os.strerror(number) if number > 0 else error.strerror}"
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         return f"{shown} cannot be read: {str(error) or 'it did not answer in time'}"
 

@@ -3,8 +3,9 @@
 Invariants:
 
 - A view that does not fit the data is left out: bytes that are not valid JSON have no JSON view.
-- The data of a large record is cut after ``SHOWN_MAX`` bytes, and the object says so. The base64 form is whole, so that
-  the record can be sent again.
+- The JSON view is the text of the record with other spaces: numbers keep their digits, and equal names stay.
+- Views are cut after ``SHOWN_MAX`` bytes, and the object of a record says so. Its base64 form is then left out. With
+  ``is_whole``, the base64 form is there, and views are cut only after ``WHOLE_MAX`` bytes.
 """
 
 import base64
@@ -17,6 +18,7 @@ from shardline.codec import cbor
 from shardline.model.record import Record
 
 SHOWN_MAX: Final = 4096
+WHOLE_MAX: Final = 256 * 1024
 
 
 @final
@@ -43,9 +45,18 @@ class RecordFilter(NamedTuple):
         return not name or (name in record.headers and value in {"", record.headers[name]})
 
 
-def record_json(record: Record, shard_id: str) -> dict[str, Any]:
+@final
+class Views(NamedTuple):
+    """The data of a record in every form that fits it."""
+
+    texts: dict[str, str]
+    """By the name of the form."""
+    is_cut: bool
+    """Whether a text is shorter than the data."""
+
+
+def record_json(record: Record, shard_id: str, *, is_whole: bool = False) -> dict[str, Any]:
     """Return a record with its views as a JSON object."""
-    data = record.data
     return {
         "shard_id": shard_id,
         "sequence_number": record.sequence_number,
@@ -55,28 +66,44 @@ def record_json(record: Record, shard_id: str) -> dict[str, Any]:
         "explicit_hash_key": record.explicit_hash_key,
         "headers": dict(record.headers),
         "arrived_at": None if record.arrived_at is None else shown_time(record.arrived_at),
-        "size": len(data),
-        "base64": base64.b64encode(data).decode(),
-        "cut": len(data) > SHOWN_MAX,
-        "views": views_of(data),
+        **data_json(record.data, is_whole=is_whole),
     }
 
 
-def views_of(data: bytes) -> dict[str, str]:
-    """Return the data in every form that fits it, by the name of the form."""
-    views: dict[str, str] = {}
-    start = data[:SHOWN_MAX]
+def data_json(data: bytes, *, is_whole: bool = False) -> dict[str, Any]:
+    """Return the members of a record's JSON object that show its data."""
+    views = views_of(data, WHOLE_MAX if is_whole else SHOWN_MAX)
+    has_base64 = is_whole or len(data) <= SHOWN_MAX
+    return {
+        "size": len(data),
+        "base64": base64.b64encode(data).decode() if has_base64 else None,
+        "cut": views.is_cut,
+        "views": views.texts,
+    }
+
+
+def views_of(data: bytes, shown_max: int = SHOWN_MAX) -> Views:
+    """Return the data in every form that fits it."""
+    start = data[:shown_max]
+    texts = _json_view(data) or _binary_views(data)
     try:
-        views["json"] = _pretty(msgspec.json.decode(data))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        views.update(_binary_views(data))
-    try:
-        views["text"] = start.decode()
+        texts["text"] = start.decode()
     except UnicodeDecodeError:
-        views["text"] = start.decode(errors="backslashreplace")
+        texts["text"] = start.decode(errors="backslashreplace")
     lines = (start[at : at + 16] for at in range(0, len(start), 16))
-    views["hex"] = "\n".join(f"{16 * number:06x}  {line.hex(' ')}" for number, line in enumerate(lines))
-    return views
+    texts["hex"] = "\n".join(f"{16 * number:06x}  {line.hex(' ')}" for number, line in enumerate(lines))
+    is_cut = len(data) > shown_max
+    for name in texts.keys() - {"text", "hex"}:
+        is_cut |= len(texts[name]) > shown_max
+        texts[name] = texts[name][:shown_max]
+    return Views(texts, is_cut)
+
+
+def _json_view(data: bytes) -> dict[str, str]:
+    try:
+        return {"json": msgspec.json.format(data, indent=2).decode()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def _binary_views(data: bytes) -> dict[str, str]:
@@ -98,4 +125,9 @@ def _binary_views(data: bytes) -> dict[str, str]:
 
 
 def _pretty(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()[:SHOWN_MAX]
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=_shown), indent=2).decode()
+
+
+def _shown(value: object) -> str:
+    """Return a value that JSON does not have."""
+    return f"extension {value.code}: {value.data!r}" if isinstance(value, msgspec.msgpack.Ext) else str(value)

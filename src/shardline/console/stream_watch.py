@@ -70,12 +70,7 @@ class Viewer:
         """Return the records since the last call, and how many matched."""
         sample, matched = self._sample, self._matched
         self._sample, self._matched = [], 0
-        return {"records": [_light(record_json(record, shard_id)) for shard_id, record in sample], "matched": matched}
-
-
-def _light(record: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the whole data of a large record: the page asks for it if the record is sent again."""
-    return record | {"base64": None} if record["cut"] else record
+        return {"records": [record_json(record, shard_id) for shard_id, record in sample], "matched": matched}
 
 
 @final

@@ -28,16 +28,59 @@ def record(data=b'{"order": 1}', key="k"):
 )
 def test_the_views_are_those_that_fit(data, names):
     views = views_of(data)
-    assert list(views) == names
-    assert names[0] == "text" or msgspec.json.decode(views[names[0]]) == ORDER
+    assert list(views.texts) == names
+    assert names[0] == "text" or msgspec.json.decode(views.texts[names[0]]) == ORDER
+    assert not views.is_cut
 
 
-def test_an_object_has_the_whole_data_and_says_that_views_are_cut():
+def test_the_json_view_keeps_every_digit_and_every_name():
+    assert views_of(b'{"a":12345678901234567890123,"a":1.10}').texts["json"] == (
+        '{\n  "a": 12345678901234567890123,\n  "a": 1.10\n}'
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"broken": [1, 2',
+        b'{"a": "\xff"}',
+        b'"\\ud800"',
+        b"[" * 100_000 + b"]" * 100_000,
+        b"\x91" * 100_000,  # deep msgpack
+        b"\x81" * 100_000,  # deep CBOR
+        b"\xdd\xff\xff\xff\xff",  # a list of 4 GB, says msgpack
+        b"\xdf\xff\xff\xff\xff",
+        b"\x9a\xff\xff\xff\xff",
+        cbor2.dumps({b"bytes": 1}),
+        b"\x91\xa2\xff\xfe",
+    ],
+)
+def test_hostile_data_has_a_text_and_a_hex_view(data):
+    assert list(views_of(data).texts) == ["text", "hex"]
+
+
+def test_values_that_json_does_not_have_are_shown():
+    assert "extension 5: b'\\\\x01'" in views_of(b"\x91\xd4\x05\x01").texts["msgpack"]
+    assert "1180591620717411303424" in views_of(cbor2.dumps([2**70])).texts["cbor"]
+    assert "1970-01-01" in views_of(b"\x91\xd6\xff\x00\x00\x00\x00").texts["msgpack"]
+
+
+def test_a_large_record_is_cut_and_says_so():
     large = b"x" * (SHOWN_MAX + 1)
     shown = record_json(record(large), "shardId-000000000003")
     assert (shown["cut"], shown["shard_id"], shown["headers"]) == (True, "shardId-000000000003", {"trace": "t1"})
-    assert base64.b64decode(shown["base64"]) == large
-    assert len(shown["views"]["text"]) == SHOWN_MAX
+    assert (shown["size"], shown["base64"], len(shown["views"]["text"])) == (len(large), None, SHOWN_MAX)
+    whole = record_json(record(large), "shardId-000000000003", is_whole=True)
+    assert (whole["cut"], whole["views"]["text"]) == (False, large.decode())
+    assert base64.b64decode(whole["base64"]) == large
+
+
+def test_a_view_that_is_longer_than_the_data_is_cut_and_says_so():
+    data = msgspec.json.encode(list(range(1000)))
+    assert len(data) < SHOWN_MAX
+    shown = record_json(record(data), "shardId-000000000003")
+    assert (shown["cut"], len(shown["views"]["json"]), len(shown["views"]["text"])) == (True, SHOWN_MAX, len(data))
+    assert base64.b64decode(shown["base64"]) == data
 
 
 @pytest.mark.parametrize(

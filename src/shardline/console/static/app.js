@@ -12,6 +12,13 @@ const headers = { Authorization: `Bearer ${sessionStorage.getItem("token")}` };
 const main = document.getElementById("main");
 let current = new AbortController();
 
+// Control characters, and those that change the direction of a text, are shown as escapes: a key or a name must not hide
+// characters, or change the order of the texts around it. The joiners of emoji and scripts stay.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+export const visible = (text) => String(text).replace(HIDDEN, (found) => (found < "\u0100" ? "\\x" + found.charCodeAt(0).toString(16).padStart(2, "0") : "\\u" + found.charCodeAt(0).toString(16).padStart(4, "0")));
+// An element that is replaced while it has the focus would lose the focus: texts change only if they differ.
+export const write = (element, text) => { if (element.textContent !== visible(text)) element.textContent = visible(text); };
+
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -19,42 +26,57 @@ export function h(name, attributes = {}, ...children) {
     else if (value === true) element.setAttribute(key, "");
     else if (value !== false && value != null) element.setAttribute(key, value);
   }
-  element.append(...children.flat(9).filter((child) => child != null && child !== false));
+  element.append(...children.flat(9).filter((child) => child != null && child !== false).map((child) => (child instanceof Node ? child : visible(child))));
   return element;
 }
 
+// The browser's own texts, such as "Failed to fetch", do not say what is wrong.
+class Unreachable extends Error {}
+const lose = (error) => {
+  if (error.name === "AbortError") throw error;
+  throw new Unreachable("The console does not answer. If its command was stopped, start it again, and open the address that it prints.");
+};
+const ask = (address, how) => fetch(address, how).catch(lose);
+
+const NO_TOKEN = "This tab does not have the token of the console. Open the address that the command printed in this tab: then its links work here.";
 async function answer(response) {
   const value = await response.json();
-  if (!response.ok) throw new Error(value.error);
+  if (!response.ok) throw new Error(/needs its token/.test(value.error) ? NO_TOKEN : value.error);
   return value;
 }
 export const look = (action, query = {}, signal) =>
-  fetch(`/api/${action}?${new URLSearchParams(query)}`, { headers, signal }).then(answer);
+  ask(`/api/${action}?${new URLSearchParams(query)}`, { headers, signal }).then(answer);
 export const send = (action, body) =>
-  fetch(`/api/${action}`, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) }).then(answer);
+  ask(`/api/${action}`, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) }).then(answer);
+
+async function listen(address, onUpdate, signal) {
+  const response = await ask(address, { headers, signal });
+  if (!response.ok) throw new Error((await response.json()).error);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read().catch(lose);
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) onUpdate(JSON.parse(part.replace(/^data: /, "")));
+  }
+}
 
 // Server-sent events by fetch, because EventSource cannot send the token in a header. A connection that ends is opened
 // again, until the page is left.
 export async function live(kind, query, onUpdate, signal) {
   for (;;) {
-    const response = await fetch(`/api/live/${kind}?${new URLSearchParams(query)}`, { headers, signal });
-    if (!response.ok) throw new Error((await response.json()).error);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let rest = "";
-    for (;;) {
-      const { value, done } = await reader.read();
-      if (done) break;
-      const parts = (rest + value).split("\n\n");
-      rest = parts.pop();
-      for (const part of parts) onUpdate(JSON.parse(part.replace(/^data: /, "")));
-    }
+    await listen(`/api/live/${kind}?${new URLSearchParams(query)}`, onUpdate, signal).catch((error) => {
+      if (!(error instanceof Unreachable)) throw error;
+    });
     await new Promise((wake) => setTimeout(wake, 1000));
   }
 }
 
 let silence;
 export function say(text) {
-  document.getElementById("said").textContent = text;
+  write(document.getElementById("said"), text);
   clearTimeout(silence);
   silence = setTimeout(() => { document.getElementById("said").textContent = ""; }, 4000);
 }
@@ -92,7 +114,7 @@ async function showStatus() {
   const waiting = calls.waiting ? `, ${calls.waiting} waiting` : "";
   document.getElementById("server-link").hidden = !status.embedded;
   const text = `${status.place} · ${status.allow_changes ? "changes allowed" : "read-only"} · ${calls.last_minute} of ${calls.per_minute} calls/min${waiting}`;
-  document.getElementById("status").textContent = text;
+  write(document.getElementById("status"), text);
   const counts = Object.entries(calls.operations);
   document.getElementById("operations").replaceChildren(counts.length
     ? h("ul", {}, counts.map(([name, count]) => h("li", {}, `${name}: ${count}`)))
@@ -103,16 +125,22 @@ async function show() {
   current.abort();
   current = new AbortController();
   const [path, query] = location.hash.slice(2).split("?");
-  const [page, ...names] = (path || "streams").split("/").map(decodeURIComponent);
+  const [page] = (path || "streams").split("/");
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.getAttribute("href") === `#/${page}`) link.setAttribute("aria-current", "page");
+    const target = link.getAttribute("href");
+    if (target === `#/${page}`) link.setAttribute("aria-current", "page");
+    else if (target === `#/${page}s`) link.setAttribute("aria-current", "true"); // a stream is among the streams
     else link.removeAttribute("aria-current");
   }
   forgetCharts();
   main.replaceChildren(h("p", { class: "soft" }, "Loading …"));
+  document.title = `${page} · Shardline console`;
+  const { signal } = current;
   try {
-    document.title = `${names.at(-1) || page} · Shardline console`;
-    await (pages[page] ?? pages.streams)({ main, names, query: new URLSearchParams(query), signal: current.signal });
+    const [, ...names] = path.split("/").map(decodeURIComponent);
+    if (path && !Object.hasOwn(pages, page)) throw new Error(`There is no page ${page}.`);
+    await pages[page]({ main, names, query: new URLSearchParams(query), signal });
+    if (!signal.aborted) document.title = `${main.querySelector("h2").textContent} · Shardline console`;
   } catch (error) {
     if (error.name !== "AbortError") main.replaceChildren();
     fail(error);
@@ -125,5 +153,5 @@ document.getElementById("skip").addEventListener("click", (event) => {
 });
 addEventListener("hashchange", () => show().then(() => main.focus({ preventScroll: true })));
 await showStatus().catch(fail);
-setInterval(() => showStatus().catch((error) => say(error.message)), 3000);
+setInterval(() => showStatus().catch((error) => write(document.getElementById("status"), error.message)), 3000);
 await show();

@@ -107,9 +107,12 @@ export function lineageView() {
     return starts.length > 1 && Math.min(...gaps) < 0.04 * (now - from) ? "recent" : "even";
   };
 
+  // In pixels, so that the text stays readable
+  const room = () => Math.min(1240, Math.max(280, (picture.parentElement?.clientWidth || innerWidth - 40) - 2));
+
   const draw = () => {
     if (!shards.length) return;
-    width = Math.min(1240, Math.max(280, (picture.parentElement?.clientWidth || innerWidth - 40) - 2)); // in pixels, so that the text stays readable
+    width = room();
     const open = shards.filter((shard) => shard.state === "open").length;
     const height = Math.min(420, Math.max(120, 26 * Math.max(open, 4)));
     const from = Math.min(...shards.map((shard) => shard.created.low));
@@ -182,5 +185,6 @@ export function lineageView() {
     draw();
   };
   const element = h("div", {}, h("div", { class: "views" }, h("span", { role: "group", "aria-label": "Time scale", class: "views" }, buttons), h("label", { class: "inline" }, "shard ", choice)), picture, text, source, list);
-  return { element, set, tick, mark, draw };
+  new ResizeObserver(() => { if (room() !== width) draw(); }).observe(element);
+  return { element, set, tick, mark };
 }

@@ -1,18 +1,22 @@
 // The pages: streams, one stream, groups, one group, records, put, and the embedded server.
 
-import { change, fail, h, live, look, say } from "/app.js";
+import { change, fail, h, live, look, say, write } from "/app.js";
 import { timeChart } from "/charts.js";
 import { lineageView } from "/lineage.js";
 import { shardList } from "/shard_list.js";
 
 const [RECORDS_MAX, BYTES_MAX] = [1000, 1048576];
 const MEASURED_AT_ONCE = 10;
+const NO_STREAMS = "There are no streams here.";
 const TAIL_MAX = 200; // records that a tail keeps on the page
 const short = (id) => String(Number(id.replace("shardId-", "")));
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`;
 const number = (value) => value.toLocaleString("en");
+const counted = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 const size = (bytes) => (bytes < 1024 ? `${Math.round(bytes)} B` : bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KiB` : `${(bytes / 1048576).toFixed(2)} MiB`);
 const behind = (ms) => (ms == null ? "?" : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : ms < 7200000 ? `${Math.round(ms / 60000)} min` : `${Math.round(ms / 3600000)} h`);
+const PLAIN = { ON_DEMAND: "on demand", PROVISIONED: "provisioned", NONE: "none" };
+const plain = (word) => PLAIN[word] ?? word;
 const clockTime = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 const link = (path, text) => h("a", { href: `#/${path}` }, text);
 const path = (...names) => names.map(encodeURIComponent).join("/");
@@ -21,8 +25,6 @@ const groupPath = (group) => path("group", group.store, group.group ?? "", group
 const facts = (values) => h("dl", { class: "facts" }, Object.entries(values).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value instanceof Node ? value : String(value)))));
 const heading = (text) => h("h3", {}, text);
 const soft = (...children) => h("p", { class: "soft" }, children);
-// An element that is replaced while it has the focus would lose the focus: texts change only if they differ.
-const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
 function table(columns, rows, empty, label) {
   if (!rows.length) return soft(empty);
@@ -73,17 +75,25 @@ async function measure(cells, work, signal) {
 // ---- streams
 
 async function streams({ main, signal }) {
-  const [found, groups] = await Promise.all([look("streams", {}, signal), look("groups", {}, signal).catch(() => ({ groups: [] }))]);
+  const found = await look("streams", {}, signal);
+  const groupCells = new Map(found.streams.map((stream) => [stream.name, h("div", {})]));
+  const storeProblem = h("p", { class: "soft", hidden: true }, "Not every lease store could be read, so groups may be missing: see ", link("groups", "Groups"), ".");
   const cells = found.streams.map((stream) => ({ row: stream, cell: h("div", {}) }));
   const again = h("button", {}, "Measure again");
   main.replaceChildren(h("h2", {}, "Streams"), table(
     ["name", "status", "mode", "#shards", "rate against the limit", "groups", "#retention", "encryption", "#fan-out consumers", "#channels"],
     found.streams.map((stream, row) => [
-      link(path("stream", stream.name), stream.name), stream.status, stream.mode === "ON_DEMAND" ? "on demand" : "provisioned", stream.open_shards ?? "?", cells[row].cell,
-      groups.groups.filter((group) => group.stream === stream.name).map((group, index) => [index ? ", " : "", link(groupPath(group), group.group)]).flat(),
-      `${stream.retention_hours} h`, stream.encryption, stream.consumer_count ?? "?", stream.channel_count ?? 0,
-    ]), "There are no streams here.", "Streams"),
-  soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s. ", again));
+      link(path("stream", stream.name), stream.name), stream.status, plain(stream.mode), stream.open_shards ?? "?", cells[row].cell,
+      groupCells.get(stream.name),
+      `${stream.retention_hours} h`, plain(stream.encryption), stream.consumer_count ?? "?", stream.channel_count ?? 0,
+    ]), NO_STREAMS, "Streams"),
+  soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s. ", again), storeProblem);
+  look("groups", {}, signal).then(({ groups, problems }) => { // a store may be slow, and the streams do not need it
+    for (const [name, cell] of groupCells) {
+      cell.append(...groups.filter((group) => group.stream === name).flatMap((group, index) => [index ? ", " : "", link(groupPath(group), group.group)]));
+    }
+    storeProblem.hidden = !problems.length;
+  }).catch(() => { storeProblem.hidden = signal.aborted; });
   const work = async (stream) => {
     const load = await look("load", { stream: stream.name }, signal);
     if (!load.measured_shards) return load.problem ?? "no open shard";
@@ -136,7 +146,7 @@ function throttleView() {
   const box = h("div", { class: "chart" });
   const text = h("p", { class: "soft" }, "…");
   const includes = h("p", { class: "soft" });
-  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, seconds: 1800, value: (tick) => number(tick) });
+  const chart = timeChart(box, { series: [{ label: "writes", colour: "--hot", bars: true, fill: "--hot" }, { label: "reads", colour: "--second", bars: true }], height: 90, axes: true, top: 5, seconds: 1800, value: (tick) => (Number.isInteger(tick) ? number(tick) : "") });
   const show = (throttles, now) => {
     box.hidden = !throttles;
     if (!throttles) {
@@ -150,11 +160,11 @@ function throttleView() {
     const [writes, reads] = [1, 2].map((column) => seconds.map((second) => rows.get(second)?.[column] ?? 0));
     const [w, r] = [writes, reads].map((values) => values.reduce((sum, value) => sum + value, 0));
     const most = throttles.shards?.length ? ` Most writes: ${throttles.shards.map(([id, sum]) => `shard ${short(id)} (${number(sum)})`).join(", ")}.` : "";
-    write(text, throttles.problem ?? `${number(w)} throttled writes and ${number(r)} throttled reads in ${step > 1 ? "30" : "two"} minutes.${most}`);
+    write(text, throttles.problem ?? `${counted(w, "throttled write")} and ${counted(r, "throttled read")} in ${step > 1 ? "30" : "two"} minutes.${most}`);
     write(includes, `Source: ${throttles.source}. It includes ${throttles.includes}.`);
     text.className = w || throttles.problem ? "hot" : "soft";
     box.setAttribute("aria-label", text.textContent);
-    chart.set([seconds, writes, reads], now);
+    chart.set([seconds, ...[writes, reads].map((counts) => counts.map((count) => count || null))], now); // no bar for 0
   };
   return { parts: [text, box, includes], show };
 }
@@ -186,7 +196,7 @@ async function stream({ main, names: [name], signal }) {
   const hot = hotTable(planner);
   const throttled = throttleView();
   main.replaceChildren(h("h2", {}, name),
-    facts({ status: shown.status, mode: shown.mode, shards: count, retention: `${shown.retention_hours} h`, encryption: shown.encryption, channels: shown.channel_count ?? 0, consumers: shown.consumers?.map((one) => one.name).join(", ") || "none" }),
+    facts({ status: shown.status, mode: plain(shown.mode), shards: count, retention: `${shown.retention_hours} h`, encryption: plain(shown.encryption), channels: shown.channel_count ?? 0, consumers: shown.consumers?.map((one) => one.name).join(", ") || "none" }),
     h("p", {}, link(at({ stream: name }), "records"), " · ", link(`put?stream=${encodeURIComponent(name)}`, "put a record")),
     heading("Hot shards and keys"), state, hot.element,
     heading("Throttles"), ...throttled.parts,
@@ -218,12 +228,12 @@ async function stream({ main, names: [name], signal }) {
 // ---- groups
 
 async function groups({ main, signal }) {
-  const found = (await look("groups", {}, signal)).groups;
+  const { groups: found, problems, stores } = await look("groups", {}, signal);
   const cells = found.map((group) => ({ row: group, cell: h("div", {}) }));
   const lags = new Map();
-  main.replaceChildren(h("h2", {}, "Consumer groups"), table(["group", "stream", "most behind", "#shards", "#held", "owners", "store"],
+  main.replaceChildren(h("h2", {}, "Consumer groups"), ...problems.map((text) => h("p", { class: "error" }, text)), problems.length && !found.length ? "" : table(["group", "stream", "most behind", "#shards", "#held", "owners", "store"],
     found.map((group, row) => [link(groupPath(group), group.group ?? "?"), group.stream ? link(path("stream", group.stream), group.stream) : "?", cells[row].cell, group.rows, group.held, group.owners.map((owner) => `${owner.worker} (${owner.leases})`).join(", ") || "no owner", group.store_name]),
-    "No groups. Start the console with --store URL to see the groups of a lease store.", "Consumer groups"));
+    stores ? "The lease store contains no groups yet. A group appears when its first consumer has started." : "No groups. Start the console with --store URL to see the groups of a lease store.", "Consumer groups"));
   measure(cells, async (group) => {
     const lag = await look("lag", { store: group.store, group: group.group, stream: group.stream }, signal);
     if (lag.shard_id == null) return lag.unknown ? "unknown" : "no shards";
@@ -278,13 +288,13 @@ async function group({ main, names: [store, name, on], signal }) {
     const describe = (plan) => h("div", {}, h("p", {}, `The group ${name} on ${on} moves to ${values.to}:`), table(["shard", "row", "effect", "owner now"], plan.shards.map((shard) => [
       short(shard.shard_id), shard.action, shard.effect + (shard.effect_ms == null ? "" : ` ${behind(shard.effect_ms)}`), shard.owner ?? "-"]), "nothing changes", "What the reset does"));
     await change("reset", { store: Number(store), group: name, stream: on, to: values.to, force: values.force === "on" }, describe, "Reset the group");
-  }, field("to", "reset to", { placeholder: "TRIM_HORIZON, LATEST, 15m", required: true }), h("label", {}, "also if alive", h("input", { type: "checkbox", name: "force" })), h("button", {}, "Show what a reset does"));
+  }, field("to", "reset to", { placeholder: "TRIM_HORIZON, LATEST, 15m", required: true, size: 28 }), h("label", { class: "inline check" }, h("input", { type: "checkbox", name: "force" }), "even if the group is alive"), h("button", {}, "Show what a reset does"));
   const showLetters = async () => {
     const found = await look("letters", { group: name }, signal);
     if (!found.is_known) letters.replaceChildren(soft(`Start the console with --dead-letters ${name}=FILE or ${name}=stream:NAME to see them.`));
     else if (found.stream) letters.replaceChildren(h("p", {}, "They are in the stream ", link(at({ stream: found.stream }), found.stream), "."));
     else letters.replaceChildren(...found.letters.length ? [h("ul", { class: "records" }, found.letters.map((letter) => letterItem(letter)))] : [soft(`${found.file} has no dead letters.`)],
-      found.more ? soft("Older dead letters are in the file.") : "", found.unreadable ? soft(`${found.unreadable} lines are not records.`) : "");
+      found.more ? soft("Older dead letters are in the file.") : "", found.unreadable ? soft(`${counted(found.unreadable, "line")} of the file cannot be read as ${found.unreadable === 1 ? "a record" : "records"}.`) : "");
   };
   const reported = h("p", { class: "soft" });
   main.replaceChildren(h("h2", {}, `${name} on ${on}`), problem, summary, notices,
@@ -322,7 +332,7 @@ async function group({ main, names: [store, name, on], signal }) {
     }
     while (events.children.length > 100) events.lastChild.remove();
     const slow = update.shards.filter((shard) => shard.lag_ms != null).sort((a, b) => b.lag_ms - a.lag_ms)[0];
-    const texts = { rows: update.group.rows, held: update.group.held, finished: update.group.finished, "most behind": slow ? `shard ${short(slow.shard_id)}, ${behind(slow.lag_ms)}` : "measuring …" };
+    const texts = { shards: update.group.rows, held: update.group.held, finished: update.group.finished, "most behind": slow ? `shard ${short(slow.shard_id)}, ${behind(slow.lag_ms)}` : "measuring …" };
     if (metrics.dead_lettered != null) texts["dead-lettered since the workers started"] = number(metrics.dead_lettered);
     const next = facts(texts);
     if (summary.textContent !== next.textContent) summary.replaceChildren(next);
@@ -337,17 +347,28 @@ async function group({ main, names: [store, name, on], signal }) {
 function recordBody(record, stream, ...links) {
   const views = Object.entries(record.views);
   const shown = h("pre", { tabindex: "0", "aria-label": "Data" }, views[0][1]);
-  const buttons = views.map(([name, text], place) => h("button", { "aria-pressed": String(!place), onclick: (event) => {
-    shown.textContent = text;
+  const buttons = views.map(([name], place) => h("button", { "aria-pressed": String(!place), onclick: (event) => {
+    write(shown, record.views[name]);
     for (const button of buttons) button.setAttribute("aria-pressed", String(button === event.target));
   } }, name));
+  const readWhole = async () => {
+    const found = (await look("records", { stream, shard: record.shard_id, from: record.sequence_number, limit: record.sub_sequence + 1, whole: "yes" })).records.at(-1);
+    if (found?.sequence_number !== record.sequence_number) throw new Error("The record is no longer in the stream.");
+    return found;
+  };
+  const cut = record.cut ? h("p", { class: "soft" }, `The data is cut here: it has ${size(record.size)}. `) : null;
+  if (cut && !("failed_at" in record)) cut.append(h("button", { onclick: () => readWhole().then((whole) => {
+    record.views = whole.views;
+    write(shown, record.views[buttons.find((button) => button.getAttribute("aria-pressed") === "true").textContent] ?? "");
+    cut.replaceChildren(whole.cut ? "Only the beginning is shown." : "");
+    shown.focus();
+  }).catch(fail) }, "Show all"));
   const again = async () => {
-    const whole = record.base64 ?? (await look("records", { stream, shard: record.shard_id, from: record.sequence_number, limit: record.sub_sequence + 1 })).records.at(-1).base64;
-    const body = { stream, key: record.key, base64: whole, headers: record.headers, explicit_hash_key: record.key ? record.explicit_hash_key : null };
+    const body = { stream, key: record.key, base64: record.base64 ?? (await readWhole()).base64, headers: record.headers, explicit_hash_key: record.key ? record.explicit_hash_key : null };
     await change("put", body, (plan) => h("p", {}, `Send this record again: ${plan.sentence}. Readers will get it twice.`), "Send again");
   };
   return [h("div", { class: "views", role: "group", "aria-label": "Show as" }, buttons, links, stream ? h("button", { onclick: () => again().catch(fail) }, "Send again …") : null),
-    record.cut ? soft("The data is cut here.") : null, shown];
+    cut, shown];
 }
 
 function recordItem(stream, record) {
@@ -358,7 +379,7 @@ function recordItem(stream, record) {
     event.target.append(facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence, ...record.headers }), ...recordBody(record, stream, link(where, "link to this record")).filter(Boolean));
   };
   return h("li", {}, h("details", { ontoggle: open },
-    h("summary", {}, h("b", {}, record.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${record.arrived_at ?? ""} · shard ${short(record.shard_id)} · ${size(record.size)}${record.aggregated ? " · from an aggregate" : ""} `), h("code", {}, record.views.text.slice(0, 80)))));
+    h("summary", {}, h("b", {}, record.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${record.arrived_at ?? ""} · shard ${short(record.shard_id)} · ${size(record.size)}${record.aggregated ? " · from an aggregate" : ""} `), h("code", {}, record.views.text.slice(0, 80) || "(no data)"))));
 }
 
 function letterItem(letter) {
@@ -370,6 +391,7 @@ function letterItem(letter) {
 
 async function records({ main, query, signal }) {
   const known = (await look("streams", {}, signal)).streams.map((one) => one.name);
+  if (!known.length) return void main.replaceChildren(h("h2", {}, "Records"), soft(NO_STREAMS));
   const given = (name, other = "") => query.get(name) ?? other;
   const list = h("ul", { class: "records" });
   const note = h("p", { class: "soft", role: "status" });
@@ -404,7 +426,7 @@ async function records({ main, query, signal }) {
         waiting = [...waiting, ...update.records].slice(-TAIL_MAX);
         drawn += update.records.length;
       }
-      write(note, update.problem ?? (paused ? `Paused; ${number(missed)} records matched meanwhile.` : drawn < seen ? `A sample: ${number(drawn)} of ${number(seen)} records are shown (at most 50 a second).` : `${number(seen)} records.`));
+      write(note, update.problem ?? (paused ? `Paused; ${counted(missed, "record")} matched meanwhile.` : drawn < seen ? `A sample: ${number(drawn)} of ${number(seen)} records are shown (at most 50 a second).` : `${counted(seen, "record")}.`));
     }, tail.signal).catch(fail);
   };
   const find = async (name, wanted) => {
@@ -415,7 +437,9 @@ async function records({ main, query, signal }) {
     if (sub != null) found.records = found.records.filter((record) => record.sequence_number === wanted.from && record.sub_sequence === Number(sub));
     list.replaceChildren(...found.records.map((record) => recordItem(name, record)));
     if (found.records.length === 1) list.querySelector("details").open = true;
-    write(note, `${number(found.records.length)} of ${number(found.read)} records that were read from shard ${found.shards.map(short).join(", ")}${found.is_end ? ", up to the newest record" : ": more follow"}.`);
+    const where = found.shards.length > 8 ? counted(found.shards.length, "shard") : `shard ${found.shards.map(short).join(", ")}`;
+    const end = found.is_end ? ", up to the newest record" : ". More records follow: to read on, name the shard and set “from”";
+    write(note, `${number(found.records.length)} of ${counted(found.read, "record")} that ${found.read === 1 ? "was" : "were"} read from ${where}${end}.`);
   };
   const sub = query.get("sub");
   const form = bar(async (values, button) => {
@@ -430,9 +454,9 @@ async function records({ main, query, signal }) {
   },
   streamChoice(known, given("stream")),
   field("key", "key", { value: given("key") }), field("text", "text in the data", { value: given("text") }), field("header", "header (name=value)", { value: given("header") }),
-  field("shard", "shard", { value: given("shard"), placeholder: "that of the key" }), field("from", "from", { value: given("from"), placeholder: "15m, a time, LATEST" }), field("to", "to", { value: given("to"), placeholder: "5m, a time" }),
+  field("shard", "shard", { value: given("shard"), placeholder: "any" }), field("from", "from", { value: given("from"), placeholder: "15m, a time, LATEST" }), field("to", "to", { value: given("to"), placeholder: "5m, a time" }),
   h("button", { value: "find" }, "Find"), h("button", { value: "follow" }, "Follow live"), pause);
-  main.replaceChildren(h("h2", {}, "Records"), form, soft("Find reads the shard, or the shards of the key, oldest record first. Follow live shows new records of all shards; with “from”, it starts there."), note, list);
+  main.replaceChildren(h("h2", {}, "Records"), form, soft("Find reads the shard, the shards of the key, or a part of each shard, oldest record first. Follow live shows new records of all shards; with “from”, it starts there."), note, list);
   if (query.get("shard") || query.get("key")) form.requestSubmit(form.querySelector("[value=find]"));
 }
 
@@ -445,6 +469,7 @@ const headersOf = (text) => Object.fromEntries(text.split("\n").filter((line) =>
 
 async function put({ main, query, signal }) {
   const known = (await look("streams", {}, signal)).streams.map((one) => one.name);
+  if (!known.length) return void main.replaceChildren(h("h2", {}, "Put a record"), soft(NO_STREAMS));
   const result = h("p", { role: "status" });
   main.replaceChildren(h("h2", {}, "Put a record"), bar(async ({ headers, ...values }) => {
     const done = await change("put", { ...values, headers: headersOf(headers) }, (plan) => h("p", {}, `Put ${plan.sentence}.`), "Put");

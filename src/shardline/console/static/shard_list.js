@@ -1,7 +1,7 @@
 // Shows the shards of a stream as cards. Only the cards on the screen exist: they are moved and filled again while the
 // user scrolls, so that a thousand shards cost as much as thirty.
 
-import { h } from "/app.js";
+import { h, visible, write } from "/app.js";
 import { timeChart } from "/charts.js";
 
 const [RECORDS_MAX, BYTES_MAX] = [1000, 1048576];
@@ -15,7 +15,6 @@ const short = (id) => String(Number(id.replace("shardId-", "")));
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`;
 const number = (value) => value.toLocaleString("en");
 const size = (bytes) => (bytes < 1024 ? `${Math.round(bytes)} B` : bytes < BYTES_MAX ? `${(bytes / 1024).toFixed(1)} KiB` : `${(bytes / BYTES_MAX).toFixed(2)} MiB`);
-const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
 // What is known about one shard, whether it is on the screen or not.
 class Traffic {
@@ -64,7 +63,7 @@ class Card {
     this.rate.className = hot ? "hot" : "soft";
     this.item.classList.toggle("is-hot", hot);
     write(this.keys, keys);
-    this.keys.title = keys;
+    this.keys.title = visible(keys);
     this.box.setAttribute("aria-label", `shard ${short(id)} uses ${percent(load)} of its limit${hot ? ", it is hot" : ""}`);
     if (!rows.size && this.empty) return; // an empty chart looks like any other empty chart
     this.empty = !rows.size;
