@@ -46,7 +46,7 @@ from shardline.core.producer.producer_config import ProducerConfig, SettingChang
 from shardline.core.producer.producer_record import payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
 from shardline.errors import BufferFull, Closed, WaitTimeout
-from shardline.events import EventSink, ProducerEvent, Sink
+from shardline.events import EventSink, ProducerEvent, Sink, check_sinks
 from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -127,22 +127,22 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     ) -> None:
         # Only check the arguments: the network thread creates its own client.
         unused_client, _ = check_client("Producer", None, connection)
-        super().__init__(
-            stream,
-            ThreadWaitQueue,
-            config=config,
-            serializer=serializer,
-            packing=packing,
-            middleware=middleware,
-            dedup=dedup,
-            on_failure=on_failure,
-            sinks=sinks,
-            close_timeout=close_timeout,
-            drain_on_cancel=drain_on_cancel,
-            server_address=unused_client.server_address,
-        )
+        self._arguments: dict[str, Any] = {
+            "config": config,
+            "serializer": serializer,
+            "packing": packing,
+            "middleware": tuple(middleware),
+            "dedup": dedup,
+            "on_failure": on_failure,
+            "sinks": check_sinks(sinks),
+            "close_timeout": close_timeout,
+            "drain_on_cancel": drain_on_cancel,
+        }
+        super().__init__(stream, ThreadWaitQueue, **self._arguments, server_address=unused_client.server_address)
         self._delivery_type = Delivery
         self._connection = connection
+        self._client: Client | None = None
+        self._ended: threading.Event | None = None  # of a producer that was opened by another one
         self._thread: LoopThread | None = None
         self._network_ident: int | None = None
         self._closer: int | None = None
@@ -162,12 +162,33 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
                 self._network_ident = thread.ident
                 # Use an empty context, because the context of a caller inside trio says that trio's event loop is
                 # running.
-                Context().run(thread.call, partial(_begin, thread, self._driver, self._connection))
+                begin = partial(_begin, thread, self._driver, self._connection)
+                self._client = Context().run(thread.call, begin)
                 self._thread, self._schedule_in_loop = thread, thread.soon
             finally:
                 if self._thread is None:  # the start failed, or was interrupted
                     thread.stop()
             self._admit()
+
+    def _open_other(self, stream: str) -> Self:
+        with self._streams_lock:
+            opened = self._others.get(stream)
+            if opened is not None:  # another thread opened it in the meantime
+                return opened
+            thread = self._running()
+            assert self._client is not None
+            other: Any = type(self)(stream, **self._arguments, **self._connection)
+            other._start_in(thread, self._client)  # noqa: SLF001 - of the same class
+            self._others[stream] = other
+            return self._others[stream]
+
+    def _start_in(self, thread: LoopThread, client: Client) -> None:
+        """Start the host in the thread of another producer."""
+        self._thread, self._schedule_in_loop, self._network_ident = thread, thread.soon, thread.ident
+        self._client, self._ended = client, threading.Event()
+        self._driver.sinks.start()
+        thread.begin(partial(_host_other, self._driver, client, self._ended))
+        self._admit()
 
     def close(self, timeout: float | None = None) -> list[Delivery]:
         """Refuse further puts, deliver the buffered records within ``timeout`` seconds, and return failed deliveries.
@@ -179,17 +200,34 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         refuse_to_wait_in_callback("close()")
         self._driver.sinks.handle_close()
         if limit == 0 and self._closed and self._thread is not None:
-            self._thread.soon(self._driver.stop)  # a close with no time left cuts a longer one short
+            for driver in self._drivers.values():
+                self._thread.soon(driver.stop)  # a close with no time left cuts a longer one short
         if self._closer == threading.get_ident():  # this is a signal handler in the middle of a close in its own thread
             return undelivered(self._left)
         with self._lifecycle_lock:
             self._closer = threading.get_ident()
             try:
-                return self._close(limit)
+                return self._close_all(limit)
             finally:
                 self._closer = None
 
+    def _close_all(self, limit: float | None) -> list[Delivery]:
+        if not self._others:
+            return self._close(limit)
+        end = None if limit is None else _clock() + limit
+        if self._intake.refusal is None:
+            self._intake.refuse("this Producer is closed")
+        if self._thread is not None and limit != 0:
+            for driver in self._drivers.values():
+                self._thread.soon(driver.flush)
+        left: list[Delivery] = []
+        for other in self._others.values():
+            left += other._close(None if end is None else max(0.0, end - _clock()))  # noqa: SLF001 - of the same class
+        # This producer is closed last, because its host closes the client.
+        return left + self._close(None if end is None else max(0.0, end - _clock()))
+
     def _close(self, limit: float | None) -> list[Delivery]:
+        """Close the producer of this stream."""
         first = self._refuse_puts()
         self._room.wake_all()
         if self._thread is None:
@@ -202,7 +240,10 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
                     self._flush_and_wait(self._thread, limit, self._left)
         finally:
             self._thread.soon(self._driver.stop)
-        self._thread.join()
+        if self._ended is None:
+            self._thread.join()
+        else:
+            self._ended.wait()
         return undelivered(self._left)
 
     def __enter__(self) -> Self:
@@ -227,24 +268,25 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
         timeout: float | None = None,
+        stream: str | None = None,
     ) -> Delivery:
         """Put one record. Blocks only while the buffer is full.
 
         It takes the same arguments and raises the same exceptions as the async ``put``. ``on_delivery`` is called in
         the network thread.
         """
+        if stream is not None:
+            return self._put_into(stream, data, key, explicit_hash_key, headers, ttl, on_delivery, timeout)
         payload: Any = data
         if self._serializer is not None:
             payload, key, explicit_hash_key, headers = self._prepare(data, key, explicit_hash_key, headers)
         intake, trace, tags, size = self._intake, self._trace, b"", sys.maxsize
-        # Assigned, because Python calls a value faster than an attribute.
-        if trace is not None and (_get := trace.get_context)(None) is not trace.untraced:
+        if trace is not None and (_get := trace.get_context)(None) is not trace.untraced:  # faster than an attribute
             tags = trace.tags()
         if (
             type(payload) is bytes
             and type(key) is str
-            and explicit_hash_key is None
-            and headers is None
+            and explicit_hash_key is None is headers
             and (not tags or len(payload) < TRACED_MAX_BYTES)
             and 0 < len(key) <= PARTITION_KEY_MAX_LENGTH
             and key.isascii()
@@ -268,8 +310,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
                     and reserved_bytes <= intake.limit_bytes
                     and not intake.waiters
                 ):
-                    intake.reserved_records = reserved
-                    intake.reserved_bytes = reserved_bytes
+                    intake.reserved_records, intake.reserved_bytes = reserved, reserved_bytes
                     intake.records.append(delivery)
                     if reserved <= intake.quiet_records and reserved_bytes <= intake.quiet_bytes:
                         return delivery
@@ -282,6 +323,11 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             raise
         self._accept(delivery, size, timeout)
         return delivery
+
+    def _put_into(self, stream: str, data: Any, key: Any, hash_key: Any, *options: Any) -> Delivery:
+        """Put a record into another stream."""
+        named = dict(zip(("headers", "ttl", "on_delivery", "timeout"), options, strict=True))
+        return self._of(stream).put(data, key=key, explicit_hash_key=hash_key, **named)
 
     def _check(
         self, payload: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
@@ -303,6 +349,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         headers: HeadersToPut | None = None,
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
+        stream: str | None = None,
     ) -> Delivery:
         """Like ``put``, but raise ``BufferFull`` at once if there is no room."""
         return self.put(
@@ -313,6 +360,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             ttl=ttl,
             on_delivery=on_delivery,
             timeout=0.0,
+            stream=stream,
         )
 
     def put_many(
@@ -322,6 +370,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         ttl: float | None = None,
         timeout: float | None = None,
         on_invalid: OnInvalid = "raise",
+        stream: str | None = None,
     ) -> list[Delivery]:
         """Put many records: tuples of (key or None, data), (key, data, headers), (key, data, explicit hash key) or
         (key, data, explicit hash key or None, headers or None).
@@ -335,6 +384,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
                 accepted.
             Closed: the producer is closed, or not started.
         """
+        if stream is not None:
+            return self._of(stream).put_many(records, ttl=ttl, timeout=timeout, on_invalid=on_invalid)
         limit = check_timeout("timeout", timeout)
         bulk = self._bulk(Delivery, ttl, on_invalid)
         self._check_open()
@@ -408,7 +459,9 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         """
         refuse_to_wait_in_callback("flush()")
         thread = self._running()
-        snapshot: list[Any] = thread.ask(self._intake.unfinished)
+        snapshot = thread.ask(self._unfinished)
+        for driver in self._drivers.values():
+            thread.soon(driver.flush)
         self._flush_and_wait(thread, check_timeout("timeout", timeout), snapshot)
         return undelivered(snapshot)
 
@@ -434,7 +487,10 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             Closed: the producer is closed, or not started.
         """
         changes = self._check_changes(SettingChanges(linger, records_per_second, bytes_per_second))
-        self._running().ask(partial(self._driver.reconfigure, changes))
+        thread = self._running()
+        for driver in self._drivers.values():
+            thread.ask(partial(driver.reconfigure, changes))
+        self._arguments["config"] = self.config  # for the streams that are opened later
 
     def wait_ready(self, timeout: float | None = 30.0) -> None:
         """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing
@@ -448,8 +504,11 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         limit = check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("wait_ready()")
         thread = self._running()
-        with suppress(Closed):  # the thread has ended: `_check_open` raises below
-            Context().run(thread.call, partial(self._driver.wait_ready, limit, str(self._stream)))
+        end = None if limit is None else _clock() + limit
+        for stream, driver in self._drivers.items():
+            left = None if end is None else max(0.0, end - _clock())
+            with suppress(Closed):  # the thread has ended: `_check_open` raises below
+                Context().run(thread.call, partial(driver.wait_ready, left, stream))
         self._check_open()
 
     def _flush_and_wait(self, thread: LoopThread, timeout: float | None, snapshot: list[Any]) -> None:
@@ -459,14 +518,21 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             for delivery in snapshot:
                 delivery.outcome(None if end is None else max(0.0, end - _clock()))
 
-    def stats(self) -> ProducerStats:
-        """Return the counters and the state of every shard."""
-        query = partial(self._machine.stats, _clock())
+    def stats(self, *, stream: str | None = None) -> ProducerStats:
+        """Return the counters and the state of every shard.
+
+        Args:
+            stream: the name or ARN of the stream. ``None`` means all streams together.
+
+        Raises:
+            UsageError: nothing was put into this stream.
+        """
+        query = partial(self._stats, stream)
         return query() if self._thread is None else self._thread.ask(query)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the producer has reached its stream and is open."""
+        """Whether the producer has reached its streams and is open."""
         thread = self._thread
         return super().is_ready if thread is None else thread.ask(lambda: super(Producer, self).is_ready)
 
@@ -486,15 +552,26 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         self._lock = threading.RLock()  # the putters' lock
         self._callbacks_lock = _LockForCallbacks(self._lock)
         self._lifecycle_lock = threading.RLock()  # held during start and close
+        self._streams_lock = threading.RLock()  # held while another stream is opened
         self._closer = None  # the ident of the thread that is in close
 
 
-async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArguments) -> None:
+async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArguments) -> Client:
     """Connect and start the host. The client and the host do not refer to the ``Producer``, so it can be collected."""
     client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()
     driver.sinks.start()
     thread.begin(partial(_host, thread, driver, client))
+    return client
+
+
+async def _host_other(driver: Driver, client: Client, ended: threading.Event) -> None:
+    """Run the host of another stream. The host of the first stream closes the client and ends the thread."""
+    try:
+        await driver.run(client.api)
+        await driver.sinks.wait()
+    finally:
+        ended.set()
 
 
 async def _host(thread: LoopThread, driver: Driver, client: Client) -> None:

@@ -46,7 +46,7 @@ from shardline.codec.packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import NO_TAGS, payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats
-from shardline.events import EventSink, ProducerEvent, Sink
+from shardline.events import EventSink, ProducerEvent, Sink, check_sinks
 from shardline.middleware import ProducerMiddleware
 from shardline.model.headers import HeadersToPut
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
@@ -67,7 +67,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
     producer puts bytes, and is a ``Producer[bytes]``. ``Producer`` is short for that type.
 
     Args:
-        stream: the name or ARN of the stream.
+        stream: the name or ARN of the stream. ``put(..., stream=...)`` puts into another stream, over the same
+            connections. Each stream has its own buffer and limits.
         config: the settings.
         client: a started ``Client`` to share. By default, the producer creates one from the connection arguments.
         serializer: turns the data of a record into bytes.
@@ -130,20 +131,18 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         **connection: Unpack[ConnectionArguments],
     ) -> None:
         self._client, self._owns_client = check_client("Producer", client, connection)
-        super().__init__(
-            stream,
-            TaskWaitQueue,
-            config=config,
-            serializer=serializer,
-            packing=packing,
-            middleware=middleware,
-            dedup=dedup,
-            on_failure=on_failure,
-            sinks=sinks,
-            close_timeout=close_timeout,
-            drain_on_cancel=drain_on_cancel,
-            server_address=self._client.server_address,
-        )
+        self._arguments: dict[str, Any] = {
+            "config": config,
+            "serializer": serializer,
+            "packing": packing,
+            "middleware": tuple(middleware),
+            "dedup": dedup,
+            "on_failure": on_failure,
+            "sinks": check_sinks(sinks),
+            "close_timeout": close_timeout,
+            "drain_on_cancel": drain_on_cancel,
+        }
+        super().__init__(stream, TaskWaitQueue, **self._arguments, server_address=self._client.server_address)
         self._delivery_type = Delivery
         self._until_yield = YIELD_EVERY
         self._ended: Flag | None = None
@@ -170,16 +169,25 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 if self._owns_client:
                     await self._client.close()
                 self._check_open()
-            api = self._client.api
-            driver = self._driver
-            driver.loop_affinity = affinity = LoopAffinity("Producer")
-            self._loop, self._running_loop = affinity.here, affinity.checker()
-            self._ended = ended = make_flag()
-            self._checkpoint = native_checkpoint()
-            driver.sinks.start()
-            hosted = host_producer(driver, api, self._client, ended, owns_client=self._owns_client)
-            self._schedule_in_loop = spawn(hosted, "shardline producer", lambda: end_host(driver, ended))
-            self._admit()
+            self._start_host()
+
+    def _start_host(self) -> None:
+        """Start the host task, in the running event loop. The client is started."""
+        api = self._client.api
+        driver = self._driver
+        driver.loop_affinity = affinity = LoopAffinity("Producer")
+        self._loop, self._running_loop = affinity.here, affinity.checker()
+        self._ended = ended = make_flag()
+        self._checkpoint = native_checkpoint()
+        driver.sinks.start()
+        hosted = host_producer(driver, api, self._client, ended, owns_client=self._owns_client)
+        self._schedule_in_loop = spawn(hosted, "shardline producer", lambda: end_host(driver, ended))
+        self._admit()
+
+    def _open_other(self, stream: str) -> Self:
+        other = cast("Self", type(self)(stream, client=self._client, **self._arguments))
+        other._start_host()  # noqa: SLF001 - of the same class
+        return other
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Accept no more records, deliver the outstanding ones within ``timeout`` seconds, and stop.
@@ -188,6 +196,24 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         is harmless.
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
+        if not self._others:
+            return await self._close(limit)
+        end = None if limit is None else _clock() + limit
+        if not self._closed and self._intake.refusal is None:
+            self._intake.refuse("this Producer is closed")
+        if limit != 0 and not self._driver.abandon_if_loop_gone():
+            self._driver.flush()
+        async with anyio.create_task_group() as closing:
+            for other in self._others.values():
+                closing.start_soon(other._close, limit)  # noqa: SLF001 - of the same class
+        # This producer is closed last, because its host closes the client.
+        left = await self._close(None if end is None else max(0.0, end - _clock()))
+        for other in self._others.values():
+            left += await other.close(0)  # it is closed, and returns its undelivered records
+        return left
+
+    async def _close(self, limit: float | None) -> list[Delivery]:
+        """Close the producer of this stream."""
         driver, ended = self._driver, self._ended
         left = (self._left or self._intake.unfinished()) if self._is_started else self._left
         is_loop_gone = self._is_started and driver.abandon_if_loop_gone()
@@ -234,6 +260,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
+        stream: str | None = None,
     ) -> Delivery:
         """Put one record. Blocks only while the buffer is full.
 
@@ -247,6 +274,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             ttl: a record that is not stored within this many seconds fails. ``None`` means ``record_ttl``.
             on_delivery: called once with the resolved ``Delivery``. May be async. Its exceptions are logged.
             timeout: how many seconds to wait for room. ``None`` means that there is no limit.
+            stream: the name or ARN of another stream to put the record into.
 
         Raises:
             UsageError: the record is invalid or too large for the stream, or its headers cannot be sent. The record was
@@ -254,6 +282,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             BufferFull: there was no room for ``timeout`` seconds. The record was not accepted.
             Closed: the producer is closed, or not started.
         """
+        if stream is not None:
+            options: Any = {"headers": headers, "ttl": ttl, "on_delivery": on_delivery, "timeout": timeout}
+            return await self._of(stream).put(data, key=key, explicit_hash_key=explicit_hash_key, **options)
         self._until_yield -= 1
         if self._until_yield <= 0:
             self._until_yield = YIELD_EVERY
@@ -293,16 +324,20 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 intake.reserved_bytes += size
                 intake.records.append(delivery)
                 return delivery
-        if self._chain is not None and self._chain.is_async:
-            self._check_open()
-            delivery = self._checked(*await self._chain.prepare_async(data, key, explicit_hash_key, headers))
-        else:
-            delivery = self._make_delivery(data, key, explicit_hash_key, headers)
+        delivery = await self._make_delivery_async(data, key, explicit_hash_key, headers)
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
         if not self._accept(delivery):
             await self._accept_in_turn(delivery, timeout)
         return delivery
+
+    async def _make_delivery_async(
+        self, data: Any, key: str | None, explicit_hash_key: str | None, headers: HeadersToPut | None
+    ) -> Delivery:
+        if self._chain is not None and self._chain.is_async:
+            self._check_open()
+            return self._checked(*await self._chain.prepare_async(data, key, explicit_hash_key, headers))
+        return self._make_delivery(data, key, explicit_hash_key, headers)
 
     def put_nowait(
         self,
@@ -313,6 +348,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         headers: HeadersToPut | None = None,
         ttl: float | None = None,
         on_delivery: Callable[[Delivery], object] | None = None,
+        stream: str | None = None,
     ) -> Delivery:
         """Like ``put``, without waiting. Async middleware cannot be used.
 
@@ -320,6 +356,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             BufferFull: there is no room. The record was not accepted.
             UsageError, Closed: see ``put``.
         """
+        if stream is not None:
+            options: Any = {"headers": headers, "ttl": ttl, "on_delivery": on_delivery}
+            return self._of(stream).put_nowait(data, key=key, explicit_hash_key=explicit_hash_key, **options)
         delivery = self._make_delivery(data, key, explicit_hash_key, headers)
         if ttl is not None or on_delivery is not None:
             self._set_options(delivery, ttl, on_delivery)
@@ -334,6 +373,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         ttl: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
         on_invalid: OnInvalid = "raise",
+        stream: str | None = None,
     ) -> list[Delivery]:
         """Put many records: tuples of (key or None, data), (key, data, headers), (key, data, explicit hash key) or
         (key, data, explicit hash key or None, headers or None).
@@ -352,12 +392,15 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             timeout: how many seconds to wait for room for each record.
             on_invalid: with ``"fail"``, the call accepts the valid records, and returns a failed delivery with the code
                 ``InvalidRecord`` for each invalid one.
+            stream: the name or ARN of another stream to put the records into.
 
         Raises:
             UsageError: a record is invalid: ``error.index`` says which. If ``records`` is a collection, no record was
                 accepted.
             BufferFull, Closed: see ``put``.
         """
+        if stream is not None:
+            return await self._of(stream).put_many(records, ttl=ttl, timeout=timeout, on_invalid=on_invalid)
         limit = check_timeout("timeout", timeout)
         bulk = self._bulk(Delivery, ttl, on_invalid)
         self._check_open()
@@ -474,7 +517,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         earlier are not returned: see ``on_failure``.
         """
         self._check_open()
-        snapshot: list[Any] = self._intake.unfinished()
+        snapshot = self._unfinished()
+        for driver in self._drivers.values():
+            driver.flush()
         await self._driver.flush_and_wait(check_timeout("timeout", timeout), snapshot)
         return undelivered(snapshot)
 
@@ -501,7 +546,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         """
         changes = self._check_changes(SettingChanges(linger, records_per_second, bytes_per_second))
         self._check_open()
-        self._driver.reconfigure(changes)
+        for driver in self._drivers.values():
+            driver.reconfigure(changes)
+        self._arguments["config"] = self.config  # for the streams that are opened later
 
     async def wait_ready(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
         """Wait until the producer has reached its stream. Call it at start-up to detect a wrong name or missing
@@ -514,9 +561,18 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         """
         limit = check_timeout("timeout", timeout)
         self._check_open()
-        await self._driver.wait_ready(limit, str(self._stream))
+        end = None if limit is None else _clock() + limit
+        for stream, driver in self._drivers.items():
+            await driver.wait_ready(None if end is None else max(0.0, end - _clock()), stream)
         self._check_open()
 
-    def stats(self) -> ProducerStats:
-        """Return the counts and the state of every shard."""
-        return self._machine.stats(_clock())
+    def stats(self, *, stream: str | None = None) -> ProducerStats:
+        """Return the counts and the state of every shard.
+
+        Args:
+            stream: the name or ARN of the stream. ``None`` means all streams together.
+
+        Raises:
+            UsageError: nothing was put into this stream.
+        """
+        return self._stats(stream)

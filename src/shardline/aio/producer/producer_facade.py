@@ -8,6 +8,8 @@ Invariants:
 - A producer that is garbage-collected without ``close()`` is logged. Its host still delivers the outstanding records,
   as long as its event loop runs.
 - After a fork, the child's copy refuses puts, and so does a producer whose host has ended: see ``fork_and_exit``.
+- The first put with ``stream=`` opens another producer with the same arguments, which shares the client. The producer
+  that opened it flushes it, closes it and counts its records.
 """
 
 import logging
@@ -17,7 +19,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from shardline._speedups import twin
 from shardline.adapters.sinks.log_context import log_context
@@ -46,6 +48,7 @@ from shardline.core.producer.intake import Intake, Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import date_records
+from shardline.core.producer.producer_stats import ProducerStats, sum_of_stats
 from shardline.errors import BufferFull, Closed, UsageError
 from shardline.events import EventSink, EventSource, ProducerEvent, Sink, check_sinks
 from shardline.middleware import ProducerMiddleware
@@ -115,6 +118,7 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         server_address: str | None,
     ) -> None:
         self._stream = parse_stream(stream)
+        self._others: dict[str, Self] = {}  # the producers of the other streams, by the name or ARN that a put passed
         self._config = check_config(config, packing, dedup)
         self._stamp = ANY_STAMP if self._config.dedup else b""
         self._packing = packing_named(self._config.packing)
@@ -172,6 +176,58 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         """Return the timeout for closing the producer at the end of a block that raised this kind of exception."""
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         return 0.0 if is_interrupted and not self._drain_on_cancel else None
+
+    # ---- other streams
+
+    @abstractmethod
+    def _open_other(self, stream: str) -> Self:
+        """Return a started producer of another stream, with the same arguments and the same client."""
+
+    def _of(self, stream: str) -> Self:
+        """Return the producer of a stream. The first call for a stream opens it.
+
+        Raises:
+            UsageError: this is not the name or the ARN of a stream.
+            Closed: the producer is closed, or not started.
+        """
+        if stream == str(self._stream):
+            return self
+        found = self._others.get(stream)
+        if found is None:
+            self._check_open()
+            found = self._others[stream] = self._open_other(str(parse_stream(stream)))
+        return found
+
+    @property
+    def _drivers(self) -> dict[str, Driver]:
+        """The drivers of all streams, by the name or ARN of the stream."""
+        return {str(self._stream): self._driver, **{stream: other.driver for stream, other in self._others.items()}}
+
+    @property
+    def driver(self) -> Driver:
+        """The host of this stream, for the producer that opened it."""
+        return self._driver
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names or ARNs of the streams that this producer puts into. The stream of ``Producer(...)`` is first."""
+        return tuple(self._drivers)
+
+    def _unfinished(self) -> list[Any]:
+        """Return the records of all streams that have not resolved."""
+        return [record for driver in self._drivers.values() for record in driver.machine.intake.unfinished()]
+
+    def _stats(self, stream: str | None) -> ProducerStats:
+        """Return the statistics of one stream, or of all streams together.
+
+        Raises:
+            UsageError: nothing was put into this stream.
+        """
+        drivers, now = self._drivers, _clock()
+        if stream is not None and stream not in drivers:
+            raise UsageError(f"this Producer has put nothing into {stream!r}: its streams are {', '.join(drivers)}")
+        chosen = drivers.values() if stream is None else [drivers[stream]]
+        return sum_of_stats([driver.machine.stats(now) for driver in chosen])
 
     # ---- putting
 
@@ -281,12 +337,13 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
     @property
     def outstanding(self) -> int:
         """How many records were put and have not resolved."""
-        return self._intake.outstanding
+        return sum(driver.machine.intake.outstanding for driver in self._drivers.values())
 
     @property
     def is_ready(self) -> bool:
-        """Whether the producer has reached its stream and is open."""
-        return self._is_started and self._intake.refusal is None and self._machine.readiness.is_ready
+        """Whether the producer has reached its streams and is open."""
+        is_ready = all(driver.machine.readiness.is_ready for driver in self._drivers.values())
+        return self._is_started and self._intake.refusal is None and is_ready
 
     @property
     def is_closed(self) -> bool:
@@ -297,7 +354,7 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         if getattr(self, "_intake", None) is None:  # __init__ raised; the compiled form has None then
             return "<Producer, not initialized>"
         state = "open" if self._intake.refusal is None else "closed" if self._is_started else "not started"
-        return f"<Producer {self._stream}, {state}, {self.outstanding} outstanding>"
+        return f"<Producer {', '.join(self.streams)}, {state}, {self.outstanding} outstanding>"
 
     # ---- forks, and the end of the host
 

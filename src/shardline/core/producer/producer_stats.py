@@ -4,8 +4,10 @@ The counters start at 0 when the producer starts. The other values are current. 
 per request, so they cost nothing per record.
 """
 
-from dataclasses import dataclass, field
-from typing import final
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
 
 from shardline.core.producer_events import LaneStats
 
@@ -52,3 +54,23 @@ class ProducerStats:
     delivered_records_per_second: float = 0.0
     delivered_bytes_per_second: float = 0.0
     requests_per_second: float = 0.0
+
+
+_NOT_SUMMED: Final = frozenset({"map_state", "oldest_waiting", "lanes", "retries_by_code", "failures_by_code"})
+
+
+def sum_of_stats(stats: Sequence[ProducerStats]) -> ProducerStats:
+    """Return the statistics of several streams together. The state of the shard map is that of the first stream."""
+    first, *others = stats
+    if not others:
+        return first
+    names = [name for name in ProducerStats.__dataclass_fields__ if name not in _NOT_SUMMED]
+    sums: dict[str, Any] = {name: sum(getattr(each, name) for each in stats) for name in names}
+    return replace(
+        first,
+        **sums,
+        oldest_waiting=max(each.oldest_waiting for each in stats),
+        lanes=tuple(lane for each in stats for lane in each.lanes),
+        retries_by_code=dict(sum((Counter(each.retries_by_code) for each in stats), Counter())),
+        failures_by_code=dict(sum((Counter(each.failures_by_code) for each in stats), Counter())),
+    )

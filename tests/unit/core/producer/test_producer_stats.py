@@ -1,10 +1,10 @@
 """Tests of ``shardline.core.producer.producer_stats``."""
 
-from dataclasses import FrozenInstanceError, asdict
+from dataclasses import FrozenInstanceError, asdict, replace
 
 import pytest
 
-from shardline.core.producer.producer_stats import ProducerStats
+from shardline.core.producer.producer_stats import ProducerStats, sum_of_stats
 from shardline.core.producer_events import LaneStats
 
 LANE = LaneStats(
@@ -56,3 +56,14 @@ def test_stats_are_plain_numbers_that_can_be_sent_anywhere():
 def test_two_moments_that_are_alike_are_equal():
     assert ProducerStats(**{**asdict(STATS), "lanes": (LANE,)}) == STATS
     assert not hasattr(STATS, "__dict__")
+
+
+def test_the_statistics_of_several_streams_add_up():
+    other = replace(
+        STATS, outstanding=2, oldest_waiting=0.5, map_state="loading", retries_by_code={"InternalFailure": 1, "X": 2}
+    )
+    both = sum_of_stats([STATS, other])
+    assert (both.outstanding, both.delivered_records, both.oldest_waiting) == (12, 180, 0.5)
+    assert (both.map_state, both.lanes) == ("ready", (LANE, LANE))
+    assert both.retries_by_code == {"InternalFailure": 6, "X": 2}
+    assert sum_of_stats([STATS]) is STATS
