@@ -15,6 +15,7 @@ from shardline.core.leases import (
     DeleteLease,
     FinishHandOver,
     LeaseOperation,
+    Part,
     Refused,
     ReleaseLease,
     RenewLease,
@@ -37,7 +38,15 @@ from shardline.model.position import (
     at_timestamp,
 )
 from shardline.model.sequence import SequenceNumber
-from shardline.ports import BatchingLeaseStore, GroupOnStream, KclLeaseStore, LeaseAnswer, LeaseCatalog, LeaseStore
+from shardline.ports import (
+    BatchingLeaseStore,
+    GroupOnStream,
+    KclLeaseStore,
+    LeaseAnswer,
+    LeaseCatalog,
+    LeaseStore,
+    PartialLeaseStore,
+)
 
 __all__ = [
     "HASH_KEY_MAX",
@@ -64,6 +73,8 @@ __all__ = [
     "LeaseCatalog",
     "LeaseOperation",
     "LeaseStore",
+    "Part",
+    "PartialLeaseStore",
     "Position",
     "PositionKind",
     "Refused",

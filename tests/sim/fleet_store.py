@@ -76,7 +76,8 @@ class Store(FakeStore):
                 request,
             )
         elif isinstance(request, ScanLeases):
-            self._scan([], sorted(self.rows), reply, lost=fault == "lost")
+            found = [shard_id for shard_id in sorted(self.rows) if request.part.contains(shard_id)]
+            self._scan([], found, reply, lost=fault == "lost")
         else:
             answer = self._apply(worker_id, request)
             if fault == "lost":
