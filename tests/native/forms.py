@@ -24,7 +24,7 @@ def pure(module, *names):
 
 
 def pure_aggregates():
-    return pure(aggregate_module, "add_ordinary", "encode_records")
+    return pure(aggregate_module, "KeyTable", "add_ordinary", "encode_records")
 
 
 KEYS = st.one_of(

@@ -11,7 +11,7 @@ from shardline.aio.producer.delivery import Delivery
 from shardline.aio.producer.validation import is_plain
 from shardline.core.producer import intake
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
-from shardline.core.producer.producer_record import BufferedRecord
+from shardline.core.producer.producer_record import BufferedRecord, Undelivered
 from shardline.model.limits import PARTITION_KEY_MAX_LENGTH
 
 pytestmark = pytest.mark.skipif(native is None, reason="compares the compiled form with the pure one")
@@ -76,10 +76,18 @@ def test_times_may_be_ints():
     assert native.date_records(some, 9) == 8
 
 
+@given(st.lists(records(), max_size=30), st.data())
+def test_records_that_have_not_ended_are_found_alike(some, data):
+    for record in some:
+        record.ending = data.draw(st.sampled_from([None, Undelivered("Closed", "")]))
+    assert native.without_ended(some) == pure_twins["without_ended"](some)
+
+
 def test_the_producer_uses_the_compiled_form():
     assert bulk_put.make_plain is native.make_plain
     assert producer_facade.date_records is native.date_records
     assert intake.keep_order is native.keep_order
+    assert intake.without_ended is native.without_ended
 
 
 @pytest.mark.parametrize(
@@ -97,6 +105,8 @@ def test_the_producer_uses_the_compiled_form():
         lambda: native.keep_order([None], 1.0),
         lambda: native.keep_order([BufferedRecord(b"", "k", None, "soon")], 1.0),
         lambda: native.keep_order([], None),
+        lambda: native.without_ended(()),
+        lambda: native.without_ended([None]),
     ],
 )
 def test_other_types_are_refused(call):

@@ -41,10 +41,11 @@ def sorting(records):
 
 
 def packing(records):
-    keys, ours = {}, []
+    keys, ours = native.KeyTable(), []
     at, _, _ = native.add_ordinary(keys, ours, records, 0, 20, 1 << 40)
     assert len(ours) == at
-    return at
+    keys.add("another key")
+    return at, keys.number_of("another key"), len(native.without_ended(ours))
 
 
 def encoding(records):
@@ -135,7 +136,7 @@ def failing_calls(records):
         record.ending, record.data = None, b"data"
     fails(native.md5_many, [b"a"] * 20 + [None])
     fails(sorting, [*records, WRONG])
-    fails(native.add_ordinary, {}, [], [*records[:20], None], 0, 20, 1 << 40)
+    fails(native.add_ordinary, native.KeyTable(), [], [*records[:20], None], 0, 20, 1 << 40)
     fails(native.encode_records, [(records[:200], ""), ([*records[:20], WRONG], "")])
     fails(native.settle_delivered, ended, LANDING, deque())
     fails(native.date_records, [*records, WRONG], 1.0)
@@ -173,5 +174,5 @@ def test_nothing_leaks(call):
 def test_the_calls_really_ran():
     records = some_records()
     assert digests(records)[0] == md5(b"data" * 10).digest()
-    assert packing(records) == 401
+    assert packing(records) == (401, 301, 401)
     assert settling(records) == len(records)

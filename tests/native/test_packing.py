@@ -16,6 +16,13 @@ ADDRESS = KeylessAddress("keyless", str(2**100))
 ORDINARY = records(kinds=("ordinary",))
 
 
+def tables(aggregate):
+    """Return the numbers of an aggregate's keys and explicit hash keys."""
+    numbers = [aggregate._keys.number_of(record.key or ADDRESS.key) for record in aggregate.records]
+    hash_keys = [record.explicit_hash_key for record in aggregate.records if record.explicit_hash_key is not None]
+    return numbers, len(aggregate._keys), [aggregate._hash_keys.number_of(key) for key in hash_keys]
+
+
 def filled(batches, max_bytes):
     """Return the aggregates that hold these records, each filled by several calls."""
     made, current, log = [], Aggregate(0.0, ADDRESS), []
@@ -23,7 +30,7 @@ def filled(batches, max_bytes):
         at = 0
         while at < len(batch):
             added = current.add_all(batch[at:], max_bytes)
-            log.append((added, current.size, current.payload_bytes, dict(current._keys), dict(current._hash_keys)))
+            log.append((added, current.size, current.payload_bytes, tables(current)))
             at += added
             if at < len(batch):
                 made.append(current)
@@ -73,10 +80,10 @@ def test_more_keys_than_two_bytes_can_number():
     group = [BufferedRecord(b"", f"{number}", None, 0.0) for number in range(20_000)]
     [blob] = native.encode_records([(group, "")])
     assert [blob] == pure_twins["encode_records"]([(group, "")])
-    keys, ours = {}, []
+    keys, ours = native.KeyTable(), []
     assert native.add_ordinary(keys, ours, group, 0, 20, 1 << 62)[:2] == (20_000, len(blob))
     assert ours == group
-    assert keys == {f"{number}": number for number in range(20_000)}
+    assert [keys.number_of(f"{number}") for number in range(20_000)] == list(range(20_000))
 
 
 def test_records_that_are_not_ordinary_are_left_to_the_caller():
@@ -85,18 +92,18 @@ def test_records_that_are_not_ordinary_are_left_to_the_caller():
         BufferedRecord(b"x", "k", "5", 0.0),
         BufferedRecord(b"x", "k", None, 0.0, tags=b"t"),
     ):
-        keys, ours = {}, []
+        keys, ours = native.KeyTable(), []
         assert native.add_ordinary(keys, ours, [odd], 0, 20, 1_000) == (0, 20, 0)
-        assert (keys, ours) == ({}, [])
+        assert (len(keys), ours) == (0, [])
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         (),
-        ({}, [], [object()], 0, 20, 100),
-        ({}, [], (), 0, 20, 100),
-        ({}, [], [], "0", 20, 100),
+        (native and native.KeyTable(), [], [object()], 0, 20, 100),
+        (native and native.KeyTable(), [], (), 0, 20, 100),
+        (native and native.KeyTable(), [], [], "0", 20, 100),
         ([], [], [], 0, 20, 100),
     ],
 )
@@ -107,7 +114,7 @@ def test_add_ordinary_refuses_other_types(arguments):
 
 def test_add_ordinary_refuses_a_negative_place():
     with pytest.raises(ValueError, match="not negative"):
-        native.add_ordinary({}, [], [BufferedRecord(b"x", "k", None, 0.0)], -1, 20, 100)
+        native.add_ordinary(native.KeyTable(), [], [BufferedRecord(b"x", "k", None, 0.0)], -1, 20, 100)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +133,32 @@ def test_add_ordinary_refuses_a_negative_place():
 def test_encode_records_refuses_what_it_cannot_encode(groups):
     with pytest.raises((TypeError, ValueError)):
         native.encode_records(groups)
+
+
+@given(st.lists(KEYS | st.text(max_size=3), max_size=300))
+def test_keys_are_numbered_alike(keys):
+    ours, expected = native.KeyTable(), pure_twins["KeyTable"]()
+    for key in keys:
+        assert ours.number_of(key) == expected.number_of(key)
+        ours.add(key)
+        expected.add(key)
+        assert len(ours) == len(expected)
+    assert [ours.number_of(key) for key in keys] == [expected.number_of(key) for key in keys]
+
+
+def test_a_key_table_takes_only_str():
+    class Text(str):
+        __slots__ = ()
+
+    for wrong in (b"key", None, 5, Text("key")):
+        for call in (native.KeyTable().number_of, native.KeyTable().add):
+            with pytest.raises(TypeError, match="a key is a str"):
+                call(wrong)
+
+
+def test_a_key_table_keeps_its_keys():
+    table = native.KeyTable()
+    for number in range(1_000):
+        table.add(f"key {number}")  # nothing else holds the key
+    assert [table.number_of(f"key {number}") for number in range(1_000)] == list(range(1_000))
+    assert (table.number_of("another"), len(table)) == (1_000, 1_000)

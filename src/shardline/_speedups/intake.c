@@ -114,7 +114,9 @@ PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count)
             Py_DECREF(newest);
             return NULL;
         }
-        int is_earlier = PyObject_RichCompareBool(expires_at, newest, Py_LT);
+        int is_earlier = PyFloat_CheckExact(expires_at) && PyFloat_CheckExact(newest)
+                             ? PyFloat_AS_DOUBLE(expires_at) < PyFloat_AS_DOUBLE(newest)
+                             : PyObject_RichCompareBool(expires_at, newest, Py_LT);
         if (is_earlier < 0) {
             Py_DECREF(newest);
             return NULL;
@@ -127,4 +129,25 @@ PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
     }
     return newest;
+}
+
+/* without_ended(records: list) -> list
+ *
+ * Return the records that have neither been delivered nor failed. Runs no Python code. */
+PyObject *without_ended(PyObject *module, PyObject *records)
+{
+    State *state = state_of_module(module);
+    if (!PyList_CheckExact(records)) {
+        PyErr_SetString(PyExc_TypeError, "without_ended needs a list of records");
+        return NULL;
+    }
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(records); i++) {
+        PyObject *record = PyList_GET_ITEM(records, i);
+        if (check_record(state, record) < 0 ||
+            (slot_of(record, state->slots.ending) == Py_None && PyList_Append(found, record) < 0)) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
 }

@@ -25,6 +25,8 @@ static PyMethodDef functions[] = {
     {"keep_order", (PyCFunction)(void (*)(void))keep_order, METH_FASTCALL,
      PyDoc_STR("keep_order($module, records, newest, /)\n--\n\n"
                "Let no record expire before an earlier one, and return the expiry of the last.")},
+    {"without_ended", without_ended, METH_O,
+     PyDoc_STR("without_ended($module, records, /)\n--\n\nReturn the records that are still outstanding.")},
     {"make_lane_table", make_lane_table, METH_O,
      PyDoc_STR("make_lane_table($module, endings, /)\n--\n\nReturn the table of the lanes that end at these hash keys.")},
     {"bind_format", bind_format, METH_VARARGS,
@@ -82,7 +84,7 @@ static int set_up(PyObject *module)
         return -1;
     }
     int failed = add_lanes(module) < 0 || add_room(module) < 0 || add_methods(module) < 0 || add_putting(module) < 0 ||
-                 add_deliveries(module) < 0;
+                 add_deliveries(module) < 0 || add_keys(module) < 0;
     return failed ? -1 : 0;
 }
 

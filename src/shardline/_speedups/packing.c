@@ -81,24 +81,21 @@ static int is_ordinary(State *state, PyObject *record)
 
 /* Add one ordinary record to an open aggregate, unless it does not fit. *size and *payload grow by the record. Returns 1
  * if the record was added, and 0 if it does not fit. */
-static int add_record(State *state, PyObject *keys, PyObject *ours, PyObject *record, Py_ssize_t max_bytes,
+static int add_record(State *state, KeyTable *keys, PyObject *ours, PyObject *record, Py_ssize_t max_bytes,
                       Py_ssize_t *size, Py_ssize_t *payload)
 {
     PyObject *key = slot_of(record, state->slots.key);
-    Py_ssize_t length = PyBytes_GET_SIZE(slot_of(record, state->slots.data));
-    Py_ssize_t fresh = PyDict_GET_SIZE(keys), index = fresh, width, after = *size;
+    Py_ssize_t length = PyBytes_GET_SIZE(slot_of(record, state->slots.data)), width, after = *size;
     const char *text;
-    PyObject *known = PyDict_GetItemWithError(keys, key);
-    if (known != NULL) {
-        index = PyLong_AsSsize_t(known);
-        if (index == -1 && PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    else if (PyErr_Occurred() || text_of_key(key, &text, &width) < 0) {
+    KeySlot *slot = find_key(keys, key);
+    if (slot == NULL) {
         return -1;
     }
-    else {
+    uint32_t index = slot->number != 0 ? slot->number - 1 : keys->count;
+    if (slot->number == 0) {
+        if (text_of_key(key, &text, &width) < 0) {
+            return -1;
+        }
         after += field_size(width);
     }
     after += field_size(content_size(index, length));
@@ -108,22 +105,15 @@ static int add_record(State *state, PyObject *keys, PyObject *ours, PyObject *re
     if (PyList_Append(ours, record) < 0) {
         return -1;
     }
-    if (known == NULL) {
-        PyObject *number = PyLong_FromSsize_t(fresh);
-        int failed = number == NULL || PyDict_SetItem(keys, key, number) < 0;
-        Py_XDECREF(number);
-        if (failed) { /* the aggregate must have no record without its key */
-            Py_ssize_t last = PyList_GET_SIZE(ours) - 1;
-            PyList_SetSlice(ours, last, last + 1, NULL);
-            return -1;
-        }
+    if (slot->number == 0) {
+        add_key(keys, slot, key);
     }
     *size = after;
     *payload += length + PyUnicode_GET_LENGTH(key);
     return 1;
 }
 
-/* add_ordinary(keys: dict, ours: list, records: list, at: int, size: int, max_bytes: int) -> tuple[int, int, int]
+/* add_ordinary(keys: KeyTable, ours: list, records: list, at: int, size: int, max_bytes: int) -> tuple[int, int, int]
  *
  * Add records[at:] to an open aggregate, up to the first one that does not fit or is not ordinary. keys is the key table
  * of the aggregate and ours its records; size is its exact size. The first record of an aggregate always fits. Returns the
@@ -133,7 +123,7 @@ PyObject *add_ordinary(PyObject *module, PyObject *args)
     State *state = state_of_module(module);
     PyObject *keys, *ours, *records;
     Py_ssize_t at, size, max_bytes, payload = 0;
-    if (!PyArg_ParseTuple(args, "O!O!O!nnn:add_ordinary", &PyDict_Type, &keys, &PyList_Type, &ours, &PyList_Type, &records,
+    if (!PyArg_ParseTuple(args, "O!O!O!nnn:add_ordinary", state->key_table_type, &keys, &PyList_Type, &ours, &PyList_Type, &records,
                           &at, &size, &max_bytes)) {
         return NULL;
     }
@@ -146,11 +136,12 @@ PyObject *add_ordinary(PyObject *module, PyObject *args)
         if (check_record(state, record) < 0) {
             return NULL;
         }
+        prefetch_records(state, ((PyListObject *)records)->ob_item, at, PyList_GET_SIZE(records));
         if (!is_ordinary(state, record)) {
             break;
         }
         Py_INCREF(record);
-        int added = add_record(state, keys, ours, record, max_bytes, &size, &payload);
+        int added = add_record(state, &((KeyTableObject *)keys)->table, ours, record, max_bytes, &size, &payload);
         Py_DECREF(record);
         if (added < 0) {
             return NULL;
@@ -162,86 +153,38 @@ PyObject *add_ordinary(PyObject *module, PyObject *args)
     return Py_BuildValue("nnn", at, size, payload);
 }
 
-/* The keys of one aggregate. The arrays have one element for each record, and the hash table has slots for more. */
-typedef struct {
-    uint32_t *slots;   /* the hash table: the number of a distinct key plus 1, or 0 */
-    size_t mask;       /* the number of slots minus 1 */
-    uint32_t *indices; /* the number of each record's key */
-    PyObject **keys;   /* the distinct keys, borrowed from the records */
-    uint32_t count;    /* the number of distinct keys */
-} KeyTable;
-
-static void free_keys(KeyTable *table)
+/* Number the keys of the records, and return the size of the message; -1 with an exception. indices has a place for the
+ * number of each record's key. */
+static Py_ssize_t size_message(State *state, PyObject *records, PyObject *keyless_key, KeyTable *keys, uint32_t *indices)
 {
-    PyMem_Free(table->slots);
-    PyMem_Free(table->indices);
-    PyMem_Free(table->keys);
-}
-
-/* Make room for the keys of this many records. free_keys must be called in any case. */
-static int make_keys(KeyTable *table, size_t records)
-{
-    size_t slots = 8;
-    while (slots < 2 * records) {
-        slots *= 2;
-    }
-    table->mask = slots - 1;
-    table->count = 0;
-    table->slots = PyMem_Calloc(slots, sizeof *table->slots);
-    table->indices = PyMem_New(uint32_t, records + 1);
-    table->keys = PyMem_New(PyObject *, records + 1);
-    if (table->slots == NULL || table->indices == NULL || table->keys == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
-}
-
-/* Set *index to the number of a key, which is the next number if the key is new. Returns whether it is new. */
-static int number_of_key(KeyTable *table, PyObject *key, uint32_t *index)
-{
-    Py_hash_t hash = PyObject_Hash(key); /* a str caches its hash */
-    if (hash == -1) {
-        return -1;
-    }
-    for (size_t slot = (size_t)hash & table->mask;; slot = (slot + 1) & table->mask) {
-        if (table->slots[slot] == 0) {
-            *index = table->count;
-            table->keys[table->count++] = key;
-            table->slots[slot] = table->count;
-            return 1;
-        }
-        uint32_t found = table->slots[slot] - 1;
-        PyObject *other = table->keys[found];
-        if (other == key || (PyObject_Hash(other) == hash && PyUnicode_Compare(other, key) == 0)) {
-            *index = found;
-            return 0;
-        }
-    }
-}
-
-/* Number the keys of the records, and return the size of the message; -1 with an exception. */
-static Py_ssize_t size_message(State *state, PyObject *records, PyObject *keyless_key, KeyTable *table)
-{
-    Py_ssize_t size = 0, width;
+    Py_ssize_t size = 0, width, count = PyTuple_GET_SIZE(records);
     const char *text;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(records); i++) {
+    for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *record = PyTuple_GET_ITEM(records, i);
         if (check_record(state, record) < 0) {
             return -1;
         }
+        prefetch_records(state, ((PyTupleObject *)records)->ob_item, i, count);
         PyObject *key = slot_of(record, state->slots.key), *data = slot_of(record, state->slots.data);
         key = key == Py_None ? keyless_key : key;
         if (!PyUnicode_CheckExact(key) || !PyBytes_Check(data)) {
             PyErr_SetString(PyExc_TypeError, "a record that is encoded has a str as its key and bytes as its data");
             return -1;
         }
-        int is_new = number_of_key(table, key, &table->indices[i]);
-        if (is_new < 0 || (is_new && text_of_key(key, &text, &width) < 0)) {
+        KeySlot *slot = find_key(keys, key);
+        if (slot == NULL) {
             return -1;
         }
-        size += is_new ? field_size(width) : 0;
-        size += field_size(content_size(table->indices[i], PyBytes_GET_SIZE(data)));
+        if (slot->number == 0) {
+            if (text_of_key(key, &text, &width) < 0) {
+                return -1;
+            }
+            size += field_size(width);
+            add_key(keys, slot, key);
+        }
+        indices[i] = slot->number - 1;
+        size += field_size(content_size(indices[i], PyBytes_GET_SIZE(data)));
+        PREFETCH(PyBytes_AS_STRING(data) + 64); /* write_message reads it soon */
     }
     return size;
 }
@@ -255,13 +198,13 @@ static uint8_t *write_field(uint8_t *at, uint8_t tag, const char *bytes, Py_ssiz
 }
 
 /* Write the message, whose size is known. Returns where it ends; NULL with an exception. */
-static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, const KeyTable *table)
+static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, const KeyTable *keys, const uint32_t *indices)
 {
     const Format *format = &state->format;
     Py_ssize_t width;
     const char *text;
-    for (uint32_t i = 0; i < table->count; i++) {
-        if (text_of_key(table->keys[i], &text, &width) < 0) {
+    for (uint32_t i = 0; i < keys->count; i++) {
+        if (text_of_key(keys->keys[i], &text, &width) < 0) {
             return NULL;
         }
         at = write_field(at, format->key, text, width);
@@ -270,9 +213,9 @@ static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, cons
         PyObject *data = slot_of(PyTuple_GET_ITEM(records, i), state->slots.data);
         Py_ssize_t length = PyBytes_GET_SIZE(data);
         *at++ = format->record;
-        at = write_varint(at, (size_t)content_size(table->indices[i], length));
+        at = write_varint(at, (size_t)content_size(indices[i], length));
         *at++ = format->key_index;
-        at = write_varint(at, table->indices[i]);
+        at = write_varint(at, indices[i]);
         at = write_field(at, format->data, PyBytes_AS_STRING(data), length);
     }
     return at;
@@ -281,12 +224,16 @@ static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, cons
 /* Return the aggregate of these records, a new reference. Its last 16 bytes are not written yet: job becomes their job. */
 static PyObject *encode_group(State *state, PyObject *records, PyObject *keyless_key, Md5Job *job)
 {
-    KeyTable table = {NULL, 0, NULL, NULL, 0};
+    KeyTable keys = {NULL, NULL, 0, 0};
     PyObject *blob = NULL;
     Py_ssize_t size = -1;
     size_t magic = sizeof state->format.magic;
-    if (make_keys(&table, (size_t)PyTuple_GET_SIZE(records)) == 0) {
-        size = size_message(state, records, keyless_key, &table);
+    uint32_t *indices = PyMem_New(uint32_t, (size_t)PyTuple_GET_SIZE(records));
+    if (indices == NULL) {
+        PyErr_NoMemory();
+    }
+    else {
+        size = size_message(state, records, keyless_key, &keys, indices);
     }
     if (size >= 0) {
         blob = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)magic + size + 16);
@@ -294,14 +241,15 @@ static PyObject *encode_group(State *state, PyObject *records, PyObject *keyless
     if (blob != NULL) {
         uint8_t *start = (uint8_t *)PyBytes_AS_STRING(blob), *end;
         memcpy(start, state->format.magic, magic);
-        end = write_message(state, start + magic, records, &table);
+        end = write_message(state, start + magic, records, &keys, indices);
         assert(end == NULL || end == start + magic + size);
         *job = (Md5Job){start + magic, (size_t)size, end};
         if (end == NULL) {
             Py_CLEAR(blob);
         }
     }
-    free_keys(&table);
+    PyMem_Free(indices);
+    clear_keys(&keys);
     return blob;
 }
 

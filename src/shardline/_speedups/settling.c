@@ -44,6 +44,7 @@ PyObject *settle_delivered(PyObject *module, PyObject *const *args, Py_ssize_t c
     PyObject *records = args[0], *landing = args[1], *finished = args[2];
     Py_ssize_t place = 0;
     for (; place < PyList_GET_SIZE(records); place++) { /* the size is read again: a destructor may run any code */
+        prefetch_records(state, ((PyListObject *)records)->ob_item, place, PyList_GET_SIZE(records));
         PyObject *record = Py_NewRef(PyList_GET_ITEM(records, place));
         int failed = check_record(state, record) < 0 || settle_record(state, record, place, landing, finished) < 0;
         Py_DECREF(record);

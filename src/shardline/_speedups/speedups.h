@@ -42,7 +42,8 @@
     X(PyTypeObject *, put_call_type) \
     X(PyTypeObject *, method_type) \
     X(PyTypeObject *, ready_type) \
-    X(PyTypeObject *, lane_table_type)
+    X(PyTypeObject *, lane_table_type) \
+    X(PyTypeObject *, key_table_type)
 
 /* The slots of a record that the extension reads or writes. */
 #define RECORD_SLOTS(X) \
@@ -133,6 +134,26 @@ static inline void fill_slot(PyObject *made, Py_ssize_t offset, PyObject *value)
 
 PyObject *bind_record(PyObject *module, PyObject *record_type);
 
+/* Load records that a loop will reach soon into the cache: they are spread over the memory. The key and the data of a
+ * record are loaded if the record itself is certain to be one. */
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address) ((void)(address))
+#endif
+#define AHEAD 4
+static inline void prefetch_records(const State *state, PyObject *const *records, Py_ssize_t at, Py_ssize_t count)
+{
+    if (count - at > 2 * AHEAD) {
+        PREFETCH(records[at + 2 * AHEAD]);
+        PREFETCH((char *)records[at + 2 * AHEAD] + 64);
+    }
+    if (count - at > AHEAD && Py_IS_TYPE(records[at + AHEAD], state->last_type)) {
+        PREFETCH(slot_of(records[at + AHEAD], state->slots.key));
+        PREFETCH(slot_of(records[at + AHEAD], state->slots.data));
+    }
+}
+
 /* ---- structs.c: making records */
 
 #define FIELDS_MAX 32
@@ -163,6 +184,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *wrapped; /* the pure method */
     PyObject *module;  /* keeps the state */
+    PyObject *weak_references;
     State *state;
 } Method;
 
@@ -222,11 +244,38 @@ static inline double monotonic_time(void)
 PyObject *make_plain(PyObject *module, PyObject *args);
 PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *without_ended(PyObject *module, PyObject *records);
 
 /* ---- lanes.c: which lane does each record go to? Adds the class LaneTable to the module. */
 
 int add_lanes(PyObject *module);
 PyObject *make_lane_table(PyObject *module, PyObject *endings);
+
+/* ---- keys.c: the numbers of the distinct keys of an aggregate. Adds the class KeyTable to the module. */
+
+typedef struct {
+    uint32_t hash, number; /* the number of the key plus 1; 0 if the slot is free */
+} KeySlot;
+
+typedef struct {
+    KeySlot *slots;
+    PyObject **keys; /* the keys by their numbers; half as many places as there are slots */
+    uint32_t size;   /* the number of slots: 0 or a power of two */
+    uint32_t count;  /* the number of keys */
+} KeyTable;
+
+typedef struct {
+    PyObject_HEAD
+    KeyTable table;
+} KeyTableObject;
+
+/* Return the slot of a key, which must be an exact str, or the free slot where add_key may add it before anything else is
+ * done with the table. NULL with an exception. */
+KeySlot *find_key(KeyTable *table, PyObject *key);
+/* Give a key the next number. Cannot fail. */
+void add_key(KeyTable *table, KeySlot *slot, PyObject *key);
+void clear_keys(KeyTable *table);
+int add_keys(PyObject *module);
 
 /* ---- packing.c: sizes and encodes aggregates */
 

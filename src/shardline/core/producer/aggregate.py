@@ -45,7 +45,24 @@ _SMALL: Final = (1 << 14) - 16  # up to this length, the varints of a record and
 # An upper bound of the bytes that wrapping adds: a copy of the key, the field headers and the frame.
 WRAP_MAX_BYTES: Final = 2 * KIB
 KEYLESS_KEY_LENGTH: Final = 10  # the number of characters in the key that a keyless record gets
-_NO_KEYS: Final[dict[str, int]] = {}  # shared by all aggregates without a key table; never written to
+
+
+@twin
+class KeyTable(dict[str, int]):
+    """Numbers the distinct keys of an aggregate, in the order of their first use."""
+
+    __slots__ = ()
+
+    def number_of(self, key: str, /) -> int:
+        """Return the number of a key, or the number that it would get."""
+        return self.get(key, len(self))
+
+    def add(self, key: str, /) -> None:
+        """Give a key the next number, if it has none."""
+        self.setdefault(key, len(self))
+
+
+_NO_KEYS: Final = KeyTable()  # shared by all aggregates without a key table; never written to
 
 
 @final
@@ -110,8 +127,8 @@ class Aggregate:
         """The size in bytes that counts against the limits of the shard and of the request. Set by ``seal``."""
         self.entry_count: int = 0
         """The number of entries in the request. Set by ``seal``."""
-        self._keys: dict[str, int] = {}
-        self._hash_keys: dict[str, int] = _NO_KEYS
+        self._keys = KeyTable()
+        self._hash_keys = _NO_KEYS
         self._stamped_by: bytes = b""  # the producer id of the last stamped record, which a short stamp shares
         self._expires_at: Instant | None = None  # caches the result of ``expires_at`` after this aggregate was sealed
 
@@ -219,9 +236,9 @@ class Aggregate:
         length = len(data)
         if key is None:
             key, hash_key = self.address.key or "", self.address.explicit_hash_key
-        place = self._keys.get(key, len(self._keys))
+        place = self._keys.number_of(key)
         size = self.size
-        if key not in self._keys:
+        if place == len(self._keys):
             width = len(key.encode())
             size += width + (2 if width < _ONE_BYTE else 3)
         content = length + 2 + varint_size(place) + varint_size(length)
@@ -231,16 +248,17 @@ class Aggregate:
             is_shared = producer and producer == self._stamped_by
             content += len(record.tags) - (SHARED_BYTES if is_shared else 0)
         if hash_key is not None:
-            size += 0 if hash_key in self._hash_keys else 2 + len(hash_key)
-            content += 1 + varint_size(self._hash_keys.get(hash_key, len(self._hash_keys)))
+            hash_place = self._hash_keys.number_of(hash_key)
+            size += 2 + len(hash_key) if hash_place == len(self._hash_keys) else 0
+            content += 1 + varint_size(hash_place)
         size += content + 1 + varint_size(content)
         if size > max_bytes and self.records:
             return False
-        self._keys.setdefault(key, place)
+        self._keys.add(key)
         if hash_key is not None:
             if not self.has_hash_keys:
-                self.has_hash_keys, self._hash_keys = True, {}
-            self._hash_keys.setdefault(hash_key, len(self._hash_keys))
+                self.has_hash_keys, self._hash_keys = True, KeyTable()
+            self._hash_keys.add(hash_key)
         if record.tags:
             self.has_tags = True
             self._stamped_by = producer or self._stamped_by
@@ -421,7 +439,7 @@ def encode_records(groups: list[tuple[list[BufferedRecord], str]], /) -> list[by
 
 @twin
 def add_ordinary(  # noqa: PLR0917 - positional, as in the compiled form
-    keys: dict[str, int],
+    keys: KeyTable,
     ours: list[BufferedRecord],
     records: list[BufferedRecord],
     at: int,

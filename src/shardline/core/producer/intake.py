@@ -70,6 +70,12 @@ def keep_order(records: list[BufferedRecord], newest: Instant, /) -> Instant:
     return newest
 
 
+@twin
+def without_ended(records: list[BufferedRecord], /) -> list[BufferedRecord]:
+    """Return the records that have neither been delivered nor failed."""
+    return [record for record in records if record.ending is None]
+
+
 @final
 class Put(IntEnum):
     REFUSED = 0  # not accepted, for the reason in ``refusal``
@@ -295,7 +301,7 @@ class Intake(Room):
         that were put earlier.
         """
         if len(self._taken) > 2 * self.outstanding + _ENDED_MAX:
-            self._taken = [record for record in self._taken if record.ending is None]
+            self._taken = without_ended(self._taken)
         taken = self.records[:count]
         self._taken += taken  # before the deletion: a fork may come between the two, and must find the records
         del self.records[: len(taken)]
@@ -332,4 +338,4 @@ class Intake(Room):
 
     def unfinished(self) -> list[BufferedRecord]:
         """Return all records that have neither been delivered nor failed, in the order of their puts."""
-        return [record for record in self.known() if record.ending is None]
+        return without_ended(self.known())

@@ -56,7 +56,7 @@ from shardline.model.stream import StreamRef
 
 BLIND_TIMEOUT: Final = 1.0  # how long records wait for the first map and summary, in seconds
 ALONE_BYTES: Final = 16 * KIB  # if the first records are at least this large, they are sorted without waiting for more
-SLICE_RECORDS: Final = 1_024  # the number of records that one poll sorts; this takes a few milliseconds
+SLICE_RECORDS: Final = 2_048  # the number of records that one poll sorts; this takes a few milliseconds
 
 
 @final

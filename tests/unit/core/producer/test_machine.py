@@ -100,10 +100,10 @@ def test_what_can_fill_a_request_by_itself_does_not_wait_for_others(rig):
 
 
 def test_a_backlog_is_sorted_slice_by_slice_before_anything_is_released(rig):
-    one = rig(linger=0.1)
-    records, _ = many(one, *(b"%d" % number for number in range(2 * SLICE_RECORDS + 900)))
+    one, rest = rig(linger=0.1), SLICE_RECORDS * 7 // 8
+    records, _ = many(one, *(b"%d" % number for number in range(2 * SLICE_RECORDS + rest)))
     one.wait(0.1)
-    for left in (SLICE_RECORDS + 900, 900):
+    for left in (SLICE_RECORDS + rest, rest):
         assert one.machine.poll_put(one.now) is None
         assert len(one.intake.records) == left
         assert one.machine.next_deadline() == -NEVER
