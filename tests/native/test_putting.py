@@ -1,10 +1,13 @@
 """Does the compiled path of a put accept what the pure one accepts, and does its awaitable behave like a coroutine?"""
 
 import asyncio
+import copy
 import gc
 import inspect
+import pickle
 import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Coroutine
 from contextvars import ContextVar, copy_context
@@ -305,6 +308,43 @@ def test_a_put_that_waits_passes_everything_on():
     asyncio.run(main())
 
 
+def test_the_state_of_a_put_is_that_of_a_coroutine():
+    made = putter()
+    call = made.put(b"x", key="k")
+    assert inspect.getcoroutinestate(call) == inspect.CORO_CREATED
+    assert call.cr_code is type(made).put.__code__
+    assert sent(call) == "slow", "the coroutine of the pure method was needed for its state"
+    call = made.put(b"x", key="k")
+    assert sent(call) is made._intake.records[0]
+    assert inspect.getcoroutinestate(call) == inspect.CORO_CLOSED
+    assert (call.cr_frame, call.cr_await, call.cr_origin, call.cr_running) == (None, None, None, False)
+    assert call.cr_code is type(made).put.__code__
+    made, states = putter(), []
+    made._running_loop = lambda: states.append(inspect.getcoroutinestate(call)) or object()
+    call = made.put(b"x", key="k")
+    assert sent(call) == "slow"
+    assert states == [inspect.CORO_RUNNING]
+
+
+def test_a_put_whose_state_was_read_still_warns_if_it_is_never_awaited():
+    call = putter().put(b"x", key="k")
+    assert call.cr_frame is not None
+    with pytest.warns(RuntimeWarning, match="coroutine 'slowly' was never awaited"):
+        del call
+
+
+def test_a_task_shows_where_its_put_waits():
+    async def main():
+        made = waiting_putter()
+        task = asyncio.create_task(made.put(b"x", key="k"))
+        await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_SUSPENDED
+        assert [frame.f_code.co_name for frame in task.get_stack()] == ["slowly_waiting"]
+        assert await task == "woken"
+
+    asyncio.run(main())
+
+
 def test_a_traceback_leads_to_the_pure_method():
     async def fail(self, data, *, key=None):
         raise ZeroDivisionError(key)
@@ -330,6 +370,19 @@ def test_a_method_looks_like_the_pure_one(kind):
     assert kind.put.__module__ == kind.__module__
     assert repr(kind.put) == repr(pure)
     assert inspect.isroutine(kind.put)
+
+
+@pytest.mark.parametrize("kind", [Producer, shardline.sync.Producer])
+def test_a_method_can_be_copied_pickled_and_referred_to_weakly(kind):
+    assert copy.deepcopy(kind.put) is kind.put
+    assert pickle.loads(pickle.dumps(kind.put)) is kind.put
+    assert weakref.ref(kind.put)() is kind.put
+    made = putter()
+    assert weakref.WeakMethod(made.put)() == made.put
+    method = native.make_method("put_async", slowly)
+    reference = weakref.ref(method)
+    del method
+    assert reference() is None
 
 
 def test_only_known_methods_are_made():

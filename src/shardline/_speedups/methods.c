@@ -34,6 +34,7 @@ PyObject *make_method(PyObject *module, PyObject *args)
             method->state = state;
             method->module = Py_NewRef(module);
             method->wrapped = Py_NewRef(pure);
+            method->weak_references = NULL;
             PyObject_GC_Track(method);
             return (PyObject *)method;
         }
@@ -84,14 +85,27 @@ static void free_method(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    PyObject_ClearWeakRefs(self);
     Py_DECREF(((Method *)self)->wrapped);
     Py_DECREF(((Method *)self)->module);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
 
+/* A method is pickled and copied as what it is in its module: by its name. */
+static PyObject *reduce_method(PyObject *self, PyObject *unused)
+{
+    return PyObject_GetAttrString(((Method *)self)->wrapped, "__qualname__");
+}
+
+static PyMethodDef method_methods[] = {
+    {"__reduce__", reduce_method, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef method_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, vectorcall), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Method, weak_references), READONLY, NULL},
     {"__wrapped__", T_OBJECT_EX, offsetof(Method, wrapped), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -111,6 +125,7 @@ static PyType_Slot method_slots[] = {
     {Py_tp_getattro, attribute_of_method},
     {Py_tp_repr, repr_of_method},
     {Py_tp_members, method_members},
+    {Py_tp_methods, method_methods},
     {Py_tp_getset, method_names},
     {0, NULL},
 };

@@ -373,6 +373,26 @@ static PyObject *name_of_call(PyObject *self, void *name)
     return PyObject_GetAttrString(((PutCall *)self)->method->wrapped, name);
 }
 
+/* The attributes by which inspect.getcoroutinestate, anyio and asyncio examine a coroutine. They are those of the
+ * coroutine of the pure method, which is created for this purpose if the call has not started. */
+static PyObject *state_of_call(PyObject *self, void *name)
+{
+    PutCall *call = (PutCall *)self;
+    if (call->step == CREATED && pass_on(call) < 0) {
+        return NULL;
+    }
+    if (call->step == PASSED_ON) {
+        return PyObject_GetAttrString(call->inner, name);
+    }
+    if (strcmp(name, "cr_code") == 0) {
+        return PyObject_GetAttrString(call->method->wrapped, "__code__");
+    }
+    if (strcmp(name, "cr_running") == 0 || strcmp(name, "cr_suspended") == 0) {
+        return PyBool_FromLong(call->step == RUNNING && strcmp(name, "cr_running") == 0);
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *repr_of_call(PyObject *self)
 {
     PyObject *name = name_of_call(self, "__qualname__");
@@ -435,9 +455,11 @@ static PyMethodDef call_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+#define STATE(name) {name, state_of_call, NULL, NULL, name}
 static PyGetSetDef call_names[] = {
     {"__name__", name_of_call, NULL, NULL, "__name__"},
     {"__qualname__", name_of_call, NULL, NULL, "__qualname__"},
+    STATE("cr_await"), STATE("cr_code"), STATE("cr_frame"), STATE("cr_origin"), STATE("cr_running"), STATE("cr_suspended"),
     {NULL, NULL, NULL, NULL, NULL},
 };
 

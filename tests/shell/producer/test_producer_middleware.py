@@ -1,6 +1,8 @@
 """Does every put pass through the middleware, in order, and is a record that one refuses not accepted?"""
 
+import asyncio
 import json
+from functools import partial
 
 import anyio
 import msgspec
@@ -186,3 +188,18 @@ async def test_a_middleware_must_return_a_record(make_producer, kinesis):
     async with make_producer(middleware=[lambda record: replace(record, headers={"a b": ""})]) as producer:
         with pytest.raises(UsageError, match="header's name"):
             await producer.put(b"1", key="k")
+
+
+async def test_middleware_can_be_cancelled_in_a_task_that_is_only_the_put(make_producer, stored, anyio_backend_name):
+    async def never(record):
+        with anyio.move_on_after(0.01):
+            await anyio.sleep_forever()
+        return record
+
+    async with make_producer(middleware=[never]) as producer:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(producer.put, b"1", key="k"))
+        if anyio_backend_name == "asyncio":  # anyio asks such a task for the state of its coroutine
+            await asyncio.wait_for(asyncio.create_task(producer.put(b"2", key="k")), 5)
+        assert await producer.flush() == []
+    assert b"1" in {data for _, data in stored()}
