@@ -216,9 +216,9 @@ class _Transactions:
                 self._shards.forget(call)
                 self._has_tables = False  # perhaps this database lost them
                 await self._database.close(connection)  # this ends the transaction
-                if attempt == _ATTEMPTS - 1 or getattr(error, "sqlstate", None) not in _ROLLED_BACK:
-                    raise
-                continue
+                if attempt < _ATTEMPTS - 1 and getattr(error, "sqlstate", None) in _ROLLED_BACK:
+                    continue
+                raise
             self._idle.append(connection)
             if is_done:
                 return
