@@ -317,8 +317,8 @@ This report is from {date}: Java {java}, Python {python}, Shardline's {implement
   the JVM and of the daemon together.
 - All clients use the same sink on loopback, with 32 shards and TLS 1.3, because the KPL always uses TLS. Every record
   has a UUID as its key. The rate limits per shard are lifted. CloudWatch metrics of the KPL are off.
-- The KPL first puts {warm_up:,} records, so that the JVM has compiled the code. This warm-up is a column of its own.
-  Then the clients take turns, in {rounds} rounds of {records:,} records.
+- The KPL first puts {warm_up:,} records, so that the JVM has compiled the code. The table shows this warm-up in a
+  separate column. Then the clients take turns, in {rounds} rounds of {records:,} records.
 - The KPL tracks its oldest record, unless that is switched off. The table has a row for each setting. All other
   settings are the defaults: both libraries hold a record for up to 100 ms and build aggregates of up to 50 KiB.
 - Other jobs on the machine only add CPU time, so the best round counts; the table also has the median. If the load

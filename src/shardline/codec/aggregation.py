@@ -180,7 +180,7 @@ def encode_tags(headers: Mapping[str, str]) -> bytes:
 
 
 def decode_tags(tags: bytes) -> Headers:
-    """Return the headers in the fields of a record that hold them. A tag that cannot be a header is left out."""
+    """Return the headers that the tag fields of a record hold. A tag that cannot be a header is left out."""
     pairs: list[tuple[str, str]] = []
     at = 0
     while at < len(tags):

@@ -153,7 +153,7 @@ def _utf8(text: str) -> bytes:
 
 @twin
 def checksum(data: bytes | memoryview, /) -> int:
-    """Return the CRC-32 of a frame without its last four bytes."""
+    """Return the CRC-32 of ``data``, which is a frame without its own checksum at the end."""
     return crc32(data)
 
 

@@ -147,7 +147,10 @@ class SeenStamps:
                 yield producer, bounds[at], bounds[at + 1], numbers.newest_at
 
     def _make_room(self, now: float) -> None:
-        """Make room for another id: forget the ids that have been silent for too long and, if necessary, one more."""
+        """Make room for a new id.
+
+        Forget the ids that were silent for too long or, if there are none, the id that was silent for longest.
+        """
         by_id = self.by_id
         if len(by_id) < PRODUCERS_MAX:
             return

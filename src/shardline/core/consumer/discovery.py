@@ -106,7 +106,7 @@ class Discovery:
             self._match_again()
 
     def match_at(self, timestamp: float) -> bool:
-        """Ask which shards were open at this time. Return False if this time has already been asked for."""
+        """Find the shards that were open at ``timestamp``. Return False if the last call had the same ``timestamp``."""
         if timestamp == self._match_at:
             return False
         self._match_at = timestamp

@@ -155,7 +155,7 @@ class Lane:
     # ---- settings
 
     def reconfigure(self, config: ProducerConfig, now: Instant) -> None:
-        """Apply another ``linger`` and other rates. A share that throttling has lowered stays as low."""
+        """Apply a new ``linger`` and new rates. The share of the rates stays as throttling has left it."""
         self._linger_change += config.linger - self._config.linger
         self._config = config
         if self.shard_id is not None:
