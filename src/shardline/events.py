@@ -153,7 +153,7 @@ class Tracing(Protocol):
         """Return a context manager to call the handler in, or ``None`` for no context.
 
         For a handler that takes batches, ``records`` is the batch. For a handler that takes single records, it is a
-        tuple of one record, and records without headers are left out.
+        tuple of one record; this method is not called for a record without headers.
         """
         ...
 

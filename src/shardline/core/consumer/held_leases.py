@@ -325,7 +325,10 @@ class HeldLeases:
         self._settle_current(holding, now)
 
     def handle_listing(self) -> None:
-        """After a listing, end the shards that the service did not know, or release their leases."""
+        """Decide about the shards that the service reported as unknown.
+
+        A shard that is gone from the stream has ended. If a shard still exists, its lease is released.
+        """
         graph = self._graph
         # Leases that were lost meanwhile are another worker's concern.
         self._missing &= self.holdings.keys()

@@ -416,7 +416,7 @@ class HeldShard:
         return False
 
     def acknowledge_passed(self, now: Instant) -> bool:
-        """Acknowledge the records that are done, and that the watermark has reached."""
+        """Acknowledge the records that were done out of order, as soon as all records before them are done."""
         passed, self.passed = self.passed, None
         if passed is None:
             return False
