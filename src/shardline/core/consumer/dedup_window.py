@@ -149,7 +149,7 @@ class SeenStamps:
     def _make_room(self, now: float) -> None:
         """Make room for a new id.
 
-        Forget the ids that were silent for too long or, if there are none, the id that was silent for longest.
+        Forget the ids that were silent for too long. If no id was, forget the id that was silent for longest.
         """
         by_id = self.by_id
         if len(by_id) < PRODUCERS_MAX:
