@@ -23,8 +23,10 @@ WITHIN = 60.0
 class Tab:
     """One page. ``requests`` are the addresses that it requested, and ``problems`` what it reported."""
 
-    def __init__(self, socket):
+    def __init__(self, socket, session, devtools):
         self._socket = socket
+        self._session = session
+        self._devtools = devtools  # the address of the DevTools of the browser
         self._ids = itertools.count(1)
         self._answers = {}
         self.requests = []
@@ -47,6 +49,15 @@ class Tab:
         told = await asyncio.wait_for(answer, WITHIN)
         assert "error" not in told, told
         return told["result"]
+
+    @asynccontextmanager
+    async def another(self, url):
+        """Yield a new tab of the same browser that opens an address."""
+        async with self._session.put(f"{self._devtools}/json/new?about:blank") as answer:
+            target = await answer.json()
+        async with attached(self._session, self._devtools, target) as tab:
+            await tab.open(url)
+            yield tab
 
     async def open(self, url):
         await self.call("Page.navigate", url=url)
@@ -95,6 +106,18 @@ def _start(profile, flags):
 
 
 @asynccontextmanager
+async def attached(session, devtools, target):
+    """Yield the tab of a target that DevTools has listed."""
+    async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+        tab = Tab(socket, session, devtools)
+        listening = asyncio.create_task(tab.listen())
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            await tab.call(f"{domain}.enable")
+        yield tab
+        listening.cancel()
+
+
+@asynccontextmanager
 async def browsing(*flags):
     """Yield a tab of a new Chromium with a profile of its own, and further flags."""
     with tempfile.TemporaryDirectory(prefix="shardline-browser-", ignore_cleanup_errors=True) as profile:
@@ -106,15 +129,11 @@ async def browsing(*flags):
                 assert line, "Chromium ended"
                 found = re.search(r"ws://([^/]+)/", line)
             async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://{found[1]}/json/list") as answer:
+                devtools = f"http://{found[1]}"
+                async with session.get(f"{devtools}/json/list") as answer:
                     target = next(page for page in await answer.json() if page["type"] == "page")
-                async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    tab = Tab(socket)
-                    listening = asyncio.create_task(tab.listen())
-                    for domain in ("Page", "Runtime", "Network", "Log"):
-                        await tab.call(f"{domain}.enable")
+                async with attached(session, devtools, target) as tab:
                     yield tab
-                    listening.cancel()
         finally:
             process.terminate()
             await asyncio.to_thread(process.wait, 20)

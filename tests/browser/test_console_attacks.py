@@ -192,3 +192,52 @@ def test_without_the_right_token_nothing_is_shown(tmp_path):
                     assert "orders" not in await stranger.run("document.body.innerText")
 
     asyncio.run(run())
+
+
+def test_a_link_works_in_a_new_tab_and_the_token_is_sent_to_no_other_port(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (tab, _, client, url), foreign_page() as other:
+            base, _, token = url.partition("#token=")
+            await client.put_record("orders", b"seven", key="user-7")
+            link = f"{base}#/records?stream=orders&key=user-7"
+            async with tab.another(link) as second:
+                await second.until("document.querySelector('.records').innerText.includes('seven')")
+                assert token not in await second.run("location.href + document.documentElement.outerHTML")
+            # The port of another person on the same machine: browsers send it the cookies of the console's port.
+            await tab.open(other)
+            await tab.until("document.title === 'foreign'")
+            assert await tab.run("localStorage.length") == 0
+            assert (await tab.call("Network.getCookies", urls=[base, other]))["cookies"] == []
+
+    asyncio.run(run())
+
+
+def test_a_wrong_token_does_not_lock_the_other_tabs_out(tmp_path):
+    """Any page can open the console with a wrong token."""
+
+    async def run():
+        async with looking(tmp_path) as (tab, _, _, url):
+            base = url.partition("#")[0]
+            async with tab.another(f"{base}#token=wrong-token-of-24-bytes-xxxxxxxx") as second:
+                await second.until("location.hash === '#/streams' && document.querySelector('main table')")
+            await show(tab, "streams", "orders")
+
+    asyncio.run(run())
+
+
+def test_the_address_of_a_new_start_works_in_an_old_tab(tmp_path):
+    """Only the fragment of the address changes, so the browser does not load the page again."""
+
+    async def run():
+        async with looking(tmp_path) as (tab, _, _, url):
+            token = url.partition("#token=")[2]
+            await tab.run("localStorage.setItem('token', 'the-token-of-the-previous-start')")
+            await tab.run("location.hash = '#/groups'")
+            await tab.until(
+                "document.querySelector('[role=alert]')?.innerText.includes('the address that the command')"
+            )
+            await tab.run(f"window.kept = 1; location.hash = '#token={token}'")
+            await tab.until("document.querySelector('main table')?.innerText.includes('orders')")
+            assert await tab.run("[window.kept, location.hash]") == [1, "#/streams"]
+
+    asyncio.run(run())

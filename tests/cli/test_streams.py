@@ -64,6 +64,28 @@ def test_a_stream_that_goes_away_while_it_is_listed_is_left_out(shardline, kines
     assert [row.split()[0] for row in shardline("streams", "list").lines[1:]] == ["orders"]
 
 
+def test_a_stream_that_may_not_be_described_does_not_hide_the_others(shardline, kinesis):
+    kinesis.create_stream("secret")
+    kinesis.faults.error("AccessDeniedException", "not you", operation="DescribeStreamSummary", stream="secret")
+    listed = shardline("streams", "list")
+    assert [row.split() for row in listed.lines[1:]] == [
+        ["orders", "ACTIVE", "provisioned", "2", "24", "h"],
+        ["secret", "ACTIVE", "-", "-", "-"],
+    ]
+    assert listed.stderr.startswith("secret: ")
+    assert "AccessDeniedException: not you" in listed.stderr
+    orders, secret = json.loads(shardline("streams", "list", "--output", "json").stdout)
+    assert (orders["open_shards"], orders["problem"]) == (2, None)
+    assert (secret["name"], secret["status"], secret["open_shards"]) == ("secret", "ACTIVE", None)
+    assert secret.keys() == orders.keys()
+    assert "not you" in secret["problem"]
+
+
+def test_another_failure_of_a_description_fails_the_list(shardline, kinesis):
+    kinesis.faults.error("ValidationException", "what?", operation="DescribeStreamSummary")
+    assert "what?" in shardline("streams", "list", code=1).stderr
+
+
 # ---- describe
 
 

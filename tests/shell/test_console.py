@@ -190,6 +190,21 @@ def test_the_pages_show_streams_groups_and_records(tmp_path):
     asyncio.run(run())
 
 
+def test_a_stream_that_may_not_be_described_does_not_hide_the_others(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            console.kinesis.create_stream("secret", shards=1)
+            console.kinesis.faults.error(
+                "AccessDeniedException", "not you", operation="DescribeStreamSummary", stream="secret"
+            )
+            orders, secret = (await console.get("/api/streams"))[1]["streams"]
+            assert (orders["name"], orders["open_shards"], orders["problem"]) == ("orders", 2, None)
+            assert (secret["name"], secret["open_shards"], secret["retention_hours"]) == ("secret", None, None)
+            assert "not you" in secret["problem"]
+
+    asyncio.run(run())
+
+
 def test_changes_are_those_of_the_command_line(tmp_path):
     async def run():
         async with running(tmp_path, allow_changes=True) as console:

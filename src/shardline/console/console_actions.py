@@ -43,7 +43,7 @@ from shardline.cli.quantities import counted
 from shardline.cli.retrying import wait_for_stream, with_retries
 from shardline.cli.streams.resharding import merge_of, shard_id_of, split_of
 from shardline.cli.streams.shard_tree import age, draw
-from shardline.cli.streams.stream_views import stream_json, summary_json
+from shardline.cli.streams.stream_views import listed_json, stream_json
 from shardline.cli.streams.streams_command import (
     carry_out_change,
     plan_even_reshard,
@@ -121,7 +121,7 @@ class ConsoleActions:
     # ---- looking
 
     async def streams(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        return {"streams": [summary_json(summary) for summary in await read_summaries(self._client)]}
+        return {"streams": [listed_json(stream) for stream in await read_summaries(self._client)]}
 
     async def stream(self, query: Mapping[str, Any]) -> dict[str, Any]:
         view = await read_stream_view(self._client, query["stream"])

@@ -4,8 +4,9 @@ Invariants:
 
 - ``Host`` must be an address, ``localhost`` or an allowed name, so that DNS rebinding reaches nothing.
 - Every request under ``/api/`` needs the token of this start as ``Authorization: Bearer``, and must not come from a
-  page of another origin. The token is in the fragment of the address, which browsers send to no server, and in no
-  cookie.
+  page of another origin. The token is in the fragment of the address, which browsers send to no server, and then in
+  the storage that all tabs with the console share. It is in no cookie: browsers send the cookies of a host to all its
+  ports, and another port may be that of another user of the machine.
 - Every answer has a content security policy without inline code, which also keeps the page from contacting other hosts
   and from being framed.
 - A change is refused unless changes are allowed. A dry run is always allowed.

@@ -10,7 +10,7 @@ from shardline.cli.streams.shard_tree import FANCY, PLAIN, draw
 from shardline.cli.streams.stream_settings import shown_encryption, shown_hours, shown_mode
 from shardline.cli.terminal import can_show, print_lines, printable
 from shardline.cli.time_arguments import shown_time
-from shardline.codec.shapes import StreamConsumer, StreamSummary
+from shardline.codec.shapes import StreamConsumer, StreamListing, StreamSummary
 from shardline.model.shard import Shard
 
 _STATUS_STYLES: Final = {"ACTIVE": "green", "DELETING": "red"}
@@ -24,6 +24,33 @@ class StreamView(NamedTuple):
     shards: Sequence[Shard]
     consumers: Sequence[StreamConsumer] | None
     """The registered consumers, or ``None`` if they could not be listed."""
+
+
+@final
+class UndescribedStream(NamedTuple):
+    """A stream that was listed, but could not be described."""
+
+    listing: StreamListing
+    problem: str
+
+
+def listed_json(stream: StreamSummary | UndescribedStream) -> dict[str, Any]:
+    """Return a stream of a list as a JSON object: what is unknown is null, and ``problem`` says why."""
+    if isinstance(stream, StreamSummary):
+        return summary_json(stream) | {"problem": None}
+    listing, problem = stream
+    created_at = None if listing.created_at is None else shown_time(listing.created_at)
+    known = {"name": listing.name, "arn": listing.arn, "status": listing.status, "created_at": created_at}
+    fields = summary_json(StreamSummary(name="", arn="", status=""))
+    return dict.fromkeys(fields) | known | {"problem": problem}
+
+
+def listed_row(stream: StreamSummary | UndescribedStream) -> list[str]:
+    """Return a stream of a list as a row: its name, status, mode, open shards and retention."""
+    if isinstance(stream, UndescribedStream):
+        return [stream.listing.name, stream.listing.status or "-", "-", "-", "-"]
+    shards = str(stream.open_shard_count or "-")
+    return [stream.name, stream.status, shown_mode(stream), shards, f"{stream.retention_hours} h"]
 
 
 def summary_json(summary: StreamSummary) -> dict[str, Any]:

@@ -26,10 +26,18 @@ from shardline.cli.streams.consumer_commands import consumers
 from shardline.cli.streams.resharding import Change, merge_of, shard_id_of, split_of, steps_to
 from shardline.cli.streams.setting_commands import encrypt, mode, record_size, retention, tag
 from shardline.cli.streams.stream_settings import parse_tag, shown_mode
-from shardline.cli.streams.stream_views import StreamView, print_stream, stream_json, summary_json
+from shardline.cli.streams.stream_views import (
+    StreamView,
+    UndescribedStream,
+    listed_json,
+    listed_row,
+    print_stream,
+    stream_json,
+    summary_json,
+)
 from shardline.cli.terminal import notice, print_table, waiting
 from shardline.cli.time_arguments import duration_option
-from shardline.codec.shapes import StreamConsumer, StreamSummary
+from shardline.codec.shapes import StreamConsumer, StreamListing, StreamSummary
 from shardline.errors import ServiceError
 
 _CONCURRENCY: Final = 8  # parallel DescribeStreamSummary requests: the service answers 20 per second
@@ -81,22 +89,13 @@ def list_(invocation: Invocation, *, names: bool) -> None:
         else:
             click.echo("".join(f"{name}\n" for name in found), nl=False)
     elif invocation.is_json:
-        invocation.print_json([summary_json(summary) for summary in found])
+        invocation.print_json([listed_json(stream) for stream in found])
     elif found:
-        print_table(
-            ["NAME", "STATUS", "MODE", "SHARDS", "RETENTION"],
-            [
-                [
-                    summary.name,
-                    summary.status,
-                    shown_mode(summary),
-                    str(summary.open_shard_count or "-"),
-                    f"{summary.retention_hours} h",
-                ]
-                for summary in found
-            ],
-            right=["SHARDS", "RETENTION"],
-        )
+        headings = ["NAME", "STATUS", "MODE", "SHARDS", "RETENTION"]
+        print_table(headings, [listed_row(stream) for stream in found], right=["SHARDS", "RETENTION"])
+        for stream in found:
+            if isinstance(stream, UndescribedStream):
+                notice(f"{stream.listing.name}: {stream.problem}")
     else:
         notice(f"there are no streams in {invocation.place()}")
 
@@ -108,20 +107,22 @@ async def _list(invocation: Invocation, names: bool) -> list[Any]:
         return await read_summaries(client)
 
 
-async def read_summaries(client: Client) -> list[StreamSummary]:
-    """Return the summaries of all streams."""
+async def read_summaries(client: Client) -> list[StreamSummary | UndescribedStream]:
+    """Return the summaries of all streams. A stream that may not be described does not hide the others."""
     listed = await with_retries(client.list_streams)
-    found = await call_for_each((stream.name for stream in listed), partial(_summary_if_exists, client), _CONCURRENCY)
-    return [summary for stream in listed if (summary := found[stream.name]) is not None]
+    found = await call_for_each(listed, partial(_summary_if_exists, client), _CONCURRENCY)
+    return [summary for stream in listed if (summary := found[stream]) is not None]
 
 
-async def _summary_if_exists(client: Client, name: str) -> StreamSummary | None:
+async def _summary_if_exists(client: Client, stream: StreamListing) -> StreamSummary | UndescribedStream | None:
     """Return the stream's summary, or ``None`` if it has been deleted since it was listed."""
     try:
-        return await with_retries(lambda: client.describe_stream_summary(name))
+        return await with_retries(lambda: client.describe_stream_summary(stream.name))
     except ServiceError as error:
         if error.kind == "not-found":
             return None
+        if error.kind == "denied":  # policies may name streams
+            return UndescribedStream(stream, str(error))
         raise
 
 

@@ -3,12 +3,9 @@
 import { forgetCharts } from "/charts.js";
 import { pages } from "/pages.js";
 
-const hash = new URLSearchParams(location.hash.slice(1));
-if (hash.has("token")) {
-  sessionStorage.setItem("token", hash.get("token"));
-  history.replaceState(null, "", "#/streams"); // the address bar and the history must not keep the secret
-}
-const headers = { Authorization: `Bearer ${sessionStorage.getItem("token")}` };
+// All tabs share the token, so that links open in new tabs. The storage belongs to the port of the console, and is sent nowhere:
+// a cookie would be sent to every port of this machine.
+const headers = () => ({ Authorization: `Bearer ${localStorage.getItem("token")}` });
 const main = document.getElementById("main");
 let current = new AbortController();
 
@@ -38,20 +35,29 @@ const lose = (error) => {
 };
 const ask = (address, how) => fetch(address, how).catch(lose);
 
-const NO_TOKEN = "This tab does not have the token of the console. Open the address that the command printed in this tab: then its links work here.";
+const NO_TOKEN = "This browser does not have the token of the console. Open the address that the command printed: then its links work in every tab.";
 async function answer(response) {
   const value = await response.json();
   if (!response.ok) throw new Error(/needs its token/.test(value.error) ? NO_TOKEN : value.error);
   return value;
 }
 export const look = (action, query = {}, signal) =>
-  ask(`/api/${action}?${new URLSearchParams(query)}`, { headers, signal }).then(answer);
+  ask(`/api/${action}?${new URLSearchParams(query)}`, { headers: headers(), signal }).then(answer);
 export const send = (action, body) =>
-  ask(`/api/${action}`, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) }).then(answer);
+  ask(`/api/${action}`, { method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(body) }).then(answer);
+
+// A new address may be opened in a tab that shows the console of the previous start: then only the fragment changes.
+async function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given === null) return;
+  history.replaceState(null, "", "#/streams"); // the address bar and the history must not keep the secret
+  const { ok } = await ask("/api/status", { headers: { Authorization: `Bearer ${given}` } });
+  if (ok) localStorage.setItem("token", given); // a wrong token must not lock the other tabs out
+}
 
 async function listen(address, onUpdate, signal) {
-  const response = await ask(address, { headers, signal });
-  if (!response.ok) throw new Error((await response.json()).error);
+  const response = await ask(address, { headers: headers(), signal });
+  if (!response.ok) await answer(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -123,7 +129,9 @@ async function showStatus() {
 
 async function show() {
   current.abort();
-  current = new AbortController();
+  const { signal } = (current = new AbortController());
+  await takeToken().catch(fail);
+  if (signal.aborted) return; // another page was opened
   const [path, query] = location.hash.slice(2).split("?");
   const [page] = (path || "streams").split("/");
   for (const link of document.querySelectorAll("nav a")) {
@@ -135,7 +143,6 @@ async function show() {
   forgetCharts();
   main.replaceChildren(h("p", { class: "soft" }, "Loading …"));
   document.title = `${page} · Shardline console`;
-  const { signal } = current;
   try {
     const [, ...names] = path.split("/").map(decodeURIComponent);
     if (path && !Object.hasOwn(pages, page)) throw new Error(`There is no page ${page}.`);
@@ -152,6 +159,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", () => show().then(() => main.focus({ preventScroll: true })));
+await takeToken().catch(fail);
 await showStatus().catch(fail);
 setInterval(() => showStatus().catch((error) => write(document.getElementById("status"), error.message)), 3000);
 await show();

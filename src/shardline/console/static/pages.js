@@ -83,9 +83,10 @@ async function streams({ main, signal }) {
   main.replaceChildren(h("h2", {}, "Streams"), table(
     ["name", "status", "mode", "#shards", "rate against the limit", "groups", "#retention", "encryption", "#fan-out consumers", "#channels"],
     found.streams.map((stream, row) => [
-      link(path("stream", stream.name), stream.name), stream.status, plain(stream.mode), stream.open_shards ?? "?", cells[row].cell,
-      groupCells.get(stream.name),
-      `${stream.retention_hours} h`, plain(stream.encryption), stream.consumer_count ?? "?", stream.channel_count ?? 0,
+      h("div", {}, link(path("stream", stream.name), stream.name), stream.problem && h("div", { class: "soft" }, stream.problem)),
+      stream.status ?? "?", plain(stream.mode ?? "?"), stream.open_shards ?? "?", cells[row].cell, groupCells.get(stream.name),
+      stream.retention_hours == null ? "?" : `${stream.retention_hours} h`, plain(stream.encryption ?? "?"), stream.consumer_count ?? "?",
+      stream.channel_count ?? (stream.problem ? "?" : 0),
     ]), NO_STREAMS, "Streams"),
   soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s. ", again), storeProblem);
   look("groups", {}, signal).then(({ groups, problems }) => { // a store may be slow, and the streams do not need it
