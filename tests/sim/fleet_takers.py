@@ -331,6 +331,9 @@ class Application:
         duration = self.rng.uniform(*(self.plan.slow if slow else self.plan.duration))
         if duration > world.fleet.config.lease_duration:
             self.reached.add("a handler slower than the lease")
+        limit = self.plan.processes
+        if limit is not None and world.time > world.fleet.calm_at:
+            duration = min(duration, limit / 2)  # a process that takes longer is replaced, as a broken one
         fails = self.rng.random() < self.plan.fail_chance and world.time < world.fleet.repaired_at
         if world.time < world.fleet.repaired_at or self.plan.policy.finally_ == "dead-letter":
             fails = fails or any(UNHANDLED in record.data for record in records)
