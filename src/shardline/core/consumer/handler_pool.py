@@ -80,11 +80,10 @@ class HandlerPool:
 
     def rest(self, task: Taker) -> None:
         """Note that the task's handler does not run. A task that is over is forgotten."""
-        if task in self._at_work:  # nearly always
-            del self._at_work[task]
-        else:
-            for tasks in (self._idle, self._pausing, self._due):
-                tasks.pop(task, None)
+        for tasks in (self._at_work, self._idle, self._pausing, self._due):
+            if task in tasks:
+                del tasks[task]
+                break  # a task is in one of them at most
         if task.is_over:
             self._tasks.pop(task, None)
 

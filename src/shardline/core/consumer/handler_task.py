@@ -101,7 +101,6 @@ class HandlerTask(Taker):
             order=run.order,
             is_pooled=shard is None,
         )
-        self._run: Run = run
         self._pool: HandlerPool | None = run.pool if shard is None else None
         self._hand_out: HandOut = run.hand_out
         self._policy: FailurePolicy = run.policy
@@ -138,10 +137,7 @@ class HandlerTask(Taker):
                 self.handle_rest()
             else:
                 self._pool.start(self)
-            if self._pool.may_retry:
-                self._hand_out.wake_run()
-            else:
-                self._hand_out.let_wait(self._run)  # nearly always: the pool is full
+            self._hand_out.wake_run()
         return None
 
     def handle_rest(self) -> None:
@@ -323,7 +319,7 @@ class Run(Taker):
     def _fill(self, pool: HandlerPool) -> list[HandlerTask]:
         """Wake a task of the pool that may work, or return the tasks to start."""
         if not pool.may_retry:
-            return []
+            return []  # nearly always: the pool is full
         waiting = self.hand_out.waiting
         task = pool.next_task(has_records=waiting > 0)
         if task is not None:

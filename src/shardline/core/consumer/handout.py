@@ -449,8 +449,7 @@ class HandOut:
         taker.cursor.end = 0  # comes first, because user code must not take a record that waits for the next taker
         self.work.count_handled(shard.shard_id, taker.cursor, done, now, is_summed=taker.is_summed)
         through = self._close(taker, shard, done, now)
-        if shard.passed is not None:
-            self._want_pump(shard.acknowledge_passed(now))
+        self._want_pump(shard.acknowledge_passed(now))
         for page in through:
             self.budget.release(shard.key, page.held_bytes)
             if page.through is not None:
@@ -466,10 +465,8 @@ class HandOut:
         self._want_pump(shard.has_ended or shard.check_if_gone(now) or is_awaited)
         if taker.is_pooled and not taker.is_at_work:
             self._unbind(taker, is_free=True)
-        if shard.is_stopping:
-            self._leave_if_done(shard)
-        if self.lifecycle.is_wanted:
-            self.lifecycle.revoke_lost(self._has_user_code)
+        self._leave_if_done(shard)
+        self.lifecycle.revoke_lost(self._has_user_code)
         self._mark_due(shard.key)
 
     def keep_failed(self, taker: Taker, now: Instant) -> bool:
@@ -614,8 +611,7 @@ class HandOut:
                 self.bounds.handle_activity(now)
                 self._want_pump(self.bounds.is_awaited)
             self._unbind(taker)
-            if self.lifecycle.is_wanted:
-                self._note_user_code_ended(taker)
+            self._note_user_code_ended(taker)
             self._questions.serve(now)
 
     def handle_failures(self, events: Sequence[HandlingEvent]) -> None:
@@ -691,10 +687,6 @@ class HandOut:
         if self.current is not None:
             self._questions.mark_one_due(self.current)
 
-    def let_wait(self, taker: Taker) -> None:
-        """Do not serve this taker again before the next event, because its answer cannot have changed."""
-        self._questions.unmark(taker)
-
     def wake_task(self, taker: Taker) -> None:
         """Serve this taker again, because its answer may have changed."""
         self._questions.mark_one_due(taker)
@@ -709,11 +701,9 @@ class HandOut:
     def _mark_due(self, key: ShardKey, *, is_stopping: bool = False) -> None:
         """Serve the takers of this shard again, because their answers may have changed."""
         # The tasks of a run with ``concurrency`` are served one by one, through the run.
-        current = self.current
-        if is_stopping or current is None or not current.is_pooled:
+        if is_stopping or self.current is None or not self.current.is_pooled:
             self._questions.mark_due(self._tasks.get(key, ()))
-        if current is not None:
-            self._questions.mark_one_due(current)
+        self.wake_run()
 
     def _enqueue(self, shard: HeldShard) -> None:
         """Put the shard at the end of the queue, if it has records to hand out."""
@@ -722,7 +712,7 @@ class HandOut:
 
     def _enqueue_freed(self) -> None:
         """Queue the shards that have waiting records of a key that became free."""
-        for key in self.keys.take_freed() if self.keys.has_freed else ():
+        for key in self.keys.take_freed():
             self._enqueue(self.shards[key])  # the lanes of a shard that is gone are closed, and get no key
             self.wake_run()
 
@@ -767,8 +757,7 @@ class HandOut:
         return shard.oldest_at + taker.max_wait
 
     def _admit(self) -> None:
-        if self.budget.has_refused:
-            self._actions += [WakeReader(self.shards[key]) for key in self.budget.take_admitted() if key in self.shards]
+        self._actions += [WakeReader(self.shards[key]) for key in self.budget.take_admitted() if key in self.shards]
 
     def _want_pump(self, is_due: bool) -> None:
         self._is_pump_due = self._is_pump_due or is_due
@@ -901,8 +890,7 @@ class HandOut:
                 # With manual acknowledgements, the loop above has covered the held shards. A lost lease has no tracker
                 # any more, so the cursor of its handler is watched.
                 is_watched = taker.shard is None or taker.shard.is_over or not self.is_manual
-                # There may be hundreds of handlers, so the cheap comparison comes first.
-                if taker.is_at_work and is_watched and _is_older(taker.cursor.taken_at, found.get(key)):
+                if taker.is_at_work and is_watched:
                     _note_work(found, key, taker.cursor.handling_state(is_manual=False))
         return found
 
@@ -911,11 +899,7 @@ def _note_work(found: dict[ShardKey, Work], key: ShardKey, state: HandlingState)
     """Note the records of a handler, unless another handler of the shard that has been at work for longer is already
     noted.
     """
-    record = state.oldest
-    if record is not None and _is_older(state.since, found.get(key)):
+    record, before = state.oldest, found.get(key)
+    is_older = before is None or before.since is None or (state.since is not None and state.since < before.since)
+    if record is not None and state.since is not None and is_older:
         found[key] = Work(record.sequence_number or "", record.sub_sequence, state.records, state.since)
-
-
-def _is_older(since: Instant | None, noted: Work | None) -> bool:
-    """Whether a handler that has been at work since this time has been at work for longer than the noted one."""
-    return since is not None and (noted is None or noted.since is None or since < noted.since)

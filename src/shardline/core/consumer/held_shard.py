@@ -66,8 +66,7 @@ class HeldShard:
         self._keys: KeyLanes | None = None
         self._first: int = 0  # the place of the first record in ``pages`` that is not done
         self._done: set[int] = set()  # the places of records that are done, although an earlier record is not
-        self.passed: Record | None = None
-        """The last of these records that left ``pages``, until it is acknowledged."""
+        self._passed: Record | None = None  # the last of these records that left ``pages``, until it is acknowledged
         self.children: Children = ()
         self.is_stopping: bool = False
         """Whether the hand-out has stopped the shard: the lease goes to another worker, or the consumer ends."""
@@ -268,11 +267,8 @@ class HeldShard:
         lanes = self.lanes
         assert lanes is not None, "the shard has lanes"
         taken = lanes.take(limit, self._first + room)
-        if len(taken) == 1:  # nearly always, without batches
-            places, records = [taken[0][0]], [taken[0][1]]
-        else:
-            places, records = [place for place, _ in taken], [record for _, record in taken]
-        cursor = Cursor(records, self.grant, whole=whole, places=places)
+        records = [record for _, record in taken]
+        cursor = Cursor(records, self.grant, whole=whole, places=[place for place, _ in taken])
         self.grant.is_in_order = False
         self.placed[cursor] = lanes
         if self.holding is not None:
@@ -291,10 +287,7 @@ class HeldShard:
         if self.is_over:
             return []
         if not lanes.is_closed and not is_kept:
-            if done < len(places):
-                _put_back(lanes, cursor.records, places, done)
-            else:
-                lanes.release(cursor.records)
+            _return_to(lanes, cursor.records, places, done)
         self._done.update(places[:done])
         through = self._advance(0)
         self.has_ended = self.has_ended or (bool(through) and through[-1].is_last)
@@ -380,7 +373,7 @@ class HeldShard:
             done.discard(place)
             place += 1
         if place > self._first + count:
-            self.passed = self._record_at(place - self._first - 1)
+            self._passed = self._record_at(place - self._first - 1)
         count, self._first = place - self._first, place
         self.records -= count
         self.offset += count
@@ -417,7 +410,7 @@ class HeldShard:
 
     def acknowledge_passed(self, now: Instant) -> bool:
         """Acknowledge the records that were done out of order, as soon as all records before them are done."""
-        passed, self.passed = self.passed, None
+        passed, self._passed = self._passed, None
         if passed is None:
             return False
         self.grant.last_done = passed
@@ -452,8 +445,11 @@ class HeldShard:
         return True
 
 
-def _put_back(lanes: ShardLanes, records: Sequence[Record], places: Sequence[int], done: int) -> None:
-    """Put back all records except the first ``done``, whose keys are released."""
-    lanes.put_back([*zip(places[done:], records[done:], strict=True)])
-    kept = {record.key for record in records[done:]}
-    lanes.release([record for record in records[:done] if record.key not in kept])
+def _return_to(lanes: ShardLanes, records: Sequence[Record], places: Sequence[int], done: int) -> None:
+    """Release the keys of the first ``done`` records, and put back the others."""
+    if done < len(records):
+        lanes.put_back([*zip(places[done:], records[done:], strict=True)])
+        kept = {record.key for record in records[done:]}
+        records = [record for record in records[:done] if record.key not in kept]
+    if records:
+        lanes.release(records)

@@ -22,7 +22,7 @@ Invariants (docs/guarantees.md defines C6):
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import nlargest
 from typing import NamedTuple, TypeAlias, final
 
@@ -54,11 +54,6 @@ class KeyLanes:
 
     # ---- queries
 
-    @property
-    def has_freed(self) -> bool:
-        """Whether ``take_freed`` will return a shard."""
-        return bool(self._freed)
-
     def hot_keys(self, count: int) -> list[HotKey]:
         """Return the keys for which the most records wait, the hottest first."""
         found = ((len(lane), key) for key, lane in self.lanes.items() if lane)
@@ -66,16 +61,18 @@ class KeyLanes:
 
     # ---- commands, output
 
-    def release(self, key: str) -> None:
-        """Release a claimed key. The first record that waits for it may now be taken."""
-        lane = self.lanes[key]
-        while lane:
-            shard, placed = lane.popleft()
-            if not shard.is_closed:
-                shard.ready.append(placed)  # the key stays claimed, now for this record
-                self._freed[shard.key] = None
-                return
-        del self.lanes[key]
+    def release(self, keys: Iterable[str]) -> None:
+        """Release claimed keys. The first record that waits for each of them may now be taken."""
+        for key in keys:
+            lane = self.lanes[key]
+            while lane:
+                shard, placed = lane.popleft()
+                if not shard.is_closed:
+                    shard.ready.append(placed)  # the key stays claimed, now for this record
+                    self._freed[shard.key] = None
+                    break
+            else:
+                del self.lanes[key]
 
     def take_freed(self) -> list[ShardKey]:
         """Return the shards that have records that can be taken now because a key was released."""
@@ -123,7 +120,7 @@ class ShardLanes:
 
     def has_waiting(self, end: int) -> bool:
         """Whether ``take`` may return a record whose place is before ``end``."""
-        return bool(self.ready) or (self.next_place < end and self.next_place < self._end)
+        return bool(self.ready) or self.next_place < min(end, self._end)
 
     # ---- commands
 
@@ -155,10 +152,8 @@ class ShardLanes:
         if self._by_key:
             # Most often there is one record. The order of the keys must not depend on their hashes, because it decides
             # which shard comes first.
-            keys = (records[0].key,) if len(records) == 1 else dict.fromkeys([record.key for record in records])
-            for key in keys:
-                if key is not None:
-                    self._keys.release(key)
+            keys = [records[0].key] if len(records) == 1 else dict.fromkeys(record.key for record in records)
+            self._keys.release([key for key in keys if key is not None])
 
     def put_back(self, taken: Sequence[Placed]) -> None:
         """Put back records that were taken, in the order of the shard, and whose keys were not released."""

@@ -35,11 +35,6 @@ class PrefetchBudget:
         self._unopened_bytes: int = 0
         self.total_bytes: int = 0
 
-    @property
-    def has_refused(self) -> bool:
-        """Whether ``take_admitted`` may return a shard."""
-        return bool(self._refused)
-
     def held_bytes(self, key: ShardKey) -> int:
         return self._held.get(key, 0)
 

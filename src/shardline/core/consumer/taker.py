@@ -184,10 +184,6 @@ class Questions:
         """Like ``mark_due``, for one taker."""
         self._due[taker] = None
 
-    def unmark(self, taker: Taker) -> None:
-        """Do not serve this taker next."""
-        self._due.pop(taker, None)
-
     def handle_time(self, now: Instant) -> None:
         self.mark_due(taker for taker, until in self._waiting.items() if until <= now)
 
