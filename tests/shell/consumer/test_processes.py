@@ -38,10 +38,14 @@ async def until(condition, seconds=60):
             await anyio.sleep(0.02)
 
 
-def check_notes(count):
-    """Check that each record was handled, in the order of its key, and that no process is left. Return the lines."""
+def check_notes(count, again=0):
+    """Check that each record was handled, in the order of its key, and that no process is left. Return the lines.
+
+    So many calls got a record that another call had got before.
+    """
     lines = [line.split() for line in handlers.notes()]
-    assert sorted(int(number) for *_, number in lines) == list(range(count))
+    assert sorted({int(number) for *_, number in lines}) == list(range(count))
+    assert len(lines) == count + again
     by_key = defaultdict(list)
     for _, key, number in lines:
         by_key[key].append(int(number))
@@ -84,6 +88,19 @@ async def test_a_process_that_dies_or_hangs_is_replaced_and_its_record_comes_aga
     (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
     named = {"raise": "UnpicklableError", "base": "StrangeError", "memory": "MemoryError", "fork": "ValueError"}
     assert (retried.error_type, retried.attempts) == (named.get(kind, "HandlerProcessFailed"), 1)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("order", ["key", "shard"])
+async def test_the_last_record_of_a_process_that_cannot_answer_comes_again(make_consumer, put, order):
+    """The handler returned for all records of the message, but the program does not know it of the last one."""
+    await put(range(60), keys=6)
+    events = []
+    async with make_consumer(until="latest", sinks=[events.append]) as consumer:
+        await consumer.run(handlers.close_once, processes=2, order=order, policy=HASTY)
+    check_notes(60, again=1)
+    (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
+    assert (retried.error_type, retried.attempts) == ("HandlerProcessFailed", 1)
 
 
 async def test_a_record_that_always_kills_its_process_is_dead_lettered(make_consumer, put):
