@@ -33,6 +33,7 @@ PUTTER = Path(__file__).with_name("putter.py")
 STREAM, GROUP = "drill", "drillers"
 KEYS = 60
 START_LIMIT = 60.0
+LISTINGS = 3
 
 
 class DrillError(AssertionError):
@@ -293,9 +294,7 @@ class Fleet:
         """Return the rows of the unfinished shards, by shard."""
         if self._leases is None:  # created on first use: opening a store may create its table
             self._leases = self._watched_store()
-        rows = self.portal.call(self._leases.list_leases)
-        require(not isinstance(rows, Failure), f"the leases cannot be listed: {rows}")
-        rows = {row.shard_id: row for row in rows}
+        rows = {row.shard_id: row for row in listed(lambda: self.portal.call(self._leases.list_leases))}
         now = time.monotonic()
         for row in rows.values():
             self.history.append((now, row.shard_id, row.owner, row.checkpoint))
@@ -347,6 +346,19 @@ def place_of(checkpoint):
     if number is not None:
         return (1, number.number, number.sub_sequence)
     return (2, 0, 0) if checkpoint.position.kind is PositionKind.SHARD_END else (0, 0, 0)
+
+
+def listed(listing):
+    """Return the rows of a listing. On a busy machine it may fail for a moment; then the observer lists again, as a worker
+    does.
+    """
+    for _ in range(LISTINGS):
+        rows = listing()
+        if not isinstance(rows, Failure):
+            return rows
+        if not rows.retryable:
+            break
+    raise DrillError(f"the leases cannot be listed: {rows}")
 
 
 def wait_for(is_so, limit, what, pause=0.05):

@@ -13,8 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import drill
-from fleet import BrokenPromiseError, DrillError
+from fleet import BrokenPromiseError, DrillError, listed
 from standstill import Standstill
+
+from shardline.core.failures import Failure, FailureKind
 
 HERE = Path(__file__).resolve().parent
 PAGE = "".join(f"<!-- results: {part} -->\n<!-- end of results -->\n" for part in ("catalogue", "drills"))
@@ -147,6 +149,24 @@ def test_a_machine_that_always_stalls_is_reported_and_fails(monkeypatch, capsys)
     monkeypatch.setattr(drill, "LONGEST_STANDSTILL", -1.0)
     assert drill.main(["spoilt"]) == 1
     assert capsys.readouterr().out.count("FAILED") == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "failures", "is_listed", "calls"),
+    [
+        (FailureKind.TRANSIENT, 2, True, 3),
+        (FailureKind.TRANSIENT, 3, False, 3),
+        (FailureKind.NOT_FOUND, 1, False, 1),
+    ],
+)
+def test_the_observer_lists_again_if_a_listing_fails_for_a_moment(kind, failures, is_listed, calls):
+    answers = iter([*[Failure(kind, "Broken", "it broke", maybe_received=False)] * failures, ["a row"], None, None])
+    if is_listed:
+        assert listed(lambda: next(answers)) == ["a row"]
+    else:
+        with pytest.raises(DrillError, match=r"the leases cannot be listed: .*it broke"):
+            listed(lambda: next(answers))
+    assert len(list(answers)) == failures + 3 - calls
 
 
 def test_a_standstill_is_what_the_longest_nap_took_too_long():
