@@ -36,7 +36,7 @@ def kill_9(directory, store, *, full, fan_out=None):
         took = fleet.wait_owned(["b"], limit + 5, "the survivor has everything") - killed_at
         time.sleep(0.5)
         tally = finish(fleet, load)
-        old = [one for one in tally.repeated if (1, *one.order) <= committed[one.shard]]
+        old = tally.repeated_below(committed, since=killed_at)
         require(not old, f"duplicates of what was committed: {old[:3]}; {tally}")
         require(tally.first[HELD].worker == "b", f"the survivor handled what the victim had in hand; {tally}")
         require(took <= limit, f"the survivor had everything after {took:.2f} s, not {limit:.1f}")

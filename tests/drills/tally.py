@@ -83,6 +83,14 @@ class Tally:
             places.add(place)
             self.first.setdefault(one.name, one)
 
+    def repeated_below(self, committed, *, since):
+        """Return the records that came again after this time, although a checkpoint of that time was beyond them.
+
+        ``committed`` maps a shard to the place of its checkpoint. A record that came again earlier says nothing: its
+        shard may have been committed since.
+        """
+        return [one for one in self.repeated if one.at > since and (1, *one.order) <= committed[one.shard]]
+
     def excuse(self, names, why):
         """Exclude records that were not handled, and should not be."""
         self._excused |= dict.fromkeys(names, why)

@@ -40,6 +40,16 @@ def test_a_record_that_two_workers_handled_is_a_duplicate(count):
     assert not tally.stored_twice
 
 
+def test_only_what_comes_again_after_a_checkpoint_breaks_its_promise(count):
+    rows = [(1.0, PARENT, "1", 1), (1.1, PARENT, "2", 2), (1.2, PARENT, "3", 3)]
+    again = [(2.0, PARENT, "1", 1), (4.0, PARENT, "2", 2), (4.1, PARENT, "3", 3)]
+    tally = count("123", a=rows, b=again)
+    assert [one.name for one in tally.repeated] == ["1", "2", "3"]
+    assert [one.name for one in tally.repeated_below({PARENT: (1, 2, 0)}, since=3.0)] == ["2"]
+    assert [one.name for one in tally.repeated_below({PARENT: (1, 2, 0)}, since=0.0)] == ["1", "2"]
+    assert not tally.repeated_below({PARENT: (0, 0, 0)}, since=0.0)
+
+
 def test_a_record_that_was_stored_twice_is_no_duplicate_of_the_consumer(count):
     tally = count("1", a=[(1.0, PARENT, "1", 1), (2.0, CHILD, "1", 7)])
     assert not tally.repeated
