@@ -70,7 +70,7 @@ def test_a_published_clone_gives_urls_and_absolute_links(clone):
     for link in links:
         assert (ROOT / re.sub(rf"^{HOME}/(blob|raw)/HEAD/", "", link)).exists(), link
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", metadata["readme"]["text"])
-    assert pictures == [f"{HOME}/raw/HEAD/docs/pictures/{name}" for name in ("demo.svg", "console.png")]
+    assert pictures == [f"{HOME}/raw/HEAD/docs/pictures/{name}" for name in ("demo.svg", "console.png", "peers.svg")]
 
 
 def test_a_clone_without_a_public_remote_promises_nothing(clone):

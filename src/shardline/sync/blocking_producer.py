@@ -29,8 +29,9 @@ from typing import Any, Final, Generic, Self, Unpack, final, overload
 from shardline._speedups import twin_method
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, close_if_generator, iterate
-from shardline.aio.producer.producer_driver import Driver
+from shardline.aio.producer.producer_driver import Driver, wait_until_ready
 from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
+from shardline.aio.producer.put_chain import check_middleware
 from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import (
     DataT_contra,
@@ -131,7 +132,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             "config": config,
             "serializer": serializer,
             "packing": packing,
-            "middleware": tuple(middleware),
+            "middleware": check_middleware(middleware, is_blocking=True),
             "dedup": dedup,
             "on_failure": on_failure,
             "sinks": check_sinks(sinks),
@@ -504,11 +505,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         limit = check_timeout("timeout", timeout)
         refuse_to_wait_in_callback("wait_ready()")
         thread = self._running()
-        end = None if limit is None else _clock() + limit
-        for stream, driver in self._drivers.items():
-            left = None if end is None else max(0.0, end - _clock())
-            with suppress(Closed):  # the thread has ended: `_check_open` raises below
-                Context().run(thread.call, partial(driver.wait_ready, left, stream))
+        with suppress(Closed):  # the thread has ended: `_check_open` raises below
+            Context().run(thread.call, partial(wait_until_ready, self._drivers, limit))
         self._check_open()
 
     def _flush_and_wait(self, thread: LoopThread, timeout: float | None, snapshot: list[Any]) -> None:

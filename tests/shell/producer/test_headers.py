@@ -152,8 +152,9 @@ async def test_streams_that_must_not_get_aggregates_refuse_headers(make_producer
     said = (
         "AUTO record distribution" if kind == "auto" else 'channels of the stream cannot read: set aggregation="force"'
     )
+    kinesis.faults.latency(0.3, operation="DescribeStreamSummary", count=1)  # the early put comes before the answer
     async with make_producer("other") as producer:
-        early = await producer.put(b"early", key="k", headers=TRACE)  # before the summary was read
+        early = await producer.put(b"early", key="k", headers=TRACE)
         plain = await producer.put(b"plain", key="k")
         outcome = await early.outcome()
         assert (outcome.code, said in outcome.message) == ("HeadersRefused", True)

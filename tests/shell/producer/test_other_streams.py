@@ -5,7 +5,7 @@ import threading
 import pytest
 from tests.shell.blocking import EVERY_API
 
-from shardline import BufferFull, Closed, ShardlineError, UsageError
+from shardline import BufferFull, Closed, ShardlineError, UsageError, WaitTimeout
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +101,16 @@ async def test_wrong_names_are_refused_and_a_missing_stream_fails_alone(make_pro
             await producer.wait_ready(timeout=5)
         assert not producer.is_ready
     assert stored() == [("a", b"1")]
+
+
+@EVERY_API
+async def test_the_timeout_of_wait_ready_holds_for_all_streams_together(make_producer, streams):
+    async with make_producer() as producer:
+        await producer.wait_ready(timeout=5)
+        streams.faults.error("InternalFailure", "a bad hour", status=500, operation="ListShards")
+        producer.put_nowait(b"1", key="a", stream="payments")
+        with pytest.raises(WaitTimeout, match=r"of payments is not ready after 0.3 s: .*a bad hour"):
+            await producer.wait_ready(timeout=0.3)
 
 
 @EVERY_API

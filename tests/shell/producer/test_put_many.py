@@ -290,8 +290,7 @@ def test_both_producers_put_many_from_the_same_signature():
     from shardline import Producer
 
     names = [[*inspect.signature(kind.put_many).parameters] for kind in (Producer, shardline.sync.Producer)]
-    assert names[0] == names[1] == ["self", "records", "ttl", "timeout", "on_invalid"]
+    assert names[0] == names[1] == ["self", "records", "ttl", "timeout", "on_invalid", "stream"]
     names = [[*inspect.signature(kind.put).parameters] for kind in (Producer, shardline.sync.Producer)]
-    assert (
-        names[0] == names[1] == ["self", "data", "key", "explicit_hash_key", "headers", "ttl", "on_delivery", "timeout"]
-    )
+    options = ["key", "explicit_hash_key", "headers", "ttl", "on_delivery", "timeout", "stream"]
+    assert names[0] == names[1] == ["self", "data", *options]

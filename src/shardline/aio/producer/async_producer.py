@@ -31,8 +31,9 @@ from shardline.aio.loop.host_tasks import Flag, LoopAffinity, make_flag, native_
 from shardline.aio.producer.backpressure import TaskWaitQueue
 from shardline.aio.producer.bulk_put import BulkPut, Item, OnInvalid, change, close_if_generator, iterate
 from shardline.aio.producer.delivery import Delivery
-from shardline.aio.producer.producer_driver import end_host, host_producer
+from shardline.aio.producer.producer_driver import end_host, host_producer, wait_until_ready
 from shardline.aio.producer.producer_facade import ProducerArguments, ProducerFacade, undelivered
+from shardline.aio.producer.put_chain import check_middleware
 from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import (
     DataT_contra,
@@ -135,7 +136,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             "config": config,
             "serializer": serializer,
             "packing": packing,
-            "middleware": tuple(middleware),
+            "middleware": check_middleware(middleware),
             "dedup": dedup,
             "on_failure": on_failure,
             "sinks": check_sinks(sinks),
@@ -185,8 +186,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         self._admit()
 
     def _open_other(self, stream: str) -> Self:
-        other = cast("Self", type(self)(stream, client=self._client, **self._arguments))
-        other._start_host()  # noqa: SLF001 - of the same class
+        create: Any = type(self)
+        other: Self = create(stream, client=self._client, **self._arguments)
+        other._start_host()
         return other
 
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
@@ -561,9 +563,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         """
         limit = check_timeout("timeout", timeout)
         self._check_open()
-        end = None if limit is None else _clock() + limit
-        for stream, driver in self._drivers.items():
-            await driver.wait_ready(None if end is None else max(0.0, end - _clock()), stream)
+        await wait_until_ready(self._drivers, limit)
         self._check_open()
 
     def stats(self, *, stream: str | None = None) -> ProducerStats:

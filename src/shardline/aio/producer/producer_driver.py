@@ -21,7 +21,7 @@ Invariants:
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -149,22 +149,17 @@ class Driver:
                 if delivery.ending is None:
                     await delivery.outcome()
 
-    async def wait_ready(self, limit: float | None, stream: str) -> None:
-        """Wait until the machine knows that it can reach its stream, or the host has ended. Call it in the event loop.
+    async def wait_ready(self) -> None:
+        """Wait until the machine knows that it can reach its stream, or the host has ended.
 
         Raises:
-            WaitTimeout: the machine was not ready within ``limit`` seconds.
             ShardlineError: the stream cannot be reached, and waiting will not help.
         """
         readiness = self.machine.readiness
-        with anyio.move_on_after(limit):
-            while not (readiness.is_ready or self._has_ended):
-                if readiness.is_hopeless and readiness.failure is not None:
-                    raise to_error(readiness.failure, "ListShards")
-                await self._readiness_changed.wait()
-            return
-        why = "" if readiness.failure is None else f": {to_error(readiness.failure, 'ListShards')}"
-        raise WaitTimeout(f"the producer of {stream} is not ready after {limit:g} s{why}")
+        while not (readiness.is_ready or self._has_ended):
+            if readiness.is_hopeless and readiness.failure is not None:
+                raise to_error(readiness.failure, "ListShards")
+            await self._readiness_changed.wait()
 
     @property
     def is_hook_running_here(self) -> bool:
@@ -342,3 +337,24 @@ def _first_error(error: BaseException) -> BaseException:
         members: tuple[BaseException, ...] = cast("Any", error).exceptions
         error = members[0]
     return error
+
+
+async def wait_until_ready(drivers: Mapping[str, Driver], limit: float | None) -> None:
+    """Wait until each driver's machine knows that it can reach its stream. Call it in the event loop.
+
+    Args:
+        drivers: the drivers, by the name or ARN of the stream.
+        limit: how many seconds to wait for all of them together.
+
+    Raises:
+        WaitTimeout: a machine was not ready within ``limit`` seconds. The message contains its last failure.
+        ShardlineError: a stream cannot be reached, and waiting will not help.
+    """
+    stream = ""
+    with anyio.move_on_after(limit):
+        for stream, driver in drivers.items():  # noqa: B007 - the message names the stream
+            await driver.wait_ready()
+        return
+    failure = drivers[stream].machine.readiness.failure
+    why = "" if failure is None else f": {to_error(failure, 'ListShards')}"
+    raise WaitTimeout(f"the producer of {stream} is not ready after {limit:g} s{why}")

@@ -29,7 +29,7 @@ from shardline.aio.producer.backpressure import WaitQueue
 from shardline.aio.producer.bulk_put import BulkPut, OnInvalid
 from shardline.aio.producer.delivery import DeliveryHook, SettledRecord
 from shardline.aio.producer.producer_driver import Driver
-from shardline.aio.producer.put_chain import PutChain, check_middleware
+from shardline.aio.producer.put_chain import PutChain
 from shardline.aio.producer.trace_headers import TraceHeaders
 from shardline.aio.producer.validation import (
     Serializer,
@@ -109,7 +109,7 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         config: Any,
         serializer: Serializer | None,
         packing: PackingName | None,
-        middleware: Iterable[ProducerMiddleware],
+        middleware: Sequence[ProducerMiddleware],
         dedup: bool | None,
         on_failure: Callable[[Any], object] | None,
         sinks: Iterable[Sink | EventSink[ProducerEvent]],
@@ -132,9 +132,8 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         self._intake = self._machine.intake
         self._intake.refuse(f"this Producer is not started: use {self._with_statement!r}, or start()")
         self._chain: PutChain | None = None
-        layers = check_middleware(middleware, is_blocking=self._with_statement == "with")
-        if layers:
-            self._chain = PutChain(serializer, layers, self._packing, self._intake)
+        if middleware:
+            self._chain = PutChain(serializer, middleware, self._packing, self._intake)
             self._serializer = self._serializer or check_data  # so that no put takes the path without a serializer
         self._intake.serializes = self._serializer is not None
         self._room = room(self._intake)
@@ -201,12 +200,8 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
     @property
     def _drivers(self) -> dict[str, Driver]:
         """The drivers of all streams, by the name or ARN of the stream."""
-        return {str(self._stream): self._driver, **{stream: other.driver for stream, other in self._others.items()}}
-
-    @property
-    def driver(self) -> Driver:
-        """The host of this stream, for the producer that opened it."""
-        return self._driver
+        others = {stream: other._driver for stream, other in self._others.items()}  # noqa: SLF001 - of the same class
+        return {str(self._stream): self._driver, **others}
 
     @property
     def streams(self) -> tuple[str, ...]:

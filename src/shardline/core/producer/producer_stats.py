@@ -71,6 +71,6 @@ def sum_of_stats(stats: Sequence[ProducerStats]) -> ProducerStats:
         **sums,
         oldest_waiting=max(each.oldest_waiting for each in stats),
         lanes=tuple(lane for each in stats for lane in each.lanes),
-        retries_by_code=dict(sum((Counter(each.retries_by_code) for each in stats), Counter())),
-        failures_by_code=dict(sum((Counter(each.failures_by_code) for each in stats), Counter())),
+        retries_by_code=dict(sum((Counter(each.retries_by_code) for each in stats), Counter[str]())),
+        failures_by_code=dict(sum((Counter(each.failures_by_code) for each in stats), Counter[str]())),
     )
