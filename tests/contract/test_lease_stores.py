@@ -163,4 +163,5 @@ async def test_the_parts_contain_each_row_once(make_store, unique):
     assert await second.list_leases() == rows
     assert await second.apply(RenewLease(rows[3].shard_id, "a", rows[3].counter)) in await listed(second)
     await first.close()
+
     await second.close()

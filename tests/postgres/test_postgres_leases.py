@@ -24,7 +24,6 @@ from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import at_sequence_number
-from shardline.stores import Part, PartialLeaseStore
 from shardline.testing import BatchingLeaseStoreContract
 
 pytestmark = pytest.mark.anyio
@@ -79,35 +78,6 @@ async def test_rows_are_readable(store, raw):
     (row,) = raw.execute(f"SELECT * FROM {TABLE}").fetchall()
     assert row[:3] == ("billing", "orders", SHARD)
     assert json.loads(row[3]) == {"shard_id": SHARD, "counter": 0, "checkpoint": "TRIM_HORIZON"}
-
-
-async def test_the_parts_contain_each_row_once(database):
-    """Also rows that another worker created or deleted since the last complete listing."""
-    async with opened(database) as first, opened(database) as second, opened(database, "other") as other:
-        assert isinstance(first, PartialLeaseStore)
-        shards = [f"shardId-{number:012d}" for number in range(24)]
-        rows = [await first.apply(CreateLease(Lease(shard, 7))) for shard in shards]
-        assert await other.apply(CreateLease(Lease("shardId-other"))) == Lease("shardId-other")
-        assert await in_parts(second) == rows
-        assert await second.list_leases() == rows
-        rows[3] = await first.apply(TakeLease(shards[3], "a", rows[3].fence))
-        assert await first.apply(DeleteLease(shards[5], 7)) is None
-        del rows[5]
-        rows.append(await first.apply(CreateLease(Lease("shardId-000000000099"))))
-        assert await in_parts(second) == rows
-        assert await second.apply(RenewLease(shards[3], "a", rows[3].counter)) in await in_parts(second)
-
-
-async def in_parts(store):
-    """Return the rows of all parts. For every number of parts they must be the same."""
-    listings = []
-    for count in (1, 4, 50):
-        parts = [await store.list_part(Part(number, count)) for number in range(count)]
-        assert all(part == sorted(part, key=lambda row: row.shard_id) for part in parts)
-        assert count == 1 or all(len(part) < 15 for part in parts)
-        listings.append(sorted((row for part in parts for row in part), key=lambda row: row.shard_id))
-    assert listings[0] == listings[1] == listings[2]
-    return listings[0]
 
 
 async def test_nothing_is_refused_because_of_a_cached_row(store, raw):
