@@ -21,11 +21,9 @@ from shardline.core.consumer.consumer_events import (
 from shardline.core.consumer.coordinator import ScanLeases
 from shardline.core.consumer.kcl_fleet import KclFleet, KclRole
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.kcl_requests import KclRows, ReadKclRows
 from shardline.core.leases import WHOLE, AskHandOver, CommitCheckpoint, CreateLease, DeleteLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards, ShardFilter
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange
-from shardline.model.lease import Lease
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import ChildShard, Shard
@@ -615,31 +613,3 @@ def test_beside_a_kcl_all_rows_are_scanned(kind):
     assert machine._next_part != WHOLE
     machine.kcl.role = kind
     assert machine._next_part == WHOLE
-
-
-def test_two_scans_of_a_part_show_a_kcl_worker():
-    group = divided()
-    worker = group.workers[0]
-    machine, part, pump = worker.machine, worker.machine._scan_pace.part, worker.pump
-    fleet = machine.kcl = KclFleet("a", 10.0, group.now)
-
-    def pump_and_answer():
-        pump()
-        while (request := machine.poll_kcl_request(group.now)) is not None:
-            if isinstance(request, ReadKclRows):
-                fleet.handle_rows(KclRows(), group.now)
-            else:
-                fleet.handle_written(request, group.now)
-
-    worker.pump = pump_and_answer
-    key = next(key for key in group.rows if key not in worker.held and part.contains(key))
-    group.run(0.6)
-    while scans_of(worker)[-1] != WHOLE:
-        group.run(0.1)
-    assert fleet.role is KclRole.ALONE
-    since = len(scans_of(worker))
-    for counter in range(1_000, 1_012):
-        group.rows = group.rows | {key: Lease(key, counter, "java")}
-        group.run(0.1)
-    assert fleet.role is KclRole.TAKER
-    assert scans_of(worker)[since : since + 2] == [part, part]
