@@ -321,6 +321,7 @@ class Application:
             books.handled[taker] = records
         if is_shielded and task.is_cancelled:
             books.see_outlived(taker)
+            self.world.truth.leave_open(records)
             if fails or task.is_ending or not taker.shard.is_over or self.rng.random() < 0.5:
                 raise Cancelled
         return "sim" if fails else None

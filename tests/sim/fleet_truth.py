@@ -194,6 +194,11 @@ class Truth:
             known.done.add(place)
             known.finished_under[place] = record.lease
 
+    def leave_open(self, records):
+        """Note that the handler of these records was cancelled: although its code ran to its end, they may come again."""
+        for record in records:
+            self.shards[record.shard_id].finished_under.pop((int(record.sequence_number), record.sub_sequence), None)
+
     # ---- queries
 
     def was_delivered(self, data):
