@@ -61,7 +61,7 @@ OPTIMIZED := tests/sim/test_keep_assertions.py \
 	tests/unit/adapters/http/test_wire_streams.py tests/shell/test_uvloop_policy.py tests/shell/test_client.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sets native demo test test-browser test-prometheus test-postgres once-kills test-optimized sanitize static cover suite clock quick sim sim-scale sim-soak drill drill-full java soak proof check fmt lint types mypy pyright public-types arch bench bench-report bench-guard bench-java conformance docs pictures mutants fuzz fuzz-native audit sbom build clean
+.PHONY: help setup sets native demo test test-browser test-prometheus test-postgres once-kills test-optimized sanitize static cover suite clock quick sim sim-soak drill drill-full java soak proof check fmt lint types mypy pyright public-types arch bench bench-report bench-guard bench-java conformance docs pictures mutants fuzz fuzz-native audit sbom build clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,9 +102,6 @@ test: $(TEST) $(NATIVE) $(SERVERS) ## run all tests, with the coverage of the pu
 
 sim: $(TEST) $(NATIVE) ## simulated worlds from SEEDS=500 seeds; SEED=7 tells the story of one; WORLD=producer for those of a producer alone
 	$(BIN)/python tests/sim/simulate.py --world $(or $(WORLD),fleet) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500))
-
-sim-scale: $(TEST) $(NATIVE) ## a simulated fleet of SHARDS=10000 and WORKERS=200: until when it is balanced, and what that costs; BEFORE=1 scans all rows
-	$(BIN)/python tests/sim/scale.py --shards $(or $(SHARDS),10000) --workers $(or $(WORKERS),200) $(if $(BEFORE),--before)
 
 sim-soak: $(TEST) $(NATIVE) ## simulated worlds that nobody has seen, for HOURS=1; the report is build/soak/report.md
 	$(BIN)/python tests/sim/simulate.py --hours $(or $(HOURS),1)

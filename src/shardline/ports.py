@@ -22,7 +22,7 @@ from shardline.codec.shapes import (
 )
 from shardline.core.failures import Failure
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, WriteMetrics
-from shardline.core.leases import LeaseOperation, Part, Refused
+from shardline.core.leases import LeaseOperation, Refused
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,
@@ -195,18 +195,6 @@ class KclFleetStore(Protocol):
 
     async def write_metrics(self, request: WriteMetrics | DeleteMetrics) -> Failure | None:
         """Write or delete the metrics row of a worker. No table is created."""
-        ...
-
-
-@runtime_checkable
-class PartialLeaseStore(Protocol):
-    """A ``LeaseStore`` that can list a part of its rows with less work than all rows."""
-
-    async def list_part(self, part: Part) -> list[Lease] | Failure:
-        """Return the rows of a part, sorted by shard id. The store decides which rows are in which part.
-
-        The parts 0 to ``part.count - 1`` of one count contain each row once. A row does not change its part.
-        """
         ...
 
 

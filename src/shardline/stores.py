@@ -15,7 +15,6 @@ from shardline.core.leases import (
     DeleteLease,
     FinishHandOver,
     LeaseOperation,
-    Part,
     Refused,
     ReleaseLease,
     RenewLease,
@@ -38,15 +37,7 @@ from shardline.model.position import (
     at_timestamp,
 )
 from shardline.model.sequence import SequenceNumber
-from shardline.ports import (
-    BatchingLeaseStore,
-    GroupOnStream,
-    KclLeaseStore,
-    LeaseAnswer,
-    LeaseCatalog,
-    LeaseStore,
-    PartialLeaseStore,
-)
+from shardline.ports import BatchingLeaseStore, GroupOnStream, KclLeaseStore, LeaseAnswer, LeaseCatalog, LeaseStore
 
 __all__ = [
     "HASH_KEY_MAX",
@@ -73,8 +64,6 @@ __all__ = [
     "LeaseCatalog",
     "LeaseOperation",
     "LeaseStore",
-    "Part",
-    "PartialLeaseStore",
     "Position",
     "PositionKind",
     "Refused",

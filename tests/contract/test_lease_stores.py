@@ -11,16 +11,7 @@ import pytest
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.store_urls import lease_catalog, lease_store
 from shardline.model.credentials import Credentials
-from shardline.stores import (
-    CreateLease,
-    DeleteLease,
-    FailureKind,
-    Lease,
-    Part,
-    PartialLeaseStore,
-    RenewLease,
-    TakeLease,
-)
+from shardline.stores import CreateLease, FailureKind, Lease, RenewLease
 from shardline.testing import BatchingLeaseStoreContract, LeaseStoreContract
 
 pytestmark = pytest.mark.anyio
@@ -134,34 +125,3 @@ async def test_its_intervals_are_those_of_the_architecture(make_store, kind, uni
     store = make_store(unique, "orders")
     assert (store.scan_interval, store.checkpoint_interval) == ((2.0, 10.0) if kind in DYNAMODB else (0.5, 1.0))
     assert unique in repr(store)
-
-
-@pytest.mark.parametrize("kind", ["memory", "redis", "cluster", "sentinel", *DYNAMODB])
-async def test_the_parts_contain_each_row_once(make_store, unique):
-    """Also rows that another worker created or deleted since the last complete listing."""
-    first, second = make_store(unique, "orders"), make_store(unique, "orders")
-    assert isinstance(first, PartialLeaseStore)
-    assert await first.open() is None
-    assert await second.open() is None
-
-    async def listed(store):
-        parts = [await store.list_part(Part(number, 4)) for number in range(4)]
-        assert all(part == sorted(part, key=lambda row: row.shard_id) for part in parts)
-        assert all(len(part) < 15 for part in parts)
-        return sorted((row for part in parts for row in part), key=lambda row: row.shard_id)
-
-    rows = [await first.apply(CreateLease(Lease(f"shardId-{number:012d}", 7))) for number in range(24)]
-    assert await listed(second) == rows
-    assert await second.list_leases() == rows
-    assert await listed(second) == rows
-    rows[3] = await first.apply(TakeLease(rows[3].shard_id, "a", rows[3].fence))
-    assert await listed(second) == rows
-    assert await first.apply(DeleteLease(rows[5].shard_id, 7)) is None
-    del rows[5]
-    assert await listed(second) == rows
-    rows.append(await first.apply(CreateLease(Lease("shardId-000000000099"))))
-    assert await second.list_leases() == rows
-    assert await second.apply(RenewLease(rows[3].shard_id, "a", rows[3].counter)) in await listed(second)
-    await first.close()
-
-    await second.close()

@@ -89,7 +89,7 @@ class FakeStore:
 
     def answer(self, request):
         if isinstance(request, ScanLeases):
-            return [self.rows[shard_id] for shard_id in sorted(self.rows) if request.part.contains(shard_id)]
+            return [self.rows[shard_id] for shard_id in sorted(self.rows)]
         return apply_to(self.rows, request)
 
 
@@ -136,7 +136,6 @@ def coordinator(
     clock,
     kcl_failover=None,
     follows_kcl=False,
-    watchers=None,
     **config,
 ):
     """Return a machine with the settings that a test passes."""
@@ -154,7 +153,6 @@ def coordinator(
         clock=clock,
         kcl_failover=kcl_failover,
         follows_kcl=follows_kcl,
-        watchers=watchers,
     )
 
 

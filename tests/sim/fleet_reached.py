@@ -144,7 +144,6 @@ STATES = frozenset({
     # lives
     "crash with records in hand",
     "crash with a commit under way",
-    "a part of the rows was scanned",
     "closed in good order",
     "ordered keys through a reshard",
 })  # fmt: skip

@@ -23,7 +23,7 @@ from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFaile
 from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import WHOLE, CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
+from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
 from shardline.core.requests import ListShards
 from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp
 from shardline.model.stream import StreamRef
@@ -59,8 +59,6 @@ class Worker(Process, CoordinatorShell):
             rng=self.rng,
             now=self.now,
             clock=lambda: self.now,
-            # With a single watcher per part, a fleet of two workers already divides the rows.
-            watchers=Random(f"watchers {fleet.seed}").choice([None, 1, 1, 2]),
         )
         CoordinatorShell.__init__(self, machine)
         self.is_bounded = life == 0
@@ -320,8 +318,6 @@ class Worker(Process, CoordinatorShell):
         self.handle_answer(operation, answer)
         if isinstance(operation, ScanLeases) and not isinstance(answer, Failure):
             self.world.reached.see_rows(self, answer)
-            if operation.part != WHOLE:
-                self.world.reached.add("a part of the rows was scanned")
         self.wake()
 
     # ---- the service

@@ -31,34 +31,12 @@ Invariants (docs/guarantees.md defines L1 to L6):
 
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias, final
-from zlib import crc32
 
 from shardline.errors import UsageError
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
 THROUGHPUT_DECIMALS: Final = 6  # the KCL writes the same number of decimals
 _THROUGHPUT_END: Final = 1e15  # KiB per second: larger numbers are implausible, and as floats would lose the decimals
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a group's rows. The parts of one count are disjoint, and together they are all rows."""
-
-    number: int
-    count: int
-
-    def contains(self, shard_id: str) -> bool:
-        """Return whether a row is in this part. A store may divide the rows in another way."""
-        return self.count == 1 or spread(shard_id) * self.count >> 32 == self.number
-
-
-WHOLE: Final = Part(0, 1)
-
-
-def spread(name: str) -> int:
-    """Return a number below 2**32 that spreads similar names evenly, and is the same on every machine."""
-    return crc32(name.encode())
 
 
 @final

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange
-from shardline.model.position import LATEST, TRIM_HORIZON, Position, PositionKind, at_timestamp
+from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, Position, PositionKind, at_timestamp
 from shardline.model.sequence import SequenceNumber
 
 _KINDS: Final = frozenset(PositionKind) - {PositionKind.AFTER_SEQUENCE_NUMBER}
@@ -44,7 +44,7 @@ class Checkpoint:
 
     @property
     def is_finished(self) -> bool:
-        return self.position.kind is PositionKind.SHARD_END
+        return self.position == SHARD_END
 
     @property
     def has_begun(self) -> bool:

@@ -11,7 +11,6 @@ from shardline.core.leases import (
     CreateLease,
     DeleteLease,
     FinishHandOver,
-    Part,
     Refused,
     ReleaseLease,
     RenewLease,
@@ -348,21 +347,3 @@ def test_a_renewal_keeps_every_field_but_the_counter_and_the_throughput():
         window="stamps",
     )
     assert apply(row, replace(RENEW, throughput=2.5)) == replace(row, counter=5, throughput=2.5)
-
-
-@pytest.mark.parametrize("count", [1, 2, 32, 1_024])
-def test_each_row_is_in_one_part(count):
-    parts = [Part(number, count) for number in range(count)]
-    for number in range(200):
-        shard_id = f"shardId-{number:012d}"
-        (found,) = [part for part in parts if part.contains(shard_id)]
-        # When a fleet halves the number of its parts, a worker goes on reading the rows of its part.
-        assert count == 1 or Part(found.number // 2, count // 2).contains(shard_id)
-
-
-def test_the_parts_are_of_about_the_same_size():
-    names = [f"shardId-{number:012d}" for number in range(10_000)]
-    sizes = [sum(map(Part(number, 32).contains, names)) for number in range(32)]
-    assert sum(sizes) == 10_000
-    assert min(sizes) > 250
-    assert max(sizes) < 375

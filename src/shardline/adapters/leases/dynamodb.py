@@ -41,7 +41,7 @@ from shardline.adapters.leases.kcl_rows import (
 from shardline.adapters.leases.lease_rows import RowError
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, WriteMetrics
-from shardline.core.leases import WHOLE, LeaseOperation, Part, Refused, apply
+from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream
@@ -57,7 +57,6 @@ _LONGEST_PAUSE: Final = 1.0
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 KCL_FAILOVER: Final = 10.0
 """The KCL's own default (``failoverTimeMillis``), in seconds."""
-_NO_MEMBERS: Final[Mapping[str, object]] = {}
 _KCL_FAILOVER_RANGE: Final = (0.1, 3_600.0)
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -158,17 +157,11 @@ class DynamoDbLeases:
         return Failure(FailureKind.TRANSIENT, "TableNotReady", message, maybe_received=False)
 
     async def list_leases(self) -> list[Lease] | Failure:
-        return await self.list_part(WHOLE)
-
-    async def list_part(self, part: Part) -> list[Lease] | Failure:
-        """Return the rows of a part: a segment of a parallel scan, which needs no further permission."""
-        segment = {"Segment": part.number, "TotalSegments": part.count} if part.count > 1 else {}
-        items = await self._scan(members=segment)
+        items = await self._scan()
         if isinstance(items, Failure):
             return items
         leases: list[Lease] = []
-        if part == WHOLE:
-            self._other_items = [item for item in items if not is_lease(item)]
+        self._other_items = [item for item in items if not is_lease(item)]
         for item in filter(is_lease, items):
             lease = self._lease(item)
             if isinstance(lease, Failure):
@@ -264,16 +257,14 @@ class DynamoDbLeases:
         problem = f"the table {self._table!r} belongs to {user}, not to group {self.group!r} on stream {self.stream!r}"
         return _invalid("ForeignTable", f"{problem}: use another table")
 
-    async def _scan(
-        self, table: str | None = None, members: Mapping[str, object] = _NO_MEMBERS
-    ) -> list[Item] | Failure:
+    async def _scan(self, table: str | None = None) -> list[Item] | Failure:
         items: list[Item] = []
         start: Item | None = None
         while True:
-            request: dict[str, object] = {"TableName": table or self._table, "ConsistentRead": True, **members}
+            members: dict[str, object] = {"TableName": table or self._table, "ConsistentRead": True}
             if start:
-                request["ExclusiveStartKey"] = start
-            page = await self._call("Scan", request)
+                members["ExclusiveStartKey"] = start
+            page = await self._call("Scan", members)
             if isinstance(page, Failure):
                 return page
             items += page.items

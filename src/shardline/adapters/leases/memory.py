@@ -13,7 +13,7 @@ from typing import Final, final
 import anyio.lowlevel
 
 from shardline.core.failures import Failure
-from shardline.core.leases import WHOLE, LeaseOperation, Part, apply_to
+from shardline.core.leases import LeaseOperation, apply_to
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer
 
@@ -44,12 +44,9 @@ class MemoryLeases:
         return None
 
     async def list_leases(self) -> list[Lease] | Failure:
-        return await self.list_part(WHOLE)
-
-    async def list_part(self, part: Part) -> list[Lease] | Failure:
         await anyio.lowlevel.checkpoint()
         with _lock:
-            return [self._rows[shard_id] for shard_id in sorted(self._rows) if part.contains(shard_id)]
+            return [self._rows[shard_id] for shard_id in sorted(self._rows)]
 
     async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
         await anyio.lowlevel.checkpoint()

@@ -32,7 +32,7 @@ from psycopg.conninfo import conninfo_to_dict
 from shardline.adapters.leases.lease_rows import split_at_counter
 from shardline.adapters.leases.row_swaps import RowSwaps, Swap, SwapReply
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import LeaseOperation, Part
+from shardline.core.leases import LeaseOperation
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer
@@ -203,10 +203,6 @@ class PostgresLeases:
     async def list_leases(self) -> list[Lease] | Failure:
         return await self._in_thread(lambda: self._rows.list_leases(self._read))
 
-    async def list_part(self, part: Part) -> list[Lease] | Failure:
-        """Return the rows of a part. The server divides the rows by a hash of its own."""
-        return await self._in_thread(lambda: self._rows.list_part(lambda: self._read_part(part)))
-
     async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
         return (await self.apply_many([operation]))[0]
 
@@ -285,14 +281,6 @@ class PostgresLeases:
     def _read(self) -> Iterable[bytes]:
         query = f"SELECT lease FROM {TABLE} WHERE consumer_group = %s AND stream = %s"  # noqa: S608 - a constant
         return [row[0].encode() for row in self._execute(query, (self.group, self.stream))]
-
-    def _read_part(self, part: Part) -> Iterable[bytes]:
-        query = f"""
-            SELECT lease FROM {TABLE} WHERE consumer_group = %s AND stream = %s
-            AND ((hashtext(shard_id)::bigint + 2147483648) * %s) >> 32 = %s
-        """  # noqa: S608 - a constant
-        parameters = (self.group, self.stream, part.count, part.number)
-        return [row[0].encode() for row in self._execute(query, parameters)]
 
     def _swap(self, swaps: Sequence[Swap]) -> list[SwapReply | Failure]:
         parts = [_parts(swap) for swap in swaps]

@@ -23,11 +23,11 @@ import anyio.to_thread
 import redis
 import redis.exceptions
 
-from shardline.adapters.leases.lease_rows import decode_row, split_at_counter
+from shardline.adapters.leases.lease_rows import split_at_counter
 from shardline.adapters.leases.redis_servers import Command, parse_address, redis_servers
 from shardline.adapters.leases.row_swaps import RowSwaps, Swap, SwapReply
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import LeaseOperation, Part
+from shardline.core.leases import LeaseOperation
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer
@@ -115,14 +115,6 @@ class RedisLeases:
     async def list_leases(self) -> list[Lease] | Failure:
         return await self._in_thread(lambda: self._rows.list_leases(self._read))
 
-    async def list_part(self, part: Part) -> list[Lease] | Failure:
-        """Return the rows of a part.
-
-        The server returns the rows whose shard ids are known from the last complete listing. If the number of rows has
-        changed since, it lists all rows.
-        """
-        return await self._in_thread(lambda: self._rows.list_part(lambda: self._read_part(part)))
-
     async def apply(self, operation: LeaseOperation) -> LeaseAnswer:
         return (await self.apply_many([operation]))[0]
 
@@ -182,19 +174,6 @@ class RedisLeases:
         if isinstance(rows, Exception):
             raise rows
         return cast("Iterable[bytes]", rows)
-
-    def _read_part(self, part: Part) -> Iterable[bytes]:
-        known = self._rows.shard_ids
-        fields = [shard_id for shard_id in known if part.contains(shard_id)]
-        commands: list[Command] = [("HLEN", self._hash), ("HMGET", self._hash, *(fields or [""]))]
-        replies = self._servers.send(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        count, rows = cast("tuple[int, list[bytes | None]]", replies)
-        if count != len(known):
-            return [row for row in self._read() if part.contains(decode_row(row).shard_id)]
-        return [row for row in rows if row is not None]
 
     def _swap(self, swaps: Sequence[Swap]) -> list[SwapReply | Failure]:
         replies = self._servers.send([self._command(swap) for swap in swaps])

@@ -147,35 +147,20 @@ class RowSwaps:
                 for pending in batch:
                     pending.settled.set()
 
-    @property
-    def shard_ids(self) -> list[str]:
-        """The shards of the last complete listing."""
-        return [lease.shard_id for lease in self._known.values()]
-
     # ---- called in a worker thread
 
     def list_leases(self, read: Callable[[], Iterable[bytes]]) -> list[Lease] | Failure:
         """Return the leases in the rows that ``read`` returns, sorted by shard id, and cache the rows."""
-        leases = self._list(read)
-        if not isinstance(leases, Failure):
-            self._known = leases
-        return _sorted(leases)
-
-    def list_part(self, read: Callable[[], Iterable[bytes]]) -> list[Lease] | Failure:
-        """Like ``list_leases``, for rows that are a part of all rows."""
-        return _sorted(self._list(read))
-
-    def _list(self, read: Callable[[], Iterable[bytes]]) -> dict[bytes, Lease] | Failure:
         writes = self._writes
         try:
-            leases = decode_rows(read(), self._known)
+            self._known = decode_rows(read(), self._known)
         except RowError as error:
             return self._unreadable(error)
-        for row, lease in leases.items():
+        for row, lease in self._known.items():
             cached = self._cached.get(lease.shard_id)
             if cached is None or cached.writes <= writes:  # otherwise this store wrote the row after the listing began
                 self._cached[lease.shard_id] = _CachedRow(row, writes)
-        return leases
+        return sorted(self._known.values(), key=lambda lease: lease.shard_id)
 
     def apply_all(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         """Decide and write operations on different leases, until each has an answer."""
@@ -244,7 +229,3 @@ class RowSwaps:
     def _unreadable(self, error: RowError) -> Failure:
         message = f"a row of {self._place} cannot be read: {error}"
         return Failure(FailureKind.INVALID, "UnreadableRow", message, maybe_received=False)
-
-
-def _sorted(leases: dict[bytes, Lease] | Failure) -> list[Lease] | Failure:
-    return leases if isinstance(leases, Failure) else sorted(leases.values(), key=lambda lease: lease.shard_id)

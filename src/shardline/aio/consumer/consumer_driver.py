@@ -54,12 +54,12 @@ from shardline.core.consumer.store_outages import STORE_OPERATIONS
 from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.kcl_requests import KclRequest, KclRows, ReadKclRows
-from shardline.core.leases import WHOLE, LeaseOperation, Part
+from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.errors import Closed, FilterFailed, ShardlineError, StoreError, StreamRecreated
 from shardline.model.record import Record
 from shardline.model.stream import StreamRef
-from shardline.ports import BatchingLeaseStore, KclFleetStore, KinesisApi, LeaseAnswer, LeaseStore, PartialLeaseStore
+from shardline.ports import BatchingLeaseStore, KclFleetStore, KinesisApi, LeaseAnswer, LeaseStore
 
 _log: Final = logging.getLogger("shardline.consumer")
 _TIMED_OUT: Final = Failure(FailureKind.TRANSIENT, "Timeout", "the store did not answer within half a lease duration")
@@ -116,7 +116,6 @@ class ConsumerDriver:
         self.log_user_error = reporter.log_user_error
         self._store = store
         self._batching = store if isinstance(store, BatchingLeaseStore) else None
-        self._partial = store if isinstance(store, PartialLeaseStore) else None
         self._watchdog = StallWatchdog(reporter.name, self._config.lease_duration, self.clock)
         self._stream = stream
         self._tasks: HostTasks | None = None
@@ -362,7 +361,7 @@ class ConsumerDriver:
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
             if isinstance(operation, ScanLeases):
-                tasks.start_soon(self._scan, operation.part)
+                tasks.start_soon(self._scan)
             else:
                 writes.append(operation)
         for batch in [writes] if self._batching is not None and writes else [[write] for write in writes]:
@@ -381,14 +380,11 @@ class ConsumerDriver:
 
     # ---- the store and the service
 
-    async def _scan(self, part: Part) -> None:
+    async def _scan(self) -> None:
         answer: Any = CLOSED
         try:
             with self._time_limit() as limit:
-                if self._partial is None or part == WHOLE:
-                    answer = await self._store.list_leases()
-                else:
-                    answer = await self._partial.list_part(part)
+                answer = await self._store.list_leases()
             if limit.cancelled_caught:
                 answer = _TIMED_OUT
         except Exception as error:  # noqa: BLE001 - a bug in a store: expected failures are values

@@ -64,7 +64,6 @@ from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import service_now
 from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.run_bounds import RunBounds
-from shardline.core.consumer.scan_pace import WATCHERS
 from shardline.core.consumer.taker import Taker
 from shardline.core.failures import Failure
 from shardline.core.requests import DescribeStreamSummary
@@ -74,7 +73,7 @@ from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import LATEST
 from shardline.model.record import Record, hand_out
 from shardline.model.stream import parse_stream
-from shardline.ports import KclFleetStore, KclLeaseStore, LeaseStore, PartialLeaseStore
+from shardline.ports import KclFleetStore, KclLeaseStore, LeaseStore
 
 _CLOSED: Final = "this Consumer is closed"
 _REPLACED: Final = "this iteration is over: a newer iteration of the same Consumer replaced it"
@@ -237,7 +236,6 @@ class ConsumerSession:
             clock=boot_time,
             kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
             follows_kcl=isinstance(store, KclFleetStore) and store.follows_kcl,
-            watchers=WATCHERS if isinstance(store, PartialLeaseStore) else None,
         )
         bounds = RunBounds(
             until_latest=self._until_latest, idle_timeout=self._idle_timeout, max_leases=config.max_leases

@@ -44,7 +44,7 @@ from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.hash_coverage import CoverageAudit
 from shardline.core.consumer.held_leases import HeldLeases
-from shardline.core.consumer.kcl_fleet import KclFleet, KclRole, longest_silence
+from shardline.core.consumer.kcl_fleet import KclFleet, longest_silence
 from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.planner import PlannedOperation, Planner
@@ -56,16 +56,7 @@ from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
 from shardline.core.failures import Failure
 from shardline.core.kcl_requests import KclRequest
-from shardline.core.leases import (
-    WHOLE,
-    AskHandOver,
-    CreateLease,
-    DeleteLease,
-    LeaseOperation,
-    Part,
-    Refused,
-    TakeLease,
-)
+from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Incarnation, Lease
 from shardline.model.position import Position
@@ -82,9 +73,7 @@ _STALL_SHARE: Final = 0.25
 @final
 @dataclass(frozen=True, slots=True)
 class ScanLeases:
-    """List every row, or the rows of a part. The shell answers with ``handle_rows`` or ``handle_scan_failed``."""
-
-    part: Part = WHOLE
+    """List every row. The shell answers with ``handle_rows`` or ``handle_scan_failed``."""
 
 
 StoreRequest: TypeAlias = ScanLeases | LeaseOperation
@@ -114,7 +103,6 @@ class Coordinator:
         kcl_failover: on a KCL table, the KCL's failover time. It determines when owners without a stated lease duration
             count as dead.
         follows_kcl: whether to look for a KCL fleet on the table, and to follow it.
-        watchers: if the store can list a part of the rows: how many workers of a large fleet watch each part.
         rng: a ``random.Random``.
         now: the current time.
         clock: the shell's clock, for user code that asks a grant whether it is held.
@@ -137,12 +125,11 @@ class Coordinator:
         clock: Callable[[], Instant] | None = None,
         kcl_failover: float | None = None,
         follows_kcl: bool = False,
-        watchers: int | None = None,
     ) -> None:
         self._start: Position = start
         self._config: ConsumerConfig = config
         self._latest_at: float = latest_at
-        self._scan_pace: ScanPace = _scan_pace_of(config, scan_interval, watchers)
+        self._scan_pace: ScanPace = _scan_pace_of(config, scan_interval)
         discovery = Discovery(stream, start, config.list_interval, rng, now)
         self.topology: Topology = Topology(discovery, config.if_recreated)
         self.trims: TrimWatch = TrimWatch()  # shared by the readers; finds records that expired unread
@@ -171,7 +158,6 @@ class Coordinator:
         self._plan: dict[str, PlannedOperation | ExitOperation] = {}
         self._in_flight: dict[str, _Flight] = {}
         self._scan_sent_at: Instant | None = None
-        self._scan: ScanLeases = ScanLeases()  # the scan in flight, or the last one
         self._scan_at: Instant = now
         self._has_scanned: bool = False
         self._rows_sent_at: Instant = -NEVER  # when the scan that returned the rows was sent
@@ -255,8 +241,8 @@ class Coordinator:
         self.held.handle_time(now)
         self._follow_changes(now)
         if now >= self._scan_at and self._scan_sent_at is None and not self._is_closing:
-            self._scan_sent_at, self._scan = now, ScanLeases(self._next_part)
-            return self._scan
+            self._scan_sent_at = now
+            return ScanLeases()
         if len(self._in_flight) >= _MAX_IN_FLIGHT or self._waits_for_kcl:
             return None
         if (held := self.held.poll_operation(self._in_flight, now)) is not None:
@@ -314,44 +300,24 @@ class Coordinator:
     def handle_rows(self, rows: Iterable[Lease], now: Instant) -> None:
         assert self._scan_sent_at is not None, "L1: a scan is in flight"
         self._handle_store_answer(LIST)
-        part, sent_at = self._scan.part, self._scan_sent_at
+        self.view.handle_rows(rows, self._scan_sent_at, now)
         # The view may have kept a newer row that we wrote ourselves. So note the rows of the view instead of the rows
         # of the scan.
-        seen = self.view.handle_rows(rows, sent_at, now, part)
-        for row in seen:
+        for row in self.view.rows.values():
             self._note_row(row)
-        self._scan_sent_at = None
-        self._scan_at = now + self._scan_pace.interval(len(self.view.rows))
-        self._scan_pace.handle_scanned(part)
-        if part == WHOLE:
-            self._handle_all_rows(sent_at, now)
-        else:
-            self._handle_part(seen, now)
-
-    def _handle_all_rows(self, sent_at: Instant, now: Instant) -> None:
         if self.view.take_loss():
             self.topology.distrust(now)
         self._emptied += self.view.take_emptied()
-        self._rows_sent_at, self._has_scanned = sent_at, True
+        self._rows_sent_at, self._scan_sent_at = self._scan_sent_at, None
+        self._scan_at = now + self._scan_pace.interval(len(self.view.rows))
+        self._has_scanned = True
         self.held.handle_rows(self.view.rows, self._in_flight, now)
         if self.kcl is not None:
             self.kcl.handle_leases(self.view.rows, now)
-        self.held.has_changed = self.held.has_finished = False  # this scan has shown which leases can be taken now
+        self.held.has_changed = False  # this scan has shown which leases can be taken now
         if self.topology.is_settled:
             self._audit.handle_rows(self.view.rows, self.topology.graph, now)
-        self._scan_pace.handle_rows(self.view.rows.values(), self.me)
         self._make_plan(now)
-        if self._is_closing:
-            self._give_back()
-
-    def _handle_part(self, seen: list[Lease], now: Instant) -> None:
-        """Take leases of a part. All else waits for the next scan of all rows."""
-        self.held.handle_rows(self.view.rows, self._in_flight, now)
-        if self.kcl is not None:
-            self.kcl.handle_leases(self.view.rows, now)
-        if self._can_plan and not self._waits_for_rows:
-            for operation in self._planner.plan_part(seen, self.held.holdings, now):
-                self._plan.setdefault(operation.shard_id, operation)
         if self._is_closing:
             self._give_back()
 
@@ -401,7 +367,6 @@ class Coordinator:
             self._release_on_exit.handle_failure(operation, retry_at)
         else:
             self._scan_at = min(self._scan_at, retry_at)  # this scan plans the operation again
-            self._scan_pace.request_whole()
 
     # ---- inputs from Kinesis
 
@@ -436,12 +401,6 @@ class Coordinator:
         return self._has_scanned and self.topology.is_settled and not self._is_closing
 
     @property
-    def _next_part(self) -> Part:
-        """The part that the next scan reads. Beside KCL workers, each scan reads all rows."""
-        is_alone = self.kcl is None or self.kcl.role is KclRole.ALONE
-        return self._scan_pace.next_part() if is_alone else WHOLE
-
-    @property
     def _waits_for_kcl(self) -> bool:
         """Whether the leases are not released yet, because the leader would assign them to this worker again."""
         return self._is_closing and self.kcl is not None and not self.kcl.has_left
@@ -464,8 +423,6 @@ class Coordinator:
         self._report_emptied()
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
         operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
-        if self._planner.is_getting:
-            self._scan_pace.request_whole()
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
             # The rows do not show requests that are still in flight, so the plan asks for the same number of leases
             # again.
@@ -510,7 +467,6 @@ class Coordinator:
             return operations
         if self._waits_for_rows:
             self._scan_at = min(self._scan_at, now)
-            self._scan_pace.request_whole()
             operations = [operation for operation in operations if operation not in at_latest]
         return [operation for operation in operations if isinstance(operation, CreateLease)]
 
@@ -525,9 +481,7 @@ class Coordinator:
     def _follow_changes(self, now: Instant) -> None:
         """Scan at once after a lease was lost or released, because the shard's children may now be readable."""
         if self.held.has_changed:
-            if self.held.has_finished:
-                self._scan_pace.request_whole()
-            self.held.has_changed = self.held.has_finished = False
+            self.held.has_changed = False
             self._scan_at = min(self._scan_at, now)
 
     def _end_flight(self, operation: LeaseOperation) -> _Flight:
@@ -566,12 +520,10 @@ def _silence_of(config: ConsumerConfig, kcl_failover: float | None) -> float:
     return config.lease_duration if kcl_failover is None else longest_silence(kcl_failover)
 
 
-def _scan_pace_of(config: ConsumerConfig, scan_interval: float, watchers: int | None) -> ScanPace:
+def _scan_pace_of(config: ConsumerConfig, scan_interval: float) -> ScanPace:
     """Return the pace of the scans. ``scan_interval`` is the store's default."""
     # With fewer than two scans per lease duration, a live owner would seem dead between two scans.
     longest = config.lease_duration / 2
     return ScanPace(
-        min(config.scan_interval or scan_interval, longest),
-        longest=longest if config.scan_interval is None else 0.0,
-        watchers=watchers,
+        min(config.scan_interval or scan_interval, longest), longest=longest if config.scan_interval is None else 0.0
     )

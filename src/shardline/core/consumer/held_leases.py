@@ -147,8 +147,6 @@ class HeldLeases:
         """The shards that were read to their end, and the number of listings up to that time (C3)."""
         self.has_changed: bool = False
         """Whether a lease was lost or released. If so, other leases may be readable now. Reset by the coordinator."""
-        self.has_finished: bool = False
-        """Whether SHARD_END was written. If so, the shard's children may be readable now. Reset by the coordinator."""
 
     # ---- commands
 
@@ -432,7 +430,6 @@ class HeldLeases:
         self._childless_since.pop(shard_id, None)
         self._arrange(holding)
         self.has_changed = True
-        self.has_finished = self.has_finished or holding.phase is Phase.FINISHED
         if holding.is_contested:
             self._duplicates.handle_contested(shard_id)
         if holding.phase is Phase.LOST:

@@ -10,8 +10,6 @@ Invariants:
   earlier, so its own right (one lease duration after sending, L2) ends before we consider the row expired. Each holder
   is judged by the lease duration that it states in the row. A holder that states no lease duration is judged by ours,
   or on a KCL table by a duration that follows from the KCL's failover time.
-- A scan may return only a part of the rows. It changes nothing that is known about the other rows. They are judged by
-  the time when they were last read: a row that is not read does not expire.
 - A row that we wrote is newer than a scan that began before the response to the write.
 - A row that is new to us counts as fresh if it has a holder, and as available if it has no holder.
 - The view reports when an unfinished row disappears: while a stream stays the same, such rows are deleted only with
@@ -25,8 +23,7 @@ import math
 from collections.abc import Iterable
 from typing import final
 
-from shardline.core.clock import NEVER, Instant
-from shardline.core.leases import WHOLE, Part
+from shardline.core.clock import Instant
 from shardline.model.lease import Lease
 
 
@@ -40,8 +37,6 @@ class LeaseView:
         self._changed_at: dict[str, Instant] = {}
         self._written_at: dict[str, Instant] = {}
         self._available_since: dict[str, Instant] = {}
-        self._scanned_at: Instant = -NEVER  # when all rows were last read
-        self._read_at: dict[str, Instant] = {}  # when the rows of a part were last read since then
         self._has_lost: bool = False
         self._lost_rows: int = 0  # how many unfinished rows disappeared since a scan last found a row
         self.begun_at: float = math.inf
@@ -49,29 +44,22 @@ class LeaseView:
 
     # ---- inputs
 
-    def handle_rows(self, rows: Iterable[Lease], sent_at: Instant, now: Instant, part: Part = WHOLE) -> list[Lease]:
-        """Handle the rows of a scan that was sent at ``sent_at``. Return these rows, as they are now known."""
+    def handle_rows(self, rows: Iterable[Lease], sent_at: Instant, now: Instant) -> None:
+        """Handle the rows of a scan that was sent at ``sent_at``."""
         found = {row.shard_id: row for row in rows}
         for shard_id, row in found.items():
             if not self._is_ours_newer(shard_id, sent_at):
                 self._update(row, now)
-        if part == WHOLE:
-            self._scanned_at, self._read_at = now, {}
-            for shard_id in [*self.rows]:
-                if shard_id not in found and not self._is_ours_newer(shard_id, sent_at):
-                    self._forget(shard_id)
-            seen = [*self.rows.values()]
-        else:
-            self._read_at.update(dict.fromkeys(found, now))
-            seen = [self.rows[shard_id] for shard_id in found if shard_id in self.rows]
-        for row in seen:
+        for shard_id in [*self.rows]:
+            if shard_id not in found and not self._is_ours_newer(shard_id, sent_at):
+                self._forget(shard_id)
+        for shard_id, row in self.rows.items():
             if self.is_available(row, now):
-                self._available_since.setdefault(row.shard_id, now)
+                self._available_since.setdefault(shard_id, now)
             else:
-                self._available_since.pop(row.shard_id, None)
+                self._available_since.pop(shard_id, None)
         # Keep only the times of writes that are newer than this scan. Every later scan is newer than the other writes.
         self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
-        return seen
 
     def take_emptied(self) -> int:
         """Return how many unfinished rows were lost if the last scan found no row at all, otherwise 0."""
@@ -97,10 +85,7 @@ class LeaseView:
 
     def is_expired(self, shard_id: str, now: Instant) -> bool:
         """Return whether the row's counter has not changed for longer than the holder's lease duration."""
-        # Without a newer look at the row, a worker that scans only a part of the rows cannot judge the other rows. If
-        # all scans read all rows, the time since the last scan counts, too: the write that follows is conditional.
-        judged_at = self._read_at.get(shard_id, self._scanned_at) if self._read_at else now
-        return judged_at - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
+        return now - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
 
     def duration_of(self, row: Lease) -> float:
         """Return how long the row's holder may be silent."""

@@ -14,16 +14,12 @@ Invariants:
   belongs to that process (``DuplicateWorkers``).
 - If a hand-over that we asked for has not ended long after its timeout, we take the lease. The old owner had enough
   time, and its writes are fenced.
-- In a fleet that has divided its rows (``ScanPace``), a worker sees all rows only now and then. So available leases go
-  to the workers that see them: the watchers of their part, and workers with few leases, which scan all rows. A worker
-  that sees all rows takes no more than its share: watchers do not know whether the parents of a child are finished.
 - A row is deleted when it has not changed for 30 lease durations (5 minutes, as with the KCL). A slow worker may be
   about to create the row from an older listing. While the row exists, the store refuses this creation. If the row were
   deleted too early, the slow worker would create it again.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final, TypeAlias, final
 
 from shardline.core.backoff import Chance
@@ -75,8 +71,6 @@ class Planner:
         self._kcl: KclFleet | None = kcl
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
-        self.is_getting: bool = False
-        """Whether the last plan gets leases, or waits for hand-overs, so that the worker should scan all rows again."""
 
     def limit_leases(self, max_leases: int | None) -> None:
         """Change the maximum number of leases for this worker. The next plan respects it."""
@@ -103,37 +97,6 @@ class Planner:
                 new.setdefault(lease.shard_id, lease)
         return [*map(CreateLease, new.values()), *self._leases_to_get(held, now)]
 
-    def plan_part(self, seen: Iterable[Lease], held: Collection[str], now: Instant) -> list[PlannedOperation]:
-        """Return the leases to take after a scan of the rows ``seen``, which are the rows of our part."""
-        rows, view = self.view.rows, self.view
-        dead = {row.holder for row in seen if row.holder is not None and view.is_available(row, now)}
-        available = [
-            self._readable_lease(row, held, now)
-            for row in seen
-            if row.shard_id not in held and view.is_available(row, now) and self.graph.is_readable(row.shard_id, rows)
-        ]
-        if not available:
-            return []
-        owned = [row for row in rows.values() if row.owner is not None and not row.checkpoint.is_finished]
-        loads = Counter(row.owner for row in owned)
-        # A worker that has less than half of the mean scans all rows, because it gets leases.
-        few = sum(loads.values()) / len(loads) / 2 if loads else 0.0
-        takers = {owner for owner, load in loads.items() if load < few or owner in self._scan_pace.co_watchers} - dead
-        if old := [lease for lease in available if lease.available_for > 0]:
-            # At the second look, the planned takers are dead, or do not agree on the loads. Take half of these leases,
-            # so that the other watchers of the part, which look at other moments, get some, too.
-            chosen = sorted(old, key=lambda _: self._rng.random())
-            available = chosen[: -(-len(old) // 2)]
-            takers = {self._me}
-        free = {lease.shard_id for lease in available}
-        leases = [
-            ReadableLease(row.shard_id, row.owner)
-            for row in owned
-            if row.owner in {*takers, self._me} and row.shard_id not in free
-        ]
-        assignment = assign([*leases, *available], self._me, self._max_leases, self._rng, spill_after=0.0)
-        return [self._take(rows[shard_id], now) for shard_id in assignment.take]
-
     def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
         """Return deletions of the rows that no worker needs any more."""
         quiet = DELETE_AFTER_LEASES * self._duplicates.me.lease_duration
@@ -147,7 +110,7 @@ class Planner:
         rows, me = self.view.rows, self._me
         if all(row.owner == me and row.shard_id in held for row in rows.values()):
             # There is nothing to get. This is worth a check, because a worker that is alone plans after each scan.
-            self._handed_over_since, self._uneven_since, self.is_getting = {}, None, False
+            self._handed_over_since, self._uneven_since = {}, None
             return []
         readable = [row for row in rows.values() if self.graph.is_readable(row.shard_id, rows)]
         leases = [self._readable_lease(row, held, now) for row in readable]
@@ -166,7 +129,6 @@ class Planner:
                 operations.append(AskHandOver(lease.shard_id, me, lease.owner))
             elif self._kcl is not None and self._kcl.role is KclRole.TAKER:
                 operations.append(self._take(rows[lease.shard_id], now))  # KCL 2 workers steal, and hand nothing over
-        self.is_getting = bool(operations or self._handed_over_since)
         return operations
 
     def _assign(self, leases: list[ReadableLease], most: int | None, held: Collection[str], now: Instant) -> Assignment:
@@ -185,15 +147,6 @@ class Planner:
                 return Assignment([], [])
             leases = ours + overdue
         spill_after = _SPILL_SCANS * self._scan_pace.interval(len(self.view.rows))
-        if self._scan_pace.is_partial and any(lease.owner is None for lease in leases):
-            # Other workers will not see these leases soon. Take them, up to our share. If they are still there at a
-            # later scan, the workers that have less than their share cannot take more.
-            members = {lease.owner for lease in leases if lease.owner is not None} | {self._me}
-            if all(lease.available_for <= spill_after for lease in leases):
-                share = -(-len(leases) // len(members))
-                most = share if most is None else min(share, most)
-            leases = [lease for lease in leases if lease.owner in {None, self._me}]
-            return assign(leases, self._me, most, self._rng, spill_after=spill_after)
         impatient = self._is_impatient(leases, now)
         return assign(leases, self._me, most, self._rng, spill_after=spill_after, impatient=impatient)
 
@@ -250,7 +203,7 @@ class Planner:
             return False
         if self._uneven_since is None:
             self._uneven_since = now
-        if now - self._uneven_since <= _PATIENCE_SCANS * self._scan_pace.round_time(len(self.view.rows)):
+        if now - self._uneven_since <= _PATIENCE_SCANS * self._scan_pace.interval(len(self.view.rows)):
             return False
         # Claim the surplus once. The other workers then get the same time again before the next claim.
         self._uneven_since = now

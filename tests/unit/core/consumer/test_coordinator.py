@@ -19,14 +19,13 @@ from shardline.core.consumer.consumer_events import (
     StoreRecovered,
 )
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.consumer.kcl_fleet import KclFleet, KclRole
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import WHOLE, AskHandOver, CommitCheckpoint, CreateLease, DeleteLease, RenewLease, TakeLease
+from shardline.core.leases import AskHandOver, CommitCheckpoint, CreateLease, DeleteLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards, ShardFilter
-from shardline.model.hashing import HASH_KEY_COUNT, HashRange
+from shardline.model.hashing import HashRange
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.sequence import SequenceNumber
-from shardline.model.shard import ChildShard, Shard
+from shardline.model.shard import Shard
 
 DENIED = Failure(FailureKind.DENIED, "Denied", "no", 400)
 
@@ -497,119 +496,3 @@ def test_a_user_that_is_not_done_in_time_does_not_keep_a_surplus_lease(group):
     group.run(3.0)
     assert len(worker.held) == 5
     assert len(worker.seen(HandOverOverdue)) == 1
-
-
-def divided(names="abcd", shards=16, **settings):
-    """Return a group that has divided its rows: one watcher for each part."""
-    step = HASH_KEY_COUNT // shards
-    stream = [
-        Shard(f"shardId-{n:012d}", HashRange(n * step, n * step + step - 1), SequenceNumber(1)) for n in range(shards)
-    ]
-    group = Group(*stream, watchers=1, list_interval=600.0, **settings)
-    for name in names:
-        group.worker(name)
-        group.run(15.0)
-    group.run(20.0)
-    assert group.loads() == [shards // len(names)] * len(names)
-    return group
-
-
-def scans_of(worker):
-    return [scan.part for scan in worker.requests(ScanLeases)]
-
-
-def test_a_settled_fleet_reads_mostly_parts():
-    group = divided()
-    since = [len(scans_of(worker)) for worker in group.workers]
-    group.run(4.1)
-    for worker, start in zip(group.workers, since, strict=True):
-        read = scans_of(worker)[start:]
-        assert read.count(WHOLE) in {2, 3}  # of 8 or 9 scans
-        assert len({part for part in read if part != WHOLE}) == 1
-    assert {worker.machine._scan_pace.part.number for worker in group.workers} == {0, 1, 2, 3}
-
-
-def test_the_watchers_replace_a_dead_worker_and_then_share_evenly():
-    group = divided()
-    dead = group.workers.pop()
-    began = group.now
-    group.run(30.0)
-    assert sorted(map(len, (worker.held for worker in group.workers))) == [5, 5, 6]
-    taken = [(when, operation) for when, _, operation, result in group.log if isinstance(operation, TakeLease)]
-    late = [operation for when, operation in taken if when > began]
-    assert {operation.shard_id for operation in late} >= dead.held.keys()
-
-
-def test_a_new_worker_scans_all_rows_until_it_has_its_share():
-    group = divided()
-    new = group.worker("new")
-    group.run(10.0)
-    assert len(new.held) == 3
-    read = scans_of(new)
-    assert read[-3:].count(WHOLE) <= 1
-    assert {*read[:3]} == {WHOLE}
-
-
-def test_a_worker_that_finished_a_shard_reads_all_rows_at_once():
-    group = divided()
-    worker = group.workers[0]
-    shard_id = next(iter(worker.held))
-    group.run(0.1)
-    since = len(scans_of(worker))
-    group.stream.shards = [shard for shard in group.stream.shards if shard.shard_id != shard_id]
-    old = worker.held[shard_id]
-    assert old.shard_id == shard_id
-    row = group.rows[shard_id]
-    half = (row.hash_range.start + row.hash_range.end) // 2
-    children = [
-        Shard("shardId-000000000100", HashRange(row.hash_range.start, half), SequenceNumber(2), parent_id=shard_id),
-        Shard("shardId-000000000101", HashRange(half + 1, row.hash_range.end), SequenceNumber(2), parent_id=shard_id),
-    ]
-    named = [ChildShard(child.shard_id, child.parent_ids, child.hash_range) for child in children]
-    group.stream.shards += children
-    worker.machine.end(shard_id, named, group.now)
-    worker.pump()
-    group.run(0.1)
-    assert scans_of(worker)[since:] == [WHOLE]
-    assert {child.shard_id for child in children} <= worker.held.keys()
-
-
-def test_a_failed_take_is_planned_again_from_all_rows():
-    group = divided()
-    worker = group.workers[0]
-    group.run(0.6)
-    worker.machine._scan_pace.handle_scanned(WHOLE)
-    worker.machine._in_flight["x"] = module._Flight(take := AskHandOver("x", "a", "b"), group.now, None)
-    worker.machine.handle_operation_failed(take, DOWN, group.now)
-    since = len(scans_of(worker))
-    group.run(1.0)
-    assert scans_of(worker)[since] == WHOLE
-
-
-def test_a_worker_that_closes_gives_back_what_a_part_shows():
-    group = divided()
-    worker = group.workers[0]
-    while scans_of(worker)[-1] == WHOLE or not worker.waiting(ScanLeases):
-        worker.mute = True
-        group.run(0.5)
-        if worker.waiting(ScanLeases) and scans_of(worker)[-1] == WHOLE:
-            worker.mute = False
-            group.run(0.1)
-    worker.machine.close()
-    worker.mute = False
-    worker.pump()
-    group.run(5.0)
-    assert worker.machine.is_closed
-    assert not any("a" in {row.owner, row.checkpoint_owner} for row in group.rows.values())
-
-
-@pytest.mark.parametrize("kind", [KclRole.FOLLOWER, KclRole.TAKER])
-def test_beside_a_kcl_all_rows_are_scanned(kind):
-    group = divided()
-    machine = group.workers[0].machine
-    while machine._scan_pace.next_part() == WHOLE:
-        machine._scan_pace.handle_scanned(WHOLE)
-    machine.kcl = KclFleet("a", 10.0, group.now)
-    assert machine._next_part != WHOLE
-    machine.kcl.role = kind
-    assert machine._next_part == WHOLE

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from shardline.core.consumer.lease_view import LeaseView
-from shardline.core.leases import Part
 from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import LATEST, SHARD_END
 
@@ -95,38 +94,3 @@ def test_how_long_a_lease_could_have_been_taken(view):
     assert view.available_for("s", 113.0) == 2.0
     view.handle_rows([replace(OWNED, counter=6), FREE], 111.5, 112.0)
     assert view.available_for("s", 113.0) == 0.0
-
-
-PART = Part(0, 2)
-
-
-def test_a_scan_of_a_part_changes_nothing_about_other_rows(view):
-    seen = view.handle_rows([replace(FREE, counter=1)], 100.5, 101.0, PART)
-    assert [row.counter for row in seen] == [1]
-    assert view.rows == {"f": replace(FREE, counter=1), "s": OWNED}
-    assert not view.take_loss()
-
-
-def test_a_row_that_is_not_read_does_not_expire(view):
-    other = Lease("o", 1, "other")
-    view.handle_rows([OWNED, FREE, other], 100.5, 101.0)
-    assert view.is_expired("s", 110.1)  # all rows are read in each scan: the last one is judged until the next one
-    view.handle_rows([other], 110.5, 111.0, PART)
-    view.handle_rows([other], 111.5, 112.0, PART)
-    assert view.is_available(other, 112.0)
-    assert not view.is_available(OWNED, 112.0)
-    view.handle_rows([OWNED, FREE, other], 112.5, 113.0)
-    assert view.is_available(OWNED, 113.0)
-
-
-def test_the_rows_of_a_part_are_available_since_they_were_read(view):
-    view.handle_rows([OWNED], 110.5, 111.0, PART)
-    assert view.available_for("s", 112.0) == 1.0
-    view.handle_rows([replace(OWNED, counter=6)], 111.5, 112.0, PART)
-    assert view.available_for("s", 113.0) == 0.0
-
-
-def test_a_deleted_row_is_not_seen_again_in_a_part(view):
-    view.handle_written("f", None, 101.0)
-    assert view.handle_rows([FREE], 100.5, 101.5, PART) == []
-    assert view.handle_rows([FREE], 101.5, 102.0, PART) == [FREE]

@@ -12,7 +12,7 @@ from shardline.core.consumer.planner import Planner
 from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.token_floor import TokenFloor
-from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, Part, TakeLease
+from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
 from shardline.model.lease import Fence, Incarnation
 from shardline.model.position import SHARD_END, TRIM_HORIZON
 
@@ -190,85 +190,3 @@ def test_finished_rows_are_deleted_when_they_were_quiet_for_long(world, stream):
     assert world.planner.plan_deletions((), 400.0) == []
     assert world.planner.plan_deletions((), 400.1) == [DeleteLease(stream.name(5), 9)]
     assert world.planner.plan_deletions(stream.names(5), 400.1) == []
-
-
-def divided(world, rows, me="me"):
-    """Let the fleet divide the rows, one watcher for each part."""
-    pace = world.planner._scan_pace = ScanPace(0.5, longest=5.0, watchers=1)
-    pace.handle_rows(rows.values(), me)
-    assert pace.is_partial
-
-
-def test_watchers_take_the_leases_of_their_part(world, stream):
-    rows = owned(stream.rows(4, 6, 7, 8, finished=[9, 10]), w_6="a", w_7="b")
-    world.scan(rows)
-    divided(world, rows)
-    seen = [rows[stream.name(4)], rows[stream.name(6)], rows[stream.name(8)]]  # the parents of 8 are not finished
-    assert [operation.shard_id for operation in world.planner.plan_part(seen, (), world.now)] == [stream.name(4)]
-    assert world.planner.plan_part(seen[1:], (), world.now) == []
-    assert world.planner.plan_part(seen, stream.names(4), world.now) == []
-
-
-def test_a_lease_is_dealt_out_among_the_workers_that_will_see_it(world, stream):
-    """The worker with the fewest leases watches another part. It does not count, and a co-watcher with fewer does."""
-    rows = owned(stream.rows(4, 5, 6, 7), w_5="me", w_6="other")
-    world.scan(rows)
-    divided(world, rows)
-    pace, free = world.planner._scan_pace, [rows[stream.name(4)]]
-    pace.co_watchers = frozenset({"me"})
-    world.view.rows[stream.name(7)] = replace(rows[stream.name(7)], owner="me")
-    assert world.planner.plan_part(free, stream.names(5, 7), world.now)
-    pace.co_watchers = frozenset({"me", "other"})
-    assert not world.planner.plan_part(free, stream.names(5, 7), world.now)
-    # At the second look, any co-watcher takes it.
-    assert world.planner.plan_part(free, stream.names(5, 7), world.now + 0.5)
-
-
-def test_a_dead_co_watcher_gets_nothing(world, stream):
-    rows = owned(stream.rows(4, 5, 6, 7), w_5="me", w_6="dead", w_7="dead")
-    world.scan(rows)
-    divided(world, rows)
-    world.planner._scan_pace.co_watchers = frozenset({"me", "dead"})
-    seen = [replace(rows[stream.name(4)], owner="x", counter=1), rows[stream.name(6)]]
-    world.view.handle_rows(seen, 109.0, 109.0, Part(0, 2))
-    seen = [replace(rows[stream.name(4)], counter=2), rows[stream.name(6)]]  # one was released, one has expired
-    world.view.handle_rows(seen, 115.0, 115.0, Part(0, 2))
-    taken = {operation.shard_id for operation in world.planner.plan_part(seen, stream.names(5), 115.0)}
-    assert taken == stream.names(4, 6)
-
-
-def test_leases_that_nobody_takes_exceed_the_share(world, stream):
-    """The other worker is at its ``max_leases``, which the rows do not show."""
-    rows = owned(stream.rows(4, 5, 6, 7), w_4="me", w_5="me", w_6="a")
-    world.scan(rows)
-    divided(world, rows)
-    assert world.plan(held=stream.names(4, 5)) == []
-    world.scan({name: replace(row, counter=1) for name, row in rows.items()}, 102.0)
-    assert [operation.shard_id for operation in world.plan(held=stream.names(4, 5))] == [stream.name(7)]
-
-
-def test_who_sees_all_rows_of_a_divided_fleet_takes_no_more_than_its_share(world, stream):
-    rows = owned(stream.rows(4, 5, 6, 7), w_6="a")
-    world.scan(rows)
-    divided(world, rows)
-    plan = world.plan()
-    assert [type(operation) for operation in plan] == [TakeLease] * 2  # 4 leases, 2 members
-    assert world.planner.is_getting
-    world.planner.limit_leases(1)
-    assert len(world.plan()) == 1
-    rows = owned(rows, w_4="me", w_5="me", w_7="a")
-    world.scan(rows, 101.0)
-    world.planner.limit_leases(None)
-    assert world.plan(held=stream.names(4, 5)) == []
-    assert not world.planner.is_getting
-
-
-def test_a_worker_waits_for_a_hand_over_with_scans_of_all_rows(world, stream):
-    rows = owned(stream.rows(4, 5, 6, 7), w_4="me", w_5="a", w_6="a", w_7="me")
-    rows[stream.name(4)] = replace(rows[stream.name(4)], checkpoint_owner="a")
-    world.scan(rows)
-    assert world.plan(held=stream.names(7)) == []
-    assert world.planner.is_getting
-    world.scan({name: replace(row, owner="me", checkpoint_owner=None) for name, row in rows.items()})
-    assert world.plan(held=rows.keys()) == []
-    assert not world.planner.is_getting
