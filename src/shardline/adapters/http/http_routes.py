@@ -197,6 +197,10 @@ def _not_connected(error: Exception, route: Route) -> Failure:
         return broken("CertificateError", route.host, error)
     if isinstance(error, socket.gaierror):
         return broken("DnsError", route.host)
+    if (
+        isinstance(error, TimeoutError) and error.errno is None
+    ):  # ours: the proxy did not answer in the time that was left
+        return broken("ConnectTimeout", route.host)
     if route.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
         return broken("TlsError", route.host, _reason(error))
     return broken("ConnectError", route.host, _reason(error))
