@@ -131,7 +131,8 @@ static: $(TEST) $(TYPES) $(LINT)
 	$(MAKE) --jobs 2 --output-sync=target pyright mypy public-types lint arch
 
 cover: $(TEST) $(NATIVE) $(SERVERS)
-	SHARDLINE_PURE=1 $(PYTEST) --numprocesses auto --cov --cov-report= $(TRACED)
+	SHARDLINE_PURE=1 $(PYTEST) --numprocesses auto --cov --cov-report= $(TRACED) || \
+		SHARDLINE_PURE=1 $(PYTEST_AGAIN) --cov --cov-append --cov-report=
 	$(BIN)/python -m coverage report --include='src/shardline/model/*,src/shardline/codec/*,src/shardline/core/*' --fail-under=100
 
 suite: $(TEST) $(NATIVE) $(SERVERS)
@@ -166,12 +167,13 @@ sanitize: $(TEST) ## run the tests of the C extension under AddressSanitizer and
 		PYTHONMALLOC=malloc PYTHONPATH=build/sanitize/src $(BIN)/python -m pytest -p no:cacheprovider $(SANITIZED)
 
 test-optimized: $(TEST) $(NATIVE) ## run the tests with python -O where that can make a difference
-	$(BIN)/python -O -m pytest --numprocesses $(PROCESSES) --dist worksteal $(OPTIMIZED)
+	$(BIN)/python -O -m pytest --numprocesses $(PROCESSES) --dist worksteal $(OPTIMIZED) || \
+		$(BIN)/python -O -m pytest $(AGAIN)
 	$(BIN)/python -O tests/sim/simulate.py --world producer --seeds 200
 	$(BIN)/python -O tests/sim/simulate.py --world fleet --seeds 100
 
 quick: $(TEST) $(NATIVE) ## run the part of the tests that takes a minute and needs no Node; CI runs it with every Python
-	$(PYTEST) -m 'not clock and not interop' $(QUICK)
+	$(PYTEST) -m 'not clock and not interop' $(QUICK) || $(PYTEST_AGAIN)
 
 fmt: $(LINT) ## format the code
 	$(BIN)/ruff format .
