@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import deque
+from functools import cache
 from hashlib import md5
 from pathlib import Path
 
@@ -71,14 +72,25 @@ def summing(records):
     return [native.checksum(record.data * 30) for record in records[:20]]
 
 
+@cache
+def one_putter():
+    """Return the only putter: CPython 3.12.1 itself crashes if memory ends while a class or a function is made."""
+    return putter()
+
+
 def putting(records):
     """Put records, in the event loop and blocking, and read their receipts."""
     for record in records:
         record.data = b"again"
-    producer = putter()
+    producer = one_putter()
+    intake = producer._intake
+    intake.records.clear()
+    intake.reserved_records = intake.reserved_bytes = 0
+    intake.mark(1_000, 100_000)
+    producer._until_yield = 10_000
     made = [sent(producer.put(record.data, key=record.key)) for record in records[:20]]
     made += [producer.put_blocking(record.data, key=record.key) for record in records[:20]]
-    accepted = producer._intake.reserved_records
+    accepted = intake.reserved_records
     native.settle_delivered(made, LANDING, deque())
     places = [sent(delivery.__await__()).sub_sequence for delivery in made]
     return accepted, places
