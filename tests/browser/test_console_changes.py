@@ -93,6 +93,9 @@ def test_faults_and_the_clock_of_the_embedded_server(tmp_path):
             await tab.run("document.querySelector('[name=fault]').value = '{\"kind\": \"nonsense\"}'")
             await tab.run(BUTTON.format("Add"))
             await tab.until("document.querySelector('[role=alert]')?.innerText.includes('nonsense')")
+            await tab.run("document.querySelector('[name=fault]').value = '{kind: 1'")
+            await tab.run(BUTTON.format("Add"))
+            await tab.until("document.querySelector('[role=alert]')?.innerText.includes('The fault is not JSON')")
             assert "the clock stops" in await ask(tab, BUTTON.format("Freeze"))
             await agree(tab)
             assert kinesis.clock.is_frozen

@@ -55,6 +55,24 @@ def test_a_new_user_finds_the_hot_shard_and_its_key(tmp_path):
     asyncio.run(run())
 
 
+@pytest.mark.timeout(180)
+def test_a_new_user_finds_a_shard_that_was_hot_before_the_page_was_opened(tmp_path):
+    async def run():
+        async with looking(tmp_path, shards=4) as (tab, _, client, _):
+            stop = asyncio.Event()
+            selling = asyncio.create_task(sell(client, stop))
+            await asyncio.sleep(7)
+            stop.set()
+            await selling
+            await asyncio.sleep(6)  # the sale is over
+            async with on_time(tab) as person:
+                await person.click("link", "^orders$")
+                await person.read(r"shard \d+ \(was hot\)")
+                await person.read(r"none: \d+\.\d % is the key reseller-4, which one shard must take")
+
+    asyncio.run(run())
+
+
 def test_a_new_user_finds_the_slow_group_and_its_worst_shard(tmp_path):
     store = f"sqlite:///{tmp_path}/leases.db"
 

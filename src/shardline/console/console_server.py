@@ -34,6 +34,7 @@ from shardline.console.group_watch import GroupWatch
 from shardline.console.shared_reader import is_background
 from shardline.console.stream_watch import StreamWatch
 from shardline.console.throttle_counts import ThrottleCounts
+from shardline.console.traffic_sample import HISTORY
 from shardline.errors import ShardlineError
 from shardline.model.position import LATEST
 from shardline.ports import GroupOnStream
@@ -197,15 +198,15 @@ class ConsoleServer:
     async def _live_stream(self, request: web.Request) -> web.StreamResponse:
         """Send an event a second: the traffic of the stream, and a sample of the records that match the filter."""
         query = dict(request.query)
+        has_traffic = query.get("traffic") != "no"
+        # The embedded server has no consumer whose share of the reads these two minutes would take.
+        begins = query.get("from") or (f"{HISTORY}s" if has_traffic and self._kinesis is not None else "LATEST")
         try:
-            stream, start, wanted = (
-                query["stream"],
-                self._actions.start_of(query, "LATEST"),
-                self._actions.filter_of(query),
-            )
+            stream, wanted = query["stream"], self._actions.filter_of(query)
+            start = self._actions.start_of({"from": begins}, "LATEST")
         except (KeyError, ShardlineError) as error:
             return _problem(error)
-        key = (stream, query.get("from", "") if start != LATEST else "")
+        key = (stream, begins if start != LATEST else "")
         if key not in self._watches:
             throttles = ThrottleCounts(stream, self._metrics, self._kinesis, self._cloudwatch)
             rate = self._budget.background_per_second
@@ -218,7 +219,7 @@ class ConsoleServer:
                 on_listing=self._actions.note_listing,
             )
         watch = self._watches[key]
-        async with watch.viewer(wanted, has_traffic=query.get("traffic") != "no") as viewer:
+        async with watch.viewer(wanted, has_traffic=has_traffic) as viewer:
 
             async def update() -> dict[str, Any]:
                 await self._metrics.refresh()

@@ -15,7 +15,7 @@ Invariants:
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, final
 
 from shardline.codec.raw_records import deaggregate
@@ -43,10 +43,14 @@ class ShardTraffic:
     keys: Counter[str] = field(default_factory=Counter[str])
     key_bytes: Counter[str] = field(default_factory=Counter[str])
     faded_at: int = 0
+    peak: tuple[float, int] = (0.0, 0)
+    """The highest load of the last ``HISTORY`` seconds, and the second in which it ended."""
 
     def add(self, raw: RawRecord, records: Iterable[Record], change: int = 0) -> None:
         second = int(raw.arrived_at or 0)
         if not self.seconds or self.seconds[-1][0] < second:
+            if self.seconds:
+                self._note_load(self.seconds[-1][0] + 1)
             self.seconds.append([second, 0, 0, 0])
         row = next((row for row in reversed(self.seconds) if row[0] <= second), self.seconds[0])
         row[1] += 1
@@ -65,6 +69,11 @@ class ShardTraffic:
                 self._keep(set(self.keys))
                 self.key_bytes = Counter({key: size // 2 for key, size in self.key_bytes.items()})
 
+    def _note_load(self, second: int) -> None:
+        load = self.load(second)
+        if load >= self.peak[0] or self.peak[1] < second - HISTORY:
+            self.peak = (load, second)
+
     def _keep(self, keys: set[str]) -> None:
         self.keys = Counter({key: self.keys[key] for key in keys})
         self.key_bytes = Counter({key: self.key_bytes[key] for key in keys})
@@ -78,7 +87,8 @@ class ShardTraffic:
 
     def load(self, now: float) -> float:
         """Return the highest share of a limit that the shard used, on average over the last complete seconds."""
-        recent = [row for row in self.seconds if int(now) - _HOT_SECONDS <= row[0] < int(now)]
+        last = list(islice(reversed(self.seconds), _HOT_SECONDS + 1))
+        recent = [row for row in last if int(now) - _HOT_SECONDS <= row[0] < int(now)]
         records = sum(row[1] for row in recent) / _HOT_SECONDS
         size = sum(row[2] for row in recent) / _HOT_SECONDS
         return max(records / SHARD_WRITE_RECORDS_PER_SECOND, size / SHARD_WRITE_BYTES_PER_SECOND)
@@ -109,15 +119,22 @@ class TrafficSample:
     def to_json(self, ranges: Mapping[str, HashRange], now: float, seen: int = 0) -> dict[str, Any]:
         """Return the shards with traffic as a JSON object, with those rows that changed after the change ``seen``.
 
-        A shard without traffic in the last seconds and without a change is left out: its load is 0. Only the shards
-        with the highest load have a split point, because finding it takes time.
+        A shard without traffic in the last seconds and without a change is left out: its load is 0. A shard that was
+        hot less than ``HISTORY`` seconds ago stays, and has its peak. Only the shards with the highest load have a
+        split point, because finding it takes time.
         """
         loads = {shard_id: shard.load(now) for shard_id, shard in self.shards.items()}
         news = {
             shard_id: [row[:3] for row in shard.seconds if row[3] > seen and row[0] > now - HISTORY]
             for shard_id, shard in self.shards.items()
         }
-        hottest = set(sorted(loads, key=lambda shard_id: -loads[shard_id])[:_SPLITS_SHOWN]) & ranges.keys()
+        peaks = {
+            shard_id: shard.peak
+            for shard_id, shard in self.shards.items()
+            if shard.peak[0] >= _HOT and shard.peak[1] > now - HISTORY
+        }
+        order = sorted(loads, key=lambda shard_id: (-loads[shard_id], -peaks.get(shard_id, (0.0, 0))[0]))
+        hottest = set(order[:_SPLITS_SHOWN]) & ranges.keys()
         return {
             "now": now,
             "read": self.read,
@@ -126,11 +143,12 @@ class TrafficSample:
                     "seconds": news[shard_id],
                     "load": round(loads[shard_id], 3),
                     "hot": loads[shard_id] >= _HOT,
+                    "peak": [round(peaks[shard_id][0], 3), peaks[shard_id][1]] if shard_id in peaks else None,
                     "keys": _hot_keys(shard),
                     "split_at": _shown(split_point(shard, ranges[shard_id])) if shard_id in hottest else None,
                 }
                 for shard_id, shard in sorted(self.shards.items())
-                if loads[shard_id] > 0 or news[shard_id]
+                if loads[shard_id] > 0 or news[shard_id] or shard_id in peaks
             },
         }
 

@@ -432,3 +432,64 @@ async def test_headers_that_a_middleware_adds_count_for_the_page():
     assert not origin.may_have_headers
     assert read_chain([lambda given: replace(given, headers={"a": "b"})]).read(record).headers == {"a": "b"}
     assert origin.may_have_headers
+
+
+@pytest.mark.parametrize("way", ["records", "run"])
+async def test_a_middleware_that_hangs_is_cancelled_at_the_end_and_its_record_comes_again(
+    make_consumer, put, group, way
+):
+    """The record of the hanging middleware was never handled, so the next worker gets it first."""
+    await put(range(3), keys=1)
+    entered = anyio.Event()
+    found = []
+
+    async def hang(record):
+        if record.data == b"1":
+            entered.set()
+            await anyio.sleep_forever()
+        return record
+
+    async def handle(record):
+        found.append(record.data)
+
+    async def read(consumer):
+        if way == "run":
+            await consumer.run(handle)
+        else:
+            async for record in consumer:
+                await handle(record)
+
+    with anyio.fail_after(30):
+        async with make_consumer(middleware=[hang], close_timeout=1.0) as consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(read, consumer)
+            await entered.wait()
+            if way == "run":
+                await consumer.close()
+            else:
+                tasks.cancel_scope.cancel()
+        assert found == [b"0"]
+        async with make_consumer(until="latest") as consumer:
+            await consumer.run(handle)
+    again = found[1:]
+    assert again[again.index(b"1") :] == [b"1", b"2"]
+    assert again in ([b"1", b"2"], [b"0", b"1", b"2"])
+
+
+async def test_a_middleware_that_hangs_is_reported_as_a_stuck_handler(make_consumer, put, eventually):
+    await put(range(1), keys=1)
+    go_on = anyio.Event()
+
+    async def hang(record):
+        await go_on.wait()
+        return record
+
+    async def handle(record):
+        pass
+
+    async with (
+        make_consumer(middleware=[hang], until="latest", stuck_after=0.3) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(partial(consumer.run, handle))
+        await eventually(lambda: consumer.status().health == "handler-stuck")
+        go_on.set()

@@ -11,7 +11,7 @@ from tests.shell.blocking import EVERY_API
 from tests.shell.producer.test_headers import create_on_demand
 
 import shardline.sync
-from shardline import Producer, UsageError, deaggregate
+from shardline import Closed, Producer, UsageError, deaggregate
 from shardline.middleware import RecordToPut, compress, replace, validate
 
 pytestmark = pytest.mark.anyio
@@ -203,3 +203,67 @@ async def test_middleware_can_be_cancelled_in_a_task_that_is_only_the_put(make_p
             await asyncio.wait_for(asyncio.create_task(producer.put(b"2", key="k")), 5)
         assert await producer.flush() == []
     assert b"1" in {data for _, data in stored()}
+
+
+class Hanging:
+    """A middleware that waits for ever with the record ``hang``."""
+
+    def __init__(self):
+        self.reached = anyio.Event()
+
+    async def __call__(self, record):
+        if record.data == b"hang":
+            self.reached.set()
+            await anyio.sleep_forever()
+        return record
+
+
+@pytest.mark.parametrize("way", ["put", "put_many"])
+async def test_a_middleware_that_hangs_holds_up_only_its_own_put(make_producer, stored, way):
+    """The hanging put has no room yet, so it neither fills the buffer nor delays a flush or the end."""
+    hanging = Hanging()
+    ended = []
+
+    async def put_hanging(producer):
+        try:
+            await (producer.put(b"hang", key="k") if way == "put" else producer.put_many([("k", b"hang")]))
+        finally:
+            ended.append(way)
+
+    async with make_producer(middleware=[hanging], buffer_max_records=1) as producer:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put_hanging, producer)
+            with anyio.fail_after(10):
+                await hanging.reached.wait()
+                for number in range(5):
+                    await producer.put(b"%d" % number, key="k")
+                assert await producer.flush() == []
+                assert producer.stats().outstanding == 0
+            tasks.cancel_scope.cancel()
+        assert ended == [way]
+    assert {data for _, data in stored()} == {b"%d" % number for number in range(5)}
+
+
+async def test_a_put_that_leaves_its_middleware_after_the_end_is_refused(make_producer, stored):
+    entered, go_on = anyio.Event(), anyio.Event()
+    errors = []
+
+    async def wait(record):
+        entered.set()
+        await go_on.wait()
+        return record
+
+    async def put_late(producer):
+        try:
+            await producer.put(b"late", key="k")
+        except Closed as error:
+            errors.append(error)
+
+    producer = make_producer(middleware=[wait])
+    async with anyio.create_task_group() as tasks:
+        async with producer:
+            tasks.start_soon(put_late, producer)
+            await entered.wait()
+        go_on.set()
+    assert len(errors) == 1
+    assert stored() == []

@@ -84,3 +84,32 @@ def test_a_shard_that_is_short_of_bytes_has_the_keys_with_the_most_bytes():
     assert [key["key"] for key in found["keys"][:2]] == ["large-1", "large-2"]
     assert found["keys"][0]["share"] == 0.4999
     assert hash_key_of("large-1") < int(found["split_at"]) <= hash_key_of("large-2")
+
+
+def test_a_shard_that_was_hot_is_remembered_for_two_minutes():
+    sample = TrafficSample()
+    for second in range(90, 100):
+        sample.add("s", [raw("k", b"x" * 900_000, at=float(second))])
+    for second in range(100, 130):
+        sample.add("s", [raw("k", at=float(second))])
+    shard = sample.to_json({}, 130.0)["shards"]["s"]
+    assert (shard["hot"], shard["peak"]) == (False, [0.858, 100])
+    sample.add("s", [raw("k", at=219.5)])
+    assert sample.to_json({}, 219.9)["shards"]["s"]["peak"] == [0.858, 100]
+    assert sample.to_json({}, 221.0)["shards"]["s"]["peak"] is None
+
+
+def test_a_higher_peak_that_is_long_past_gives_way_to_a_lower_one():
+    sample = TrafficSample()
+    for second in range(90, 100):
+        sample.add("s", [raw("k", b"x" * 1_000_000, at=float(second))])
+    for second in range(230, 241):
+        sample.add("s", [raw("k", b"x" * 900_000, at=float(second))])
+    assert sample.to_json({}, 250.0)["shards"]["s"]["peak"] == [0.858, 240]
+
+
+def test_a_shard_that_was_never_hot_has_no_peak():
+    sample = TrafficSample()
+    for second in range(90, 100):
+        sample.add("s", [raw("k", b"x" * 100_000, at=float(second))])
+    assert sample.to_json({}, 100.0)["shards"]["s"]["peak"] is None

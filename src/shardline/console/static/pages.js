@@ -121,7 +121,7 @@ function hotTable(planner) {
     return row;
   });
   const element = h("div", { hidden: true }, table(["shard", "#load", "hot keys", "a split that would help"], rows.map((row) => row.element), "", "Shards with the highest load"));
-  const show = (hottest) => {
+  const show = (hottest, now) => {
     element.hidden = !hottest.length;
     rows.forEach((row, place) => {
       row.element.hidden = place >= hottest.length;
@@ -129,13 +129,14 @@ function hotTable(planner) {
       const [id, traffic] = hottest[place];
       const [first] = traffic.keys;
       [row.id, row.split] = [id, traffic.split_at];
-      row.cells[0].className = traffic.hot ? "hot" : "";
-      write(row.cells[0], `shard ${short(id)}${traffic.hot ? " (hot)" : ""}`);
-      write(row.cells[1], percent(traffic.load));
+      const past = !traffic.hot && traffic.peak ? ` (${percent(traffic.peak[0])}, ${behind((now - traffic.peak[1]) * 1000)} ago)` : "";
+      row.cells[0].className = traffic.hot || past ? "hot" : "";
+      write(row.cells[0], `shard ${short(id)}${traffic.hot ? " (hot)" : past ? " (was hot)" : ""}${traffic.closed ? ", closed" : ""}`);
+      write(row.cells[1], percent(traffic.load) + past);
       write(row.cells[2], traffic.keys.slice(0, 3).map((key) => `${key.key} (${percent(key.share)})`).join(", ") || "-");
       const oneKey = first?.share > 0.5;
-      row.button.hidden = oneKey || !traffic.split_at;
-      write(row.why, oneKey ? `none: ${percent(first.share)} is the key ${first.key}, which one shard must take` : traffic.split_at ? "" : traffic.keys.length > 1 ? "not known yet" : "none: only one key was seen");
+      row.button.hidden = oneKey || !traffic.split_at || traffic.closed;
+      write(row.why, traffic.closed ? "closed by a reshard" : oneKey ? `none: ${percent(first.share)} is the key ${first.key}, which one shard must take` : traffic.split_at ? "" : traffic.keys.length > 1 ? "not known yet" : "none: only one key was seen");
       write(row.button, row.button.hidden ? "" : `at ${percent(Number(traffic.split_at) / 2 ** 128)} of all hash keys`);
       row.button.title = `at the hash key ${traffic.split_at}`;
     });
@@ -213,14 +214,17 @@ async function stream({ main, names: [name], signal }) {
   };
   live("stream", { stream: name }, (update) => {
     const { shards, now, read } = update.traffic;
-    const hottest = Object.entries(shards).filter(([id, traffic]) => list.has(id) && traffic.load > 0).sort((a, b) => b[1].load - a[1].load).slice(0, 5);
+    const busy = Object.values(shards).some((traffic) => traffic.load > 0);
+    const hottest = Object.entries(shards).map(([id, traffic]) => [id, { ...traffic, closed: !list.has(id) }])
+      .filter(([, traffic]) => (traffic.load > 0 && !traffic.closed) || traffic.peak)
+      .sort(([, a], [, b]) => b.load - a.load || (b.peak?.[0] ?? 0) - (a.peak?.[0] ?? 0)).slice(0, 5);
     list.update(shards, now);
-    lineage.mark(new Set(hottest.filter(([, traffic]) => traffic.hot).map(([id]) => id)));
+    lineage.mark(new Set(hottest.filter(([, traffic]) => traffic.hot && !traffic.closed).map(([id]) => id)));
     lineage.tick(now);
     if (update.lineage != null && update.lineage !== shown.lineage && !isAsking) again().catch(fail);
-    hot.show(hottest);
+    hot.show(hottest, now);
     const pace = update.read_every > 1.5 ? ` Within the budget of calls, each of the ${update.open} shards is read about every ${Math.round(update.read_every)} s.` : "";
-    write(state, update.problem ?? (hottest.length ? `Sampled from ${number(read)} records since this page was opened.${pace}` : `No records in the last seconds (${number(read)} read since this page was opened).${pace}`));
+    write(state, update.problem ?? (busy ? `Sampled from ${number(read)} records.${pace}` : `No records in the last seconds (${number(read)} records were sampled before).${pace}`));
     state.className = update.problem ? "error" : "soft";
     throttled.show(update.throttles, now);
   }, signal).catch(fail);
@@ -479,6 +483,15 @@ async function put({ main, query, signal }) {
   h("label", { class: "data" }, "data", h("textarea", { name: "data" })), h("label", { class: "data" }, "headers, one per line (name: value)", h("textarea", { name: "headers", class: "small" })), h("button", {}, "Put …")), result);
 }
 
+// The browser's own message names a position in a text that the user does not see as one.
+function jsonOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error('The fault is not JSON. It must be an object such as {"kind": "throttle", "operation": "PutRecords", "count": 3}.');
+  }
+}
+
 async function server({ main, signal }) {
   const time = h("p", {});
   const faults = h("div", {});
@@ -496,7 +509,7 @@ async function server({ main, signal }) {
     h("p", { class: "views" }, freeze, resume, clock({ advance: 60 }, "Advance 1 minute"), clock({ advance: 3600 }, "Advance 1 hour")),
     heading("Faults"), faults,
     bar(async (values, button) => {
-      const body = button.value === "clear" ? { clear: true } : { fault: JSON.parse(values.fault) };
+      const body = button.value === "clear" ? { clear: true } : { fault: jsonOf(values.fault) };
       await change("fault", body, say1, button.value === "clear" ? "Remove all" : "Add the fault");
       await update();
     }, field("fault", "a fault, as JSON", { value: '{"kind": "throttle", "operation": "PutRecords", "count": 3}', size: 52 }), h("button", { value: "add" }, "Add …"), h("button", { value: "clear" }, "Remove all …")));

@@ -1,0 +1,65 @@
+"""Takes the pictures of the console: runs the demo, and photographs its pages with Chromium.
+
+    python docs/pictures/console.py
+
+It is the walk of a new user who opens the console while a shard is hot, and it fails if the page does not say so.
+"""
+
+import asyncio
+import re
+import signal
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))  # so that it runs as a script
+
+from tests.browser.chromium import Tab, browsing  # noqa: E402 - needs the path above
+
+WIDTH = 1280
+
+
+async def photograph(tab: Tab, name: str, width: int, height: int | None, scheme: str) -> None:
+    """Write a picture of the page; without a height, of the whole page."""
+    await tab.shape(width, height or 900, scheme)
+    await asyncio.sleep(1)  # the charts are drawn again
+    if height is None:
+        await tab.shape(width, await tab.run("document.documentElement.scrollHeight"), scheme)
+        await asyncio.sleep(1)
+    await tab.picture(HERE / name)
+
+
+async def main() -> None:
+    command = [sys.executable, "-m", "shardline", "demo", "--console", "--plain"]
+    demo = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert demo.stdout is not None
+        address = None
+        while address is None:
+            line = (await demo.stdout.readline()).decode()
+            assert line, "the demo ended before it printed the address of its console"
+            address = re.search(r"http://\S+#token=\S+", line)
+        reading = asyncio.create_task(demo.stdout.read())  # so that the demo never waits for us
+        async with browsing() as tab:
+            await tab.shape(WIDTH, 900, "light")
+            await tab.open(address[0])
+            await tab.until("document.querySelector('main table')")
+            await tab.run("location.hash = '#/stream/orders'")
+            await tab.until("/\\(hot\\)/.test(document.querySelector('main').innerText)")
+            await asyncio.sleep(2)
+            await photograph(tab, "console.png", WIDTH, None, "light")
+            await photograph(tab, "console-phone.png", 390, 844, "dark")
+            await tab.run("location.hash = '#/groups'")
+            await tab.until("document.querySelector('tbody a')")
+            await tab.run("document.querySelector('tbody a').click()")
+            await asyncio.sleep(20)  # the lag of some time
+            await photograph(tab, "console-group.png", WIDTH, 760, "light")
+        reading.cancel()
+    finally:
+        if demo.returncode is None:
+            demo.send_signal(signal.SIGINT)
+        await demo.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
