@@ -11,6 +11,7 @@ Invariants:
 
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
@@ -58,7 +59,7 @@ class ReadingEvents(Protocol):
         ...
 
 
-class ShardReading:
+class ShardReading(ABC):
     """The task that drives one reader. The subclasses carry out its requests."""
 
     def __init__(
@@ -97,9 +98,9 @@ class ShardReading:
         if not self.shard.is_stopping:
             host.handle_reader_over(self.shard)
 
+    @abstractmethod
     async def _carry_out_next(self, api: KinesisApi, host: ReadingEvents) -> bool:
         """Carry out the request that is due. Return whether a request was due."""
-        raise NotImplementedError
 
     async def _pause(self) -> None:
         """Wait until it is time to poll the reader again."""
