@@ -228,8 +228,9 @@ docs: $(TEST) $(DOCS) ## build the documentation into site/, warnings are errors
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples benchmarks src
 	SHARDLINE_REPOSITORY='$(REPOSITORY)' NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-pictures: $(TEST) ## run the demo, measure the producer's settings, and draw the pictures of the documentation
+pictures: $(TEST) ## run the demo, measure the producer's settings, and draw the pictures of the documentation (needs Chromium)
 	$(BIN)/python docs/pictures/demo.py
+	$(BIN)/python docs/pictures/console.py
 	$(BIN)/python benchmarks/tuning.py
 	$(BIN)/python docs/pictures/draw.py
 

@@ -19,14 +19,11 @@ from tests.browser.chromium import Tab, browsing  # noqa: E402 - needs the path 
 WIDTH = 1280
 
 
-async def photograph(tab: Tab, name: str, width: int, height: int | None, scheme: str) -> None:
-    """Write a picture of the page; without a height, of the whole page."""
-    await tab.shape(width, height or 900, scheme)
-    await asyncio.sleep(1)  # the charts are drawn again
-    if height is None:
-        await tab.shape(width, await tab.run("document.documentElement.scrollHeight"), scheme)
-        await asyncio.sleep(1)
-    await tab.picture(HERE / name)
+async def grow(tab: Tab, width: int, scheme: str) -> None:
+    """Make the screen as high as the page."""
+    await tab.shape(width, 900, scheme)
+    await asyncio.sleep(0.5)
+    await tab.shape(width, await tab.run("document.documentElement.scrollHeight"), scheme)
 
 
 async def main() -> None:
@@ -41,19 +38,25 @@ async def main() -> None:
             address = re.search(r"http://\S+#token=\S+", line)
         reading = asyncio.create_task(demo.stdout.read())  # so that the demo never waits for us
         async with browsing() as tab:
-            await tab.shape(WIDTH, 900, "light")
             await tab.open(address[0])
             await tab.until("document.querySelector('main table')")
             await tab.run("location.hash = '#/stream/orders'")
-            await tab.until("/\\(hot\\)/.test(document.querySelector('main').innerText)")
-            await asyncio.sleep(2)
-            await photograph(tab, "console.png", WIDTH, None, "light")
-            await photograph(tab, "console-phone.png", 390, 844, "dark")
+            await tab.until("document.querySelectorAll('.shards li').length")
+            await tab.shape(WIDTH, 1400, "light")  # as high as the page, when it shows the hot shard
+            await tab.until("/\\((was )?hot\\)/.test(document.querySelector('main').innerText)")
+            await asyncio.sleep(0.2)
+            await tab.picture(HERE / "console.png")
+            await tab.shape(390, 844, "dark")
+            await asyncio.sleep(1)
+            await tab.picture(HERE / "console-phone.png")
             await tab.run("location.hash = '#/groups'")
             await tab.until("document.querySelector('tbody a')")
             await tab.run("document.querySelector('tbody a').click()")
-            await asyncio.sleep(20)  # the lag of some time
-            await photograph(tab, "console-group.png", WIDTH, 760, "light")
+            await tab.until("document.querySelector('.events')?.innerText.includes('→')")
+            await asyncio.sleep(20)  # the worker that took over catches up
+            await grow(tab, WIDTH, "light")
+            await asyncio.sleep(1)
+            await tab.picture(HERE / "console-group.png")
         reading.cancel()
     finally:
         if demo.returncode is None:
