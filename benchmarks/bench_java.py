@@ -313,14 +313,15 @@ This report is from {date}: Java {java}, Python {python}, Shardline's {implement
 
 ## How it is measured
 
-- The figure is CPU time, user and system, per million records whose results were awaited. For the KPL, it is the CPU of
-  the JVM and of the daemon together.
+- The figure is CPU time, user and system, per million records whose results were awaited. For the KPL, it is the CPU
+  time of the JVM and of the daemon together.
 - All clients use the same sink on loopback, with 32 shards and TLS 1.3, because the KPL always uses TLS. Every record
   has a UUID as its key. The rate limits per shard are lifted. CloudWatch metrics of the KPL are off.
-- The KPL first puts {warm_up:,} records, so that the JVM has compiled the code. The table shows this warm-up in a
-  separate column. Then the clients take turns, in {rounds} rounds of {records:,} records.
-- The KPL tracks its oldest record, unless that is switched off. The table has a row for each setting. All other
-  settings are the defaults: both libraries hold a record for up to 100 ms and build aggregates of up to 50 KiB.
+- The KPL first puts {warm_up:,} records, so that the JVM has compiled its code by the time of the first round. The
+  table shows this warm-up in a separate column. Then the clients take turns, in {rounds} rounds of {records:,} records.
+- The KPL tracks its oldest record, unless this tracking is switched off. The table has a row for each of the two
+  settings. All other settings are the defaults: both libraries hold a record for up to 100 ms and build aggregates of
+  up to 50 KiB.
 - Other jobs on the machine only add CPU time, so the best round counts; the table also has the median. If the load
   average above is larger than the number of cores, all figures are too large, the rates and latencies say more about
   the machine than about the clients, and only the ratios of CPU time are meaningful.

@@ -59,14 +59,14 @@ HEAD = """\
 
 ![CPU seconds for a million records, of every client](../pictures/peers.svg)
 
-The chart shows the CPU seconds that each client needs for a million confirmed records. The next one shows the
-latency of a record with each client's own settings. aiokpl and Shardline hold a record for up to 100 ms to fill a
-batch. aiobotocore does not batch, so the benchmark sends what has arrived every 100 ms.
+The chart shows the CPU seconds that each client needs for a million confirmed records. The next one shows the latency
+of a record with each client's own settings. aiokpl and Shardline hold a record for up to 100 ms to fill a batch.
+aiobotocore does not batch, so the benchmark sends the records that have arrived every 100 ms.
 
 ![Latency of a record, by percentile](../pictures/latency.svg)
 
 The [results of the producer and the consumer](benchmark-results.md) and the [results of the
-parts](benchmark-results-parts.md) (client, aggregation, embedded server) have the tables behind the charts, with a
+parts](benchmark-results-parts.md) (client, aggregation, embedded server) contain the tables behind the charts, with a
 target for each figure. On the machine of this report, {missed} of {count} figures miss their targets. Two of these are
 figures of enhanced fan-out: the CPU per record, and the idle subscriptions. Two are figures of handlers side by side,
 measured on a busy machine: the records per second with a concurrency of 64 and 512. All other targets were set on
@@ -86,22 +86,23 @@ The cost of a record hardly depends on the number of records. It grows with the 
 
 ## How it is measured
 
-- The figure is CPU time of the client process, user and system, because wall-clock time says more about the
-  machine.
-- All clients run in turns, in one run, against the same server, which is never the bottleneck. The server is our
-  own, or a sink on loopback. Nothing here was measured against AWS.
+- The figure is the CPU time of the client process, user and system, because wall-clock time says more about the machine
+  than about the client.
+- All clients take turns in one run, against the same server, which is never the bottleneck. The server is our own, or a
+  sink on loopback. Nothing here was measured against AWS.
 - Each other library has its own environment and its best settings (aiokpl runs on uvloop).
 - Other jobs on the machine only add CPU time, so the best round of each client counts. The tables also show the
   ratio of the medians. A ratio meets its target only if the ratio of the medians does too.
 - Latency is measured from the time when a record was due, so that a stall counts for every record that it delays.
 - Enhanced fan-out was measured later than the rest, on 2026-11-18, while other jobs kept the machine busy (load average
-  9 to 15). The CPU of its idle shards includes the work on the leases of 1,000 shards, as polling's does.
-- Handlers side by side were also measured on 2026-11-18, while other jobs kept the machine busy (load average 19 to
-  25 on 2 cores). The records per second of a worker are wall-clock time: with a tenth of a core, no worker reaches
+  9 to 15). The CPU time of its idle shards includes the work on the leases of 1,000 shards. The same is true for
+  polling.
+- Handlers side by side were also measured on 2026-11-18, while other jobs kept the machine busy (load average 19 to 25
+  on 2 cores). The records per second of a worker depend on wall-clock time: with a tenth of a core, no worker reaches
   10,240 records per second. The two processes are compared with two plain processes in the same run.
-- Failover is measured in wall-clock time, with two worker processes over one SQLite file, 8 shards and 200 records
-  per second. Duplicates are records that the dead worker had handled and not yet committed. The [drills](drills.md)
-  cover other failures and the other stores.
+- Failover is measured in wall-clock time, with two worker processes over one SQLite file, 8 shards and 200 records per
+  second. Duplicates are records that the dead worker had handled but not yet committed. The [drills](drills.md) cover
+  other failures and the other stores.
 
 This report is from {date}: Python {python}, {machine}, load average {load} before and after. {versions}.
 
@@ -113,18 +114,18 @@ This report is from {date}: Python {python}, {machine}, load average {load} befo
 | `make bench-report` | runs all benchmarks and writes this page, the results and the charts |
 | `make bench-guard` | fails if a ratio to another library fell by more than a quarter since this report; CI runs it |
 
-The guard measures aggregation, the producer (against boto3 and aiobotocore, because aiokpl's figures vary too much)
-and the consumer, in fewer rounds. It compares the best round with the lower of the two ratios of this report, and
-measures again, up to five times, before it fails. If it fails, repeat it on a quiet machine. If the loss is
-intended, run `make bench-report`.
+The guard measures aggregation, the producer (against boto3 and aiobotocore, because aiokpl's figures vary too much) and
+the consumer, in fewer rounds. It compares the best round with the lower of the two ratios of this report, and measures
+again, up to five times, before it fails. If it fails, repeat it on a quiet machine. If you accept the loss, run `make
+bench-report`.
 """
 RESULTS_HEAD = """\
 # {title}
 
-`make bench-report` wrote these tables on {date}; [Benchmarks](benchmarks.md) explains how they are measured.
-To measure a table again, run the command above it in the environment that `make setup` creates
-(`. .venv/bin/activate`). With `--quick` or fewer rounds, the figures are rougher. Ratios compare CPU time: "boto3 /
-shardline: 2.9" means that boto3 needs 2.9 times as much.
+`make bench-report` wrote these tables on {date}; [Benchmarks](benchmarks.md) explains how they are measured. To measure
+a table again, run the command above it in the environment that `make setup` creates (`. .venv/bin/activate`). With
+`--quick` or fewer rounds, the figures are rougher. Ratios compare CPU time: "boto3 / shardline: 2.9" means that boto3
+needs 2.9 times as much CPU time as Shardline.
 """
 
 

@@ -65,7 +65,7 @@ PRODUCER = [
         {
             "linger": [
                 up("if you have many shards and few records, so that aggregates are small and requests many."),
-                down("if single records must arrive quickly. With 0 the producer sends whatever is waiting."),
+                down("if single records must arrive quickly. With 0, the producer sends whatever is waiting."),
                 cost("a higher value increases the latency by as much; a lower value adds requests and CPU."),
             ],
             "aggregation": [
@@ -228,14 +228,16 @@ CONSUMER = [
         {
             "checkpoint_interval": [
                 up("to write less to DynamoDB, if repeated records are harmless."),
-                down("if handling a record twice is expensive. With 0 every acknowledged record is committed at once."),
+                down(
+                    "if handling a record twice is expensive. With 0, acknowledged records are committed immediately."
+                ),
             ],
             "ack": [
                 set_it('to `"manual"` to acknowledge records later than your code requests the next ones.'),
                 cost("an unacknowledged record holds back the checkpoint of its shard."),
             ],
             "max_unacknowledged": [
-                up("if you work on many records at once, or acknowledge in large groups."),
+                up("if you work on many records at the same time, or acknowledge records in large groups."),
                 down("to save memory, or to notice a forgotten acknowledgement early."),
                 cost("a number below the size of your groups stops the shard forever."),
             ],
@@ -275,7 +277,7 @@ CONSUMER = [
                 cost("the row of a shard grows by about 20 bytes per producer, up to 7 KB, with every commit."),
             ],
             "out_of_range": [
-                set_it('to `"drop"` if only KPL-like producers write, and duplicates after a reshard hurt.'),
+                set_it('to `"drop"` if only KPL-like producers write, and duplicates after a reshard are a problem.'),
                 cost("if another writer mixes shards in an aggregate, its records are lost."),
             ],
             "if_recreated": [
@@ -294,7 +296,7 @@ CONSUMER_ARGUMENTS = {
     "store": "The URL of the group's [lease store](../../guides/stores/index.md), or an object.",
     "start": "Where a group without a checkpoint starts: `TRIM_HORIZON`, `LATEST` or a time.",
     "deserializer": "Turns `record.data` into `record.value`.",
-    "filter": "Decides which records are handed out. See [filter](../../guides/consumer/control.md).",
+    "filter": "Decides which records are handed out. See [filter](../../guides/consumer/filter.md).",
     "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
     "worker_id": "Short for the setting of the same name.",
     "until": '`"latest"` ends the iteration at the newest record.',
@@ -366,7 +368,7 @@ producer = Producer("orders", region="eu-west-1", connect_timeout=2)  # a produc
 
 `Client`, `Producer` and `Consumer` take these arguments. If you omit one, the AWS settings apply: environment
 variables, config files, SSO, container and instance roles, and everything else that botocore supports. An argument
-takes precedence over them. If you pass `region`, `endpoint_url` and `credentials`, botocore is not imported.
+takes precedence over these settings. If you pass `region`, `endpoint_url` and `credentials`, botocore is not imported.
 """,
 }
 TAILS = {
@@ -381,7 +383,8 @@ then from blocking a request. For the events of `subscribe_to_shard`, only the p
 
 The client checks expiring credentials every minute, and botocore refreshes them in a worker thread well before they
 expire. If the service says that the keys of a request are expired or unknown, the client looks them up again, at most
-once per second. If they have changed, it sends the request a second time: a key rotation costs nothing.
+once per second. If the keys have changed, it sends the request a second time, so no request fails because of a key
+rotation.
 
 A call waits up to `read_timeout` for a slow lookup, such as a `credential_process`. Then it fails with the code
 `CredentialsTimeout`, which is retryable: the lookup continues, and the next call waits for it.

@@ -573,9 +573,10 @@ SUMMARY = """# Differences from AWS
 
 {note}
 
-The embedded server imitates AWS. It was compared with answers of AWS that the tests of other projects recorded, and with
-[kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an independent emulator of Kinesis. No call was made to AWS
-for these pages. If you have an account, you can compare the server with AWS by [one command](conformance-on-aws.md).
+The embedded server imitates AWS. It was compared with answers of AWS that the tests of other projects recorded, and
+with [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an independent emulator of Kinesis. No call was
+made to AWS for these pages. If you have an account, a [single command](conformance-on-aws.md) compares the server with
+AWS itself.
 
 | table | rows | |
 | --- | --- | --- |
@@ -600,13 +601,13 @@ A test sends a request for each row and compares the whole text. The names in th
 stream `s` of the account 000000000000. Texts without a source are ours, because AWS's are not known. The texts about
 channels and about most limits of the account are also ours.
 
-The member that holds the text is `message`; for SerializationException it is `Message`. It is absent where AWS has no
-text: UnknownOperationException, InternalFailure, and an unparseable body
-([`kinesalite connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
+The member that holds the text is `message`; for SerializationException, it is `Message`. The member is absent where AWS
+sends no text: UnknownOperationException, InternalFailure, and an unparseable body ([`kinesalite
+connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
 
 Another test violates every constraint of botocore's model, one at a time
-(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value violates. AWS prints at
-most ten violated constraints, in an order that varies. We use the order of the recordings until 2016.
+(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value violates. AWS prints
+at most ten violated constraints, in an order that varies. We use the order in the recordings from before 2017.
 
 ## kinesis-local
 
@@ -620,8 +621,8 @@ DETAILS_HEAD = f"""# Details of AWS
 
 {NOTE}
 
-The [recordings of AWS](differences.md#recordings-of-aws) show these details beyond the fields of single answers. Each
-row has tests, which `tests/interop/differences.py` names.
+The [recordings of AWS](differences.md#recordings-of-aws) show these details, which go beyond the fields of a single
+answer. Each row has tests, which `tests/interop/differences.py` names.
 """
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "tested"

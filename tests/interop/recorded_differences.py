@@ -292,7 +292,7 @@ OF_MOTO = (
 INTRODUCTION = """\
 Every answer that LocalStack recorded, and every error in the tests of kinesalite and moto that describes AWS, is either
 reproduced by one of our tests or listed in this table. The [sources](differences.md#recordings-of-aws) are described with
-the other tables. The column "Reason" says whether AWS has changed since the recording (according to the API reference,
+the other tables. The column "Reason" states whether AWS has changed since the recording (according to the API reference,
 botocore's model or a later recording), whether the difference is intended, or whether two sources disagree.
 """
 

@@ -53,7 +53,7 @@ class ConsumerConfig:
     list_interval: float = 60.0
     """How often the worker lists the shards. The children of a shard that ends are found even without a listing."""
     prefetch_max_bytes: int = 64 * MIB
-    """How many bytes the worker reads ahead, over all shards. Each shard may exceed this limit by one page."""
+    """How many bytes the worker reads ahead, across all shards. Each shard may exceed this limit by one page."""
     page_max_records: int = GET_RECORDS_MAX_RECORDS
     """The number of records that one GetRecords call asks for."""
     idle_poll_interval: float = 1.0

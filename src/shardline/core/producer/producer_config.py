@@ -122,7 +122,7 @@ class ProducerConfig:
         256 * KIB,
         1,
         _MANY,
-        "When this much data waits for one shard, it is sent at once, even if the request is not full.",
+        "When this much data waits for one shard, it is sent immediately, even if the request is not full.",
     )
     records_per_second: float = _setting(
         SHARD_WRITE_RECORDS_PER_SECOND, 0.001, _MANY, "Entries per second that the producer sends to a shard."
