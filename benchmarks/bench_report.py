@@ -76,11 +76,12 @@ another machine, which met all of them.
 
 ![CPU of a record by the number of records and of shards](../pictures/growth.svg)
 
-The cost of a record hardly depends on the number of records. It grows with the number of shards for two reasons:
+The cost of a record hardly depends on the number of records. The cost grows with the number of shards for two reasons:
 
-- With more shards, fewer records of the same shard arrive within `linger` and share an entry. At this rate, an entry
-  has about 350 records with one shard, and 16 with 1,024 shards. An entry costs as much as several records. The
-  second series of the producer has 16 records per entry everywhere, so it shows the effect of the shards alone.
+- With more shards, fewer records of the same shard arrive within `linger` and share an entry. At the rate of this
+  benchmark, an entry has about 350 records with one shard, and 16 with 1,024 shards. An entry costs as much as several
+  records. The second series of the producer has 16 records per entry everywhere, so it shows the effect of the shards
+  alone.
 - With many shards, records wait for up to 100 ms and have left the processor's caches when they are sent. This
   depends on the machine: on shared machines, the first series ended at 1.35 to 1.97 times its minimum.
 
@@ -95,8 +96,8 @@ The cost of a record hardly depends on the number of records. It grows with the 
   ratio of the medians. A ratio meets its target only if the ratio of the medians does too.
 - Latency is measured from the time when a record was due, so that a stall counts for every record that it delays.
 - Enhanced fan-out was measured later than the rest, on 2026-11-18, while other jobs kept the machine busy (load average
-  9 to 15). The CPU time of its idle shards includes the work on the leases of 1,000 shards. The same is true for
-  polling.
+  9 to 15). The CPU time of its idle shards includes the work on the leases of 1,000 shards. The CPU time of polling
+  includes the same work.
 - Handlers side by side were also measured on 2026-11-18, while other jobs kept the machine busy (load average 19 to 25
   on 2 cores). The records per second of a worker depend on wall-clock time: with a tenth of a core, no worker reaches
   10,240 records per second. The two processes are compared with two plain processes in the same run.
@@ -115,9 +116,9 @@ This report is from {date}: Python {python}, {machine}, load average {load} befo
 | `make bench-guard` | fails if a ratio to another library fell by more than a quarter since this report; CI runs it |
 
 The guard measures aggregation, the producer (against boto3 and aiobotocore, because aiokpl's figures vary too much) and
-the consumer, in fewer rounds. It compares the best round with the lower of the two ratios of this report, and measures
-again, up to five times, before it fails. If it fails, repeat it on a quiet machine. If you accept the loss, run `make
-bench-report`.
+the consumer, in fewer rounds. The guard compares the best round with the lower of the two ratios in this report, and
+measures again, up to five times, before it fails. If it fails, repeat it on a quiet machine. If you accept the loss,
+run `make bench-report`.
 """
 RESULTS_HEAD = """\
 # {title}

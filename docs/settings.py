@@ -71,7 +71,7 @@ PRODUCER = [
             "aggregation": [
                 off("if a reader cannot unpack aggregates, or treats each Kinesis record as one item of work."),
                 set_it('to `"force"` if the stream has channels, but its other readers matter more.'),
-                cost("without aggregation a shard takes 1,000 records per second, and a record costs 50 % more CPU."),
+                cost("without aggregation, a shard takes 1,000 records per second, and a record costs 50 % more CPU."),
             ],
             "packing": [
                 set_it("if readers open one of [these formats](../../guides/producer/pack.md), and not the KPL's."),
@@ -81,7 +81,7 @@ PRODUCER = [
                 up("with `ordered=True` over a slow connection, or to pay for fewer Kinesis records."),
                 down("if a reader retries whole Kinesis records, as Lambda does."),
                 cost(
-                    "a larger aggregate repeats more records when it is sent again. CPU does not improve above 16 KiB."
+                    "a larger aggregate repeats more records when it is sent again. Above 16 KiB, size saves no more CPU."
                 ),
             ],
             "aggregate_max_count": [
@@ -122,7 +122,7 @@ PRODUCER = [
         "Buffer and record size",
         {
             "buffer_max_bytes": [
-                up("to absorb longer bursts and outages. Raise `record_ttl` with it, or records expire in the buffer."),
+                up("to absorb longer bursts and outages. Raise `record_ttl` as well, or records expire in the buffer."),
                 down("in small containers."),
             ],
             "buffer_max_records": [

@@ -573,10 +573,10 @@ SUMMARY = """# Differences from AWS
 
 {note}
 
-The embedded server imitates AWS. It was compared with answers of AWS that the tests of other projects recorded, and
-with [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an independent emulator of Kinesis. No call was
-made to AWS for these pages. If you have an account, a [single command](conformance-on-aws.md) compares the server with
-AWS itself.
+The embedded server imitates AWS. The server was compared with answers of AWS that the tests of other projects recorded,
+and with [kinesis-local](https://www.npmjs.com/package/kinesis-local) 0.6.2, an independent emulator of Kinesis. No call
+was made to AWS for these pages. If you have an account, a [single command](conformance-on-aws.md) compares the server
+with AWS itself.
 
 | table | rows | |
 | --- | --- | --- |
