@@ -80,9 +80,7 @@ PRODUCER = [
             "aggregate_max_bytes": [
                 up("with `ordered=True` over a slow connection, or to pay for fewer Kinesis records."),
                 down("if a reader retries whole Kinesis records, as Lambda does."),
-                cost(
-                    "a larger aggregate repeats more records when it is sent again. Above 16 KiB, size saves no more CPU."
-                ),
+                cost("larger aggregates repeat more records when they are sent again, and save no CPU above 16 KiB."),
             ],
             "aggregate_max_count": [
                 set_it("if a reader can only take this many records at a time."),
