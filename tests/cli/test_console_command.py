@@ -88,6 +88,8 @@ def test_the_port_of_the_console_may_be_in_use(shardline):
         (("--metrics", "worker:8080"), "an address of metrics is written as http://host:port/metrics"),
         (("--dead-letters", "failed.jsonl"), "--dead-letters takes GROUP=FILE or GROUP=stream:NAME"),
         (("--store", "memory:"), "the store memory: exists only inside the process"),
+        (("--store", "nonsense://x"), "store 'nonsense://x' has an unknown scheme"),
+        (("--store", "sqlite:///"), "store 'sqlite:///' names no file"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(shardline, option, message):

@@ -53,13 +53,16 @@ class StorePlace(NamedTuple):
 
         Raises:
             WrongUsage: the store is in memory, so that only its own process can read it.
+            UsageError: the URL does not name a store, or an extra is not installed.
         """
         if url.lower().startswith("memory:"):
             raise WrongUsage(
                 "the store memory: exists only inside the process that uses it, so no other process can read it; use a "
-                "store in SQLite, Redis or DynamoDB"
+                "store in SQLite, Redis, PostgreSQL or DynamoDB"
             )
-        return cls(url, AwsAccess(time.time, region=invocation.region, profile=invocation.profile))
+        place = cls(url, AwsAccess(time.time, region=invocation.region, profile=invocation.profile))
+        lease_catalog(place.url, place.aws)  # raises if the URL is wrong, also where the store is opened much later
+        return place
 
 
 def answered(answer: T | Failure) -> T:
