@@ -323,8 +323,8 @@ This report is from {date}: Java {java}, Python {python}, Shardline's {implement
   settings. All other settings are the defaults: both libraries hold a record for up to 100 ms and build aggregates of
   up to 50 KiB.
 - Other jobs on the machine only add CPU time, so the best round counts; the table also has the median. If the load
-  average above is larger than the number of cores, all figures are too large, the rates and latencies say more about
-  the machine than about the clients, and only the ratios of CPU time are meaningful.
+  average above is larger than the number of cores, all figures are too large, and the rates and latencies say more
+  about the machine than about the clients. Only the ratios of CPU time are then meaningful.
 - The threads of the KPL poll even if they have nothing to do. A round that takes longer, because other jobs disturb it,
   therefore costs the KPL more CPU time, so a busy machine makes the ratio larger.
 
@@ -387,7 +387,7 @@ def rendered(figures: dict[str, object]) -> str:
         f"consumer read {found['read']:,} records back: each of them once, with its own key and data.",
         f"{found['aggregated']:,} of them came out of aggregates, and the stream had {found['entries']:,} entries.",
         "",
-        "The other direction, the newest KCL reading what we write, is a [drill](drill-results-java.md).",
+        "A [drill](drill-results-java.md) covers the other direction: the newest KCL reads the records that we write.",
     ]
     return "\n".join(lines) + "\n"
 

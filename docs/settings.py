@@ -231,7 +231,7 @@ CONSUMER = [
                 ),
             ],
             "ack": [
-                set_it('to `"manual"` to acknowledge records later than your code requests the next ones.'),
+                set_it('to `"manual"` if your code acknowledges records after it has requested further ones.'),
                 cost("an unacknowledged record holds back the checkpoint of its shard."),
             ],
             "max_unacknowledged": [
