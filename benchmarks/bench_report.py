@@ -67,10 +67,10 @@ aiobotocore does not batch, so the benchmark sends the records that have arrived
 
 The [results of the producer and the consumer](benchmark-results.md) and the [results of the
 parts](benchmark-results-parts.md) (client, aggregation, embedded server) contain the tables behind the charts, with a
-target for each figure. On the machine of this report, {missed} of {count} figures miss their targets. Two of these are
-figures of enhanced fan-out: the CPU per record, and the idle subscriptions. Two are figures of handlers side by side,
-measured on a busy machine: the records per second with a concurrency of 64 and 512. All other targets were set on
-another machine, which met all of them.
+target for each figure. On the machine of this report, {missed} of {count} figures miss their targets. Two of these
+figures concern enhanced fan-out: the CPU per record, and the idle subscriptions. Two others concern handlers side by
+side, and were measured on a busy machine: the records per second with a concurrency of 64 and 512. All other targets
+were set on another machine, which met all of them.
 
 ## Cost by the number of shards and records
 
@@ -117,8 +117,8 @@ This report is from {date}: Python {python}, {machine}, load average {load} befo
 
 The guard measures aggregation, the producer (against boto3 and aiobotocore, because aiokpl's figures vary too much) and
 the consumer, in fewer rounds. The guard compares the best round with the lower of the two ratios in this report, and
-measures again, up to five times, before it fails. If it fails, repeat it on a quiet machine. If you accept the loss,
-run `make bench-report`.
+measures again, up to five times, before it fails. If the guard fails, run it again on a quiet machine. If you accept
+the loss, run `make bench-report`.
 """
 RESULTS_HEAD = """\
 # {title}

@@ -217,7 +217,7 @@ CONSUMER = [
             ],
             "store_patience": [
                 up("if permissions take a long time to fix and you prefer a waiting worker to a restarting one."),
-                down("if a supervisor restarts workers and raises the alarm."),
+                down("if a supervisor restarts workers and raises an alarm."),
             ],
         },
     ),
