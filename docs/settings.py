@@ -64,7 +64,7 @@ PRODUCER = [
         "Batching",
         {
             "linger": [
-                up("if you have many shards and few records, so that aggregates are small and requests many."),
+                up("if you have many shards and few records: aggregates are then small, and requests are many."),
                 down("if single records must arrive quickly. With 0, the producer sends whatever is waiting."),
                 cost("a higher value increases the latency by as much; a lower value adds requests and CPU."),
             ],
@@ -104,7 +104,7 @@ PRODUCER = [
             "records_per_second": [
                 up("only if AWS raised the limit of your shards."),
                 down("if several producers write to the stream: divide 1,000 by their number."),
-                cost("above the limit, throttling: each time it costs retries and 30 % of the shard's rate."),
+                cost("above the limit, the shard throttles, which costs retries and 30 % of its rate each time."),
             ],
             "bytes_per_second": [
                 down("if several producers write to the stream: divide 1 MiB by their number."),
@@ -384,7 +384,7 @@ expire. If the service says that the keys of a request are expired or unknown, t
 once per second. If the keys have changed, it sends the request a second time, so no request fails because of a key
 rotation.
 
-A call waits up to `read_timeout` for a slow lookup, such as a `credential_process`. Then it fails with the code
+A call waits up to `read_timeout` for a slow lookup, such as a `credential_process`. Then the call fails with the code
 `CredentialsTimeout`, which is retryable: the lookup continues, and the next call waits for it.
 """,
 }
