@@ -58,6 +58,10 @@ def test_headers_go_with_every_record(shardline, kinesis):
     [
         (["--header", "a"], "--header takes NAME=VALUE, not 'a'"),
         (["--header", "a b=1"], "--header: a header's name has 1 to 128"),
+        (["--header", "=1"], "--header: a header's name has 1 to 128"),
+        (["--header", ":=1"], "--header: a header's name has 1 to 128"),
+        (["--header", "a=\udcff"], "b'a=\\xff' is not valid UTF-8"),
+        (["--header", f"a={'x' * 16_384}"], "--header: the headers of a record take at most 16384 bytes"),
         (["--header", "a=1", "--header", "a=2"], "--header a is given twice"),
         (["--header", "a=1", "--no-aggregate"], "--header cannot be combined with --no-aggregate"),
     ],
@@ -65,6 +69,18 @@ def test_headers_go_with_every_record(shardline, kinesis):
 def test_wrong_headers_are_refused_before_anything_is_put(shardline, kinesis, options, said):
     assert said in shardline("put", "orders", "x", *options, code=2).stderr
     assert kinesis.streams["orders"].record_count == 0
+
+
+def test_a_line_with_hostile_headers_fails_and_the_others_are_put(shardline, kinesis, tmp_path):
+    bad = ['["a"]', '{"a":1}', '{"a":null}', r'{"a":"\ud800"}', '{"":"1"}', '{":":"1"}', '{"a\\u0000":"1"}', "1"]
+    bad += [json.dumps({"a": "x" * 20_000}), json.dumps({f"h{number}": "" for number in range(65)})]
+    lines = [f'{{"data":"bad","headers":{headers}}}' for headers in bad]
+    good = ['{"data":"nul","headers":{"a":"\\u0000"}}', '{"data":"twice","headers":{"a":"1","a":"2","A":"3"}}']
+    given = "\n".join([good[0], *lines, good[1]]).encode()
+    shardline("put", "orders", "--records", "-", "--failed", "failed.jsonl", "-q", stdin=given, code=1)
+    found = {record.data: record.headers for record in stored(kinesis)}
+    assert found == {b"nul": {"a": "\x00"}, b"twice": {"a": "2", "A": "3"}}
+    assert len(lines_of(tmp_path / "failed.jsonl")) == len(bad)
 
 
 def test_failed_records_keep_their_headers_and_are_put_again_with_them(shardline, kinesis, tmp_path):

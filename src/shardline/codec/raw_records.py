@@ -74,7 +74,7 @@ def aggregate(records: Iterable[UserTuple], *, within: HashRange | None = None) 
         try:
             key, data, explicit_hash_key, hash_key, own_tags = _check_user_tuple(record)
         except UsageError as error:
-            raise UsageError(f"record {index}: {error}") from None
+            raise UsageError(f"record {index}: {error}") from error.__cause__
         if within is not None and hash_key not in within:
             raise UsageError(
                 f"record {index} (key {key!r}) belongs to another shard: its hash key {hash_key} is outside of"

@@ -6,6 +6,7 @@ Invariants:
   ``NO_HEADERS``.
 - ``check_headers`` accepts exactly the headers that ``valid_headers`` returns. So the headers of any record that was
   read can be put again, whichever writer they come from.
+- A user's mapping is read once, so that what is checked is what is sent, even if the mapping changes later.
 - Values are text. Bytes are sent as base64, under a name that ends in ``-bin`` (the convention of gRPC), and a reader
   gets that base64.
 """
@@ -13,6 +14,7 @@ Invariants:
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, TypeAlias, cast, final
 
 from shardline.errors import UsageError
@@ -69,15 +71,16 @@ def check_headers(headers: object) -> dict[str, str]:
         return {}
     if not isinstance(headers, Mapping):
         raise UsageError(f"headers must be a mapping of names to values, not {type(headers).__name__}")
+    pairs = _pairs_of(cast("Mapping[object, object]", headers))
+    if len(pairs) > HEADERS_MAX_COUNT:
+        raise UsageError(f"a record takes at most {HEADERS_MAX_COUNT} headers, and these are more")
     checked: dict[str, str] = {}
     size = 0
-    for name, value in cast("Mapping[object, object]", headers).items():
+    for name, value in pairs:
         plain_name = _check_name(name)
         text, value_bytes = _check_value(plain_name, value)
         checked[plain_name] = text
         size += len(plain_name) + value_bytes
-    if len(checked) > HEADERS_MAX_COUNT:
-        raise UsageError(f"a record takes at most {HEADERS_MAX_COUNT} headers, not {len(checked)}")
     if size > HEADERS_MAX_BYTES:
         raise UsageError(
             f"the headers of a record take at most {HEADERS_MAX_BYTES} bytes with their names, these have {size}"
@@ -85,22 +88,39 @@ def check_headers(headers: object) -> dict[str, str]:
     return checked
 
 
+def _pairs_of(headers: Mapping[object, object]) -> list[tuple[object, object]]:
+    """Return the names and values of a user's mapping, but not many more than a record may have.
+
+    Another thread may change the mapping at the same time. The items of a ``dict`` are read in one step.
+
+    Raises:
+        UsageError: the mapping raised an exception, or changed while it was read.
+    """
+    try:
+        pairs = list(islice(headers.items(), HEADERS_MAX_COUNT + 1))
+        return [(name, value) for name, value in pairs]
+    except Exception as error:
+        raise UsageError(f"the headers could not be read: their mapping raised {type(error).__name__}") from error
+
+
 def _check_name(name: object) -> str:
     if not isinstance(name, str):
         raise UsageError(f"a header's name must be a str, not {type(name).__name__}")
+    name = str.__str__(name)  # ``str`` would call the method of a subclass, such as that of ``Enum``
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a header's name has 1 to {HEADER_NAME_MAX_LENGTH} ASCII letters, digits and any of !#$%&'*+-.^_`|~,"
             f" unlike {name[: 2 * HEADER_NAME_MAX_LENGTH]!r}"
         )
-    return str(name)
+    return name
 
 
 def _check_value(name: str, value: object) -> tuple[str, int]:
     """Return the value of a header as text, and its length in bytes of UTF-8."""
     if isinstance(value, str):
+        plain = str.__str__(value)
         try:
-            return str(value), len(value) if value.isascii() else len(value.encode())
+            return plain, len(plain) if plain.isascii() else len(plain.encode())
         except UnicodeEncodeError:
             raise UsageError(f"the header {name!r} has a lone surrogate, which UTF-8 cannot encode") from None
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -109,7 +129,10 @@ def _check_value(name: str, value: object) -> tuple[str, int]:
                 f"the header {name!r} must be a str: bytes need a name that ends in {BINARY_SUFFIX!r}, and are sent as"
                 " base64"
             )
-        text = b64encode(bytes(cast("bytes", value))).decode()
+        try:
+            text = b64encode(bytes(memoryview(cast("bytes", value)))).decode()
+        except ValueError:
+            raise UsageError(f"the header {name!r} must be bytes: this memoryview was released") from None
         return text, len(text)
     raise UsageError(f"the header {name!r} must be a str, not {type(value).__name__}")
 

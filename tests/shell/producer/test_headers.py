@@ -1,15 +1,52 @@
 """Do the headers of a put come back with the record, and is a put refused where they cannot be sent?"""
 
+from collections import UserDict
+from enum import Enum
+
 import pytest
 from tests.shell.blocking import EVERY_API
 
-from shardline import Consumer, UsageError, deaggregate
+from shardline import Consumer, UsageError, aggregate, deaggregate
 from shardline.events import ChannelsFound
 from shardline.model.headers import NO_HEADERS
 
 pytestmark = pytest.mark.anyio
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "content-type": "text/plain"}
+
+
+class Name(str, Enum):  # noqa: UP042 - a StrEnum would be harmless
+    TRACE = "traceparent"
+
+
+class Raising(UserDict):
+    def items(self):
+        raise LookupError("private")
+
+
+class Changing(UserDict):
+    """A mapping that another thread changes while it is read."""
+
+    def items(self):
+        for pair in self.data.items():
+            self.data[f"more{len(self.data)}"] = ""
+            yield pair
+
+
+HOSTILE = {
+    "a list of pairs": ([("a", "1")], "headers must be a mapping of names to values, not list"),
+    "a name of bytes": ({b"a": "1"}, "a header's name must be a str, not bytes"),
+    "a name that is None": ({None: "1"}, "a header's name must be a str, not NoneType"),
+    "an empty name": ({"": "1"}, "a header's name has 1 to 128 ASCII letters"),
+    "the name of a stamp": ({":": "1"}, "a header's name has 1 to 128 ASCII letters"),
+    "a name with NUL": ({"a\x00": "1"}, "a header's name has 1 to 128 ASCII letters"),
+    "a value that is None": ({"a": None}, "the header 'a' must be a str, not NoneType"),
+    "a lone surrogate": ({"a": "\ud800"}, "the header 'a' has a lone surrogate"),
+    "a huge value": ({"a": "x" * (1 << 20)}, "at most 16384 bytes with their names"),
+    "thousands": (dict.fromkeys(map("h{}".format, range(5_000)), ""), "at most 64 headers, and these are more"),
+    "a mapping that raises": (Raising(a="1"), "the headers could not be read: their mapping raised LookupError"),
+    "a mapping that changes": (Changing(a="1"), "the headers could not be read: their mapping raised RuntimeError"),
+}
 
 
 def connection(kinesis):
@@ -103,6 +140,41 @@ async def test_wrong_headers_are_refused_and_named(make_producer, kinesis):
         assert "the header 'a' must be a str, not int" in (await bad.outcome()).message
         assert bad.headers == {}
         await good
+
+
+@EVERY_API
+@pytest.mark.parametrize(("headers", "said"), HOSTILE.values(), ids=HOSTILE)
+async def test_hostile_headers_cost_nothing_but_their_own_record(make_producer, kinesis, headers, said):
+    async with make_producer() as producer:
+        with pytest.raises(UsageError, match=said):
+            await producer.put(b"", key="k", headers=headers)
+        with pytest.raises(UsageError, match=said):
+            producer.put_nowait(b"", key="k", headers=headers)
+        for records in ([("k", b"", TRACE), ("k", b"", None, headers)], [("k", b""), ("k", b"", None, headers)]):
+            with pytest.raises(UsageError, match=f"record 1: .*{said}"):
+                await producer.put_many(records)
+            with pytest.raises(UsageError, match=f"record 1: .*{said}"):
+                aggregate(records)
+        assert (producer.outstanding, producer._intake.buffered_bytes) == (0, 0)
+        given = [("k", b"1", TRACE), ("k", b"bad", None, headers), ("k", b"2", None, {Name.TRACE: Name.TRACE})]
+        for records in (given, iter(given)):
+            first, bad, second = await producer.put_many(records, on_invalid="fail")
+            outcome = await bad.outcome()
+            assert (outcome.code, said in outcome.message, bad.headers) == ("InvalidRecord", True, {})
+            await first
+            await second
+    found = {record.data: record.headers for record in deaggregate(kinesis.streams["s"].records)}
+    assert found == {b"1": TRACE, b"2": {"traceparent": "traceparent"}}
+
+
+@EVERY_API
+async def test_a_delivery_keeps_the_headers_of_its_put_whatever_happens_to_the_mapping(make_producer, kinesis):
+    headers = {"A": "1", "a": "2"}
+    async with make_producer(linger=0.2) as producer:
+        delivery = await producer.put(b"x", key="k", headers=headers)
+        headers.clear()
+        await delivery
+    assert delivery.headers == deaggregate(kinesis.streams["s"].records)[0].headers == {"A": "1", "a": "2"}
 
 
 @EVERY_API

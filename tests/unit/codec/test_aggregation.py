@@ -248,6 +248,11 @@ class TestHeaders:
             "nothing": (b"", {}),
             "a name that is not UTF-8": (b"\x0a\x01\xff\x12\x011", {}),
             "a value that is not UTF-8": (b"\x0a\x01a\x12\x01\xff", {}),
+            "a value with an encoded surrogate": (b"\x0a\x01a\x12\x03\xed\xa0\x80", {}),
+            "a value with NUL": (b"\x0a\x01a\x12\x01\x00", {"a": "\x00"}),
+            "a name with NUL": (b"\x0a\x02a\x00\x12\x011", {}),
+            "a name of another case": (b"\x0a\x04Good\x12\x011", {"Good": "1"}),
+            "a value that claims more than there is": (b"\x0a\x01a\x12\xff\xff\xff\xff\x0f1", {}),
             "a name that no header has": (b"\x0a\x03a b\x12\x011", {}),
             "too short for its name": (b"\x0a\x05a", {}),
             "a length without an end": (b"\x0a" + b"\xff" * 11, {}),
@@ -271,6 +276,22 @@ class TestHeaders:
     def test_a_tag_that_is_longer_than_its_record_makes_no_aggregate(self):
         message = key("k") + record(key_index(0), data(b"x"), b"\x22\x09\x0a\x01a")
         assert split_headed(frame(message)) is None
+
+    def test_of_thousands_of_tags_the_first_that_fit_are_headers(self):
+        tags = [sized(0x22, sized(0x0A, b"h%d" % place) + b"\x12\x011") for place in range(5_000)]
+        message = key("k") + record(key_index(0), data(b"x"), *tags, *tags) + simple(0, b"y")
+        expected = {f"h{place}": "1" for place in range(64)}
+        assert split_headed(frame(message)) == [("k", b"x", None, expected), ("k", b"y", None, {})]
+
+    def test_a_tag_larger_than_all_headers_may_be_is_left_out(self):
+        tags = sized(0x22, b"\x0a\x01a" + sized(0x12, b"x" * (1 << 20))) + sized(0x22, b"\x0a\x01b\x12\x011")
+        message = key("k") + record(key_index(0), data(b"x"), tags)
+        assert split_headed(frame(message)) == [("k", b"x", None, {"b": "1"})]
+
+    def test_an_index_out_of_range_beside_tags_makes_no_aggregate(self):
+        tag = sized(0x22, b"\x0a\x01a\x12\x011")
+        assert split_headed(frame(key("k") + record(key_index(1), data(b"x"), tag))) is None
+        assert split_headed(frame(key("k") + record(key_index(0), hash_key_index(0), data(b"x"), tag))) is None
 
     def test_equal_ones_are_shared(self):
         records = [("k", b"%d" % place, None, {"traceparent": str(place % 2)}) for place in range(6)]

@@ -159,7 +159,7 @@ class BulkPut(Generic[_D]):
         except UsageError as error:
             if self._fails_invalid:
                 return self._failed(record, str(error))
-            raise UsageError(f"record {place}: {error}", index=place) from None
+            raise UsageError(f"record {place}: {error}", index=place) from error.__cause__
         except Exception as error:  # raised by the user's serializer or middleware
             if self._fails_invalid:  # do not include the error's text, which may quote the data
                 origin = "serializer" if self._chain is None else "serializer or a middleware"
