@@ -10,10 +10,13 @@ import itertools
 import logging
 import threading
 import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from prometheus_client import CollectorRegistry
 
+from shardline import Credentials
 from shardline.sinks import CloudWatchSink, LogSink, OpenTelemetrySink, PrometheusSink
 
 _numbers = itertools.count(1)
@@ -118,11 +121,48 @@ def make_cloudwatch_sink(work):
     return CloudWatchSink(File(), period=1), lambda: None
 
 
+def make_cloudwatch_api_sink(work):
+    """A CloudWatch sink whose service does the work. If that raises, the connection is closed without an answer."""
+
+    class Service(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with suppress(OSError):  # of the work, or because the sink has stopped waiting
+                work()
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            self.close_connection = True
+
+        def log_message(self, *_):
+            """Keep the output of the tests clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+
+    def clean_up():
+        sink._publisher._sender.send = lambda *_: True  # otherwise, it would try again until the tests end
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    sink = CloudWatchSink(
+        period=1,
+        endpoint_url=f"http://127.0.0.1:{server.server_port}",
+        region="eu-west-1",
+        credentials=Credentials("AKIDEXAMPLE", "the secret"),
+    )
+    return sink, clean_up
+
+
 SINKS = {
     "callable": make_callable,
     "LogSink": make_log_sink,
     "PrometheusSink": make_prometheus_sink,
     "CloudWatchSink": make_cloudwatch_sink,
+    "CloudWatchSink to the API": make_cloudwatch_api_sink,
     "OpenTelemetrySink": make_otel_sink,
     "opening": make_opening_sink,
 }

@@ -10,6 +10,7 @@ Invariants:
 - Data that CloudWatch did not accept because of a transient failure is kept and sent with the next period, up to
   ``_BACKLOG_MAX`` requests. Data that CloudWatch refuses is dropped. Both are logged, at most once a minute.
 - ``close`` and ``flush`` publish the data so far, and wait for a limited time until it is published.
+- The publisher thread ends when no producer or consumer is open and everything is published.
 - A forked child starts empty, with its own publisher.
 """
 
@@ -141,7 +142,7 @@ class _OpenCloudWatchSink:
         self._publisher = publisher
         self._namespace = namespace
         self._names = names
-        publisher.start()
+        publisher.open()
 
     def __call__(self, event: Event, /) -> None:
         if self._names is not None:
@@ -149,7 +150,7 @@ class _OpenCloudWatchSink:
 
     def close(self) -> None:
         """Publish the remaining metrics, and wait for a limited time until they are published."""
-        self._publisher.flush(_CLOSE_WAIT)
+        self._publisher.close()
 
 
 class _Sender(Protocol):
@@ -174,26 +175,39 @@ class _Publisher:
         self._done = 0  # number of flushes that are complete
         self._succeeded = True
         self._logged_at = 0.0  # when a failure was last logged
-        self._thread: threading.Thread | None = None
+        self._sources = 0  # number of open producers and consumers
+        self._is_running = False  # whether the thread runs and will publish again
 
-    def start(self) -> None:
-        """Start the thread if it is not running yet."""
+    def open(self) -> None:
+        """Publish the data of one more producer or consumer."""
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="shardline CloudWatch publisher", daemon=True)
-                self._thread.start()
+            self._sources += 1
+            self._start()
+
+    def close(self) -> None:
+        """Publish the remaining data of a producer or consumer, and wait for a limited time until it is published."""
+        with self._lock:
+            self._sources -= 1
+        self.flush(_CLOSE_WAIT)
 
     def flush(self, timeout: float) -> bool:
         """Publish the data. Return whether everything was published in time."""
-        self.start()
         with self._changed:
+            self._start()
             self._asked += 1
             number = self._asked
             self._wake.set()
             return self._changed.wait_for(lambda: self._done >= number, timeout) and self._succeeded
 
+    def _start(self) -> None:
+        """Start the thread if it is not running. The caller holds the lock."""
+        if not self._is_running:
+            threading.Thread(target=self._run, name="shardline CloudWatch publisher", daemon=True).start()
+            self._is_running = True
+
     def _run(self) -> None:
-        while True:
+        goes_on = True  # not ``_is_running``: by the time that this thread ends, another one may run
+        while goes_on:
             self._wake.wait(self._period)
             self._wake.clear()
             with self._lock:
@@ -201,6 +215,7 @@ class _Publisher:
             succeeded = self._publish()
             with self._changed:
                 self._done, self._succeeded = asked, succeeded
+                self._is_running = goes_on = self._sources > 0 or self._asked > asked or not succeeded
                 self._changed.notify_all()
 
     def _publish(self) -> bool:

@@ -338,12 +338,52 @@ def test_a_slow_service_holds_up_no_event_and_no_close(cloudwatch, monkeypatch):
     assert cloudwatch.data["ProducerDeliveredRecords"]["Value"] == 150_000
 
 
+def publishers():
+    return {thread for thread in threading.enumerate() if thread.name == "shardline CloudWatch publisher"}
+
+
+def wait_for_the_end_of_publishers(before):
+    deadline = time.monotonic() + 20
+    while not publishers() <= before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_publisher_ends_with_its_last_source_and_begins_again_with_the_next(tmp_path):
+    before, file = publishers(), tmp_path / "lines"
+    sink = CloudWatchSink(file)
+    one, other = sink.open(PRODUCER), sink.open(PRODUCER)
+    one(EXAMPLES[ev.RecordsDelivered])
+    one.close()
+    assert len(publishers() - before) == 1
+    other.close()
+    wait_for_the_end_of_publishers(before)
+    assert sink.flush(20), "a flush without a source"
+    wait_for_the_end_of_publishers(before)
+    again = sink.open(PRODUCER)
+    again(EXAMPLES[ev.RecordsDelivered])
+    again.close()
+    assert [line["ProducerDeliveredRecords"] for line in lines_of(file.read_text())] == [150, 150]
+
+
+def test_a_publisher_whose_data_was_not_taken_goes_on(cloudwatch):
+    before = publishers()
+    cloudwatch.answers += [(500, {"__type": "InternalServiceFault", "message": ""})]
+    sink = api_sink(cloudwatch, period=1)
+    opened = sink.open(PRODUCER)
+    opened(EXAMPLES[ev.RecordsDelivered])
+    opened.close()
+    wait_for_the_end_of_publishers(before)
+    assert cloudwatch.data["ProducerDeliveredRecords"]["Value"] == 150
+
+
 def test_without_a_region_the_metrics_are_kept(caplog, monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    sink = CloudWatchSink(credentials=KEYS)
+    # The publisher of this sink goes on trying, and later tests may set a region: it must find no other address then.
+    sink = CloudWatchSink(endpoint_url="http://127.0.0.1:1", credentials=KEYS)
     sink.open(PRODUCER)(EXAMPLES[ev.RecordsDelivered])
     assert not sink.flush(20)
     assert "metrics cannot be sent: no AWS region found" in caplog.text
