@@ -132,9 +132,11 @@ def test_the_default_registry_is_that_of_prometheus_client():
     script = (
         "from prometheus_client import REGISTRY\n"
         "from shardline.adapters.sinks.prometheus_sink import PrometheusSink\n"
-        "assert PrometheusSink().registry is REGISTRY"
+        "print(PrometheusSink().registry is REGISTRY)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "src")})
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, "-c", script], check=True, env=environment, stdout=subprocess.PIPE, text=True)
+    assert run.stdout == "True\n"
 
 
 # ---- wrong uses
@@ -156,6 +158,7 @@ def test_a_foreign_metric_with_the_same_name_is_an_error_and_leaves_nothing_behi
         PrometheusSink(registry)
     registry.unregister(foreign)
     PrometheusSink(registry).open(CONSUMER)
+    assert value(registry, "shardline_consumer_stalls_total", stream="orders", group="billing") == 0
 
 
 def test_by_shard_is_a_boolean():
