@@ -59,7 +59,7 @@ HEAD = """\
 
 ![CPU seconds for a million records, of every client](../pictures/peers.svg)
 
-The chart shows the CPU seconds that each client needs for a million confirmed records. The next one shows the latency
+The chart shows the CPU seconds that each client needs for a million confirmed records. The next chart shows the latency
 of a record with each client's own settings. aiokpl and Shardline hold a record for up to 100 ms to fill a batch.
 aiobotocore does not batch, so the benchmark sends the records that have arrived every 100 ms.
 
