@@ -142,7 +142,7 @@ PRODUCER = [
             ],
             "max_attempts": [
                 set_it("to limit duplicates: each attempt whose response is lost may have stored the record."),
-                cost("records fail in a long storm that `record_ttl` would have survived."),
+                cost("during long throttling, records fail that would still be delivered within `record_ttl`."),
             ],
             "fail_if_throttled": [
                 on("if you have another place for a record that is throttled."),
@@ -195,7 +195,7 @@ CONSUMER = [
         "Leases",
         {
             "lease_duration": [
-                up("if your workers pause without being dead: long garbage collections, throttled CPU."),
+                up("if your workers pause without being dead: long garbage collection, throttled CPU."),
                 down("to replace dead workers sooner."),
                 cost("a lower value means more writes (three renewals per duration) and leases lost in short pauses."),
             ],
@@ -235,9 +235,9 @@ CONSUMER = [
                 cost("an unacknowledged record holds back the checkpoint of its shard."),
             ],
             "max_unacknowledged": [
-                up("if you work on many records at the same time, or acknowledge records in large groups."),
+                up("if you work on many records at the same time, or acknowledge many records together."),
                 down("to save memory, or to notice a forgotten acknowledgement early."),
-                cost("a number below the size of your groups stops the shard forever."),
+                cost("a limit below the number of records that you acknowledge together stops the shard permanently."),
             ],
         },
     ),
