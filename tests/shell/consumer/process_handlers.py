@@ -1,10 +1,12 @@
 """Handlers that run in other processes: they note in a file what they saw."""
 
 import ctypes
+import gc
 import os
 import resource
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 FOLDER = "SHARDLINE_TEST_FOLDER"
@@ -31,6 +33,11 @@ def is_first(name):
 
 def handle(record):
     note(f"{os.getpid()} {record.key} {record.data.decode()}")
+
+
+def handle_slowly(record):
+    time.sleep(0.005)
+    handle(record)
 
 
 def handle_batch(batch):
@@ -97,6 +104,15 @@ def close_once(record):
         close_files()
 
 
+def send_junk(record):
+    """Handle a record. At record 5, the first time, write to the connection to the program."""
+    if record.data == b"5" and is_first("junk"):
+        for connection in gc.get_objects():
+            if isinstance(connection, Connection) and connection.writable:
+                connection.send_bytes(b"junk")
+    handle(record)
+
+
 def leave(record):
     sys.exit(7)
 
@@ -122,6 +138,38 @@ def hold_the_lock(record):
     """Keep all other threads of the process from running."""
     note(f"{os.getpid()} begins")
     ctypes.PyDLL(None).sleep(30)
+
+
+def fail_to_load(kind):
+    match kind:
+        case "file":
+            raise FileNotFoundError("settings.toml")
+        case "end":
+            raise EOFError("of the settings")
+        case "base":
+            raise StrangeError("of the module")
+        case "interrupt":
+            raise KeyboardInterrupt("in the module")
+        case "exit":
+            sys.exit(5)
+        case "end of the process":
+            os._exit(3)
+        case "text":
+            return "text"
+    return handle
+
+
+class LoadsBadly:
+    """A handler that another process cannot load, as if the import of its module failed there."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __reduce__(self):
+        return fail_to_load, (self.kind,)
+
+    def __call__(self, record):
+        handle(record)
 
 
 def value_of(record):

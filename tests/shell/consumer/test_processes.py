@@ -103,6 +103,44 @@ async def test_the_last_record_of_a_process_that_cannot_answer_comes_again(make_
     assert (retried.error_type, retried.attempts) == ("HandlerProcessFailed", 1)
 
 
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_a_process_that_sends_something_else_is_replaced_and_its_record_comes_again(make_consumer, put):
+    await put(range(60), keys=6)
+    events = []
+    async with make_consumer(until="latest", sinks=[events.append]) as consumer:
+        await consumer.run(handlers.send_junk, processes=2, order="key", policy=HASTY)
+    numbers = [int(line.split()[2]) for line in handlers.notes()]
+    assert {*numbers} == {*range(60)}
+    (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
+    assert retried.error_type == "HandlerProcessFailed"
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "blocking"], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("file", UsageError, "cannot import the handler: FileNotFoundError: settings.toml"),
+        ("end", UsageError, "cannot import the handler: EOFError: of the settings"),
+        ("base", UsageError, "cannot import the handler: StrangeError: of the module"),
+        ("interrupt", UsageError, "cannot import the handler: KeyboardInterrupt: in the module"),
+        ("exit", UsageError, "cannot import the handler: SystemExit: 5"),
+        ("text", UsageError, "cannot import the handler: TypeError: it is a str after it was unpickled"),
+        ("end of the process", HandlerProcessFailed, "exited with code 3 before it had imported the handler"),
+    ],
+)
+async def test_a_handler_that_a_process_cannot_load_ends_the_run_with_the_reason(
+    make_consumer, put, group, kind, error, message
+):
+    await put(range(10))
+    async with make_consumer(group=group, store="memory:") as consumer:
+        with pytest.raises(error, match=message):
+            await consumer.run(handlers.LoadsBadly(kind), processes=2)
+        with pytest.raises(error, match=message):  # the consumer is as good as before
+            await consumer.run(handlers.LoadsBadly(kind), processes=2)
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        assert len([record async for record in consumer]) == 10
+
+
 async def test_a_record_that_always_kills_its_process_is_dead_lettered(make_consumer, put):
     await put(range(3), keys=3)
     letters = []
@@ -245,6 +283,51 @@ async def test_no_process_outlives_the_program(kinesis, put, folder, number, han
     await until(lambda: not any(map(is_alive, pids)), 10)
     assert errors.count("Traceback") == (number == signal.SIGINT), errors
     assert "handler_child" not in errors
+
+
+HANDLING = """
+import sys
+from shardline import ConsumerConfig, Credentials
+from shardline.sync import Consumer
+from tests.shell.consumer import process_handlers as handlers
+
+def main():
+    place = {"endpoint_url": sys.argv[1], "region": "us-east-1", "credentials": Credentials("a", "b")}
+    config = ConsumerConfig(lease_duration=2.0, checkpoint_interval=0.05)
+    with Consumer("s", group="g", store=sys.argv[2], config=config, **place) as consumer:
+        print("runs", flush=True)
+        consumer.run(handlers.handle_slowly, processes=4, order="key")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("handled", [0, 1, 30])
+async def test_a_signal_at_any_moment_loses_no_record(make_consumer, kinesis, put, folder, number, handled):
+    """The signal comes while the processes start, at the first record, or in the midst of the records."""
+    await put(range(300), keys=20)
+    path, store = folder / "program.py", f"sqlite:///{folder}/leases.db"
+    path.write_text(HANDLING)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
+    command = [sys.executable, str(path), kinesis.endpoint_url, store]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    program = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)  # noqa: ASYNC220
+    assert await anyio.to_thread.run_sync(program.stdout.readline) == "runs\n"
+    await until(lambda: len(handlers.notes()) >= handled or program.poll() is not None)
+    os.killpg(program.pid, number)
+    errors = (await anyio.to_thread.run_sync(partial(program.communicate, timeout=40)))[1]
+    assert program.returncode == -number, errors
+    assert errors.count("\nKeyboardInterrupt") == (number == signal.SIGINT), (
+        "only the program is interrupted\n" + errors
+    )
+    lines = [line.split() for line in handlers.notes()]
+    await until(lambda: not any(is_alive(pid) for pid, *_ in lines), 10)
+    async with make_consumer(group="g", store=store, until="latest") as consumer:
+        rest = [int(record.data) async for record in consumer]
+    assert {*rest} | {int(number) for *_, number in lines} == {*range(300)}
 
 
 @pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)

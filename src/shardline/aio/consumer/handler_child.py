@@ -37,6 +37,8 @@ Row: TypeAlias = tuple[Any, ...]
 
 UNGUARDED_MAIN: Final = 117
 """The exit code of a process that ran the program's main module up to ``run(processes=...)``."""
+IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""The signals that a process starts with blocked, and that have no effect in it."""
 _forks: Final = threading.Event()  # set in a copy of the process
 
 
@@ -137,8 +139,10 @@ def _ignore_signal(_number: int, _frame: object) -> None:
 def work(connection: Connection, progress: Progress) -> None:
     """Be the main function of a handler's process."""
     # Functions, not SIG_IGN: programs that a handler starts would inherit SIG_IGN.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in IGNORED_SIGNALS:
         signal.signal(number, _ignore_signal)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     parent = mp.parent_process()
     assert parent is not None, "this process was started by another one"
     _kill_with_parent(parent.sentinel)
@@ -146,17 +150,28 @@ def work(connection: Connection, progress: Progress) -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forks.set)
     with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
+        message = connection.recv_bytes()
         try:
-            handlers: Handlers = pickle.loads(connection.recv_bytes())  # noqa: S301 - from our parent
-        except (EOFError, OSError):
-            raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - importing the user's module may raise anything
+            handlers = _load_handlers(message)
+        except BaseException as error:  # noqa: BLE001 - importing the user's module may raise anything
             connection.send_bytes(pickle.dumps(Answer(0, pickled_error(error), summarize_error(error, ()))))
             return
         connection.send_bytes(pickle.dumps(Answer()))
         while True:
-            message: Work = pickle.loads(connection.recv_bytes())  # noqa: S301 - from our parent
-            connection.send_bytes(pickle.dumps(_handle(handlers, message, progress, runner)))
+            records: Work = pickle.loads(connection.recv_bytes())  # noqa: S301 - from our parent
+            connection.send_bytes(pickle.dumps(_handle(handlers, records, progress, runner)))
+
+
+def _load_handlers(message: bytes) -> Handlers:
+    """Unpickle the first message. This imports the user's module.
+
+    Raises:
+        TypeError: the handler is no longer callable, because it defines how it is pickled.
+    """
+    handlers: Handlers = pickle.loads(message)  # noqa: S301 - from our parent
+    if not callable(handlers.handler):
+        raise TypeError(f"it is a {type(handlers.handler).__name__} after it was unpickled, and cannot be called")
+    return handlers
 
 
 def _kill_with_parent(sentinel: int) -> None:

@@ -15,16 +15,19 @@ Invariants:
 
 import multiprocessing as mp
 import pickle
-from collections.abc import Sequence
-from contextlib import suppress
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from ctypes import c_ulonglong
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any, Final, final
 
 import anyio
 import anyio.to_thread
 
-from shardline.aio.consumer.handler_child import UNGUARDED_MAIN, Answer, Handlers, Work, row_of, work
+from shardline.aio.consumer.handler_child import IGNORED_SIGNALS, UNGUARDED_MAIN, Answer, Handlers, Work, row_of, work
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.process_messages import MessageWatch
 from shardline.errors import HandlerProcessFailed, UsageError
@@ -74,7 +77,8 @@ class HandlerProcess:
             UsageError: the process could not import the handler.
             HandlerProcessFailed: the process ended first.
         """
-        self._process.start()
+        with _signals_blocked():
+            self._process.start()
         self._theirs.close()
         if self._is_killed:  # kill() came before the process had started
             self._process.kill()
@@ -121,8 +125,7 @@ class HandlerProcess:
                         f"a handler did not return within {timeout or 0:g} s: its process was killed"
                     )
             if self._ours.poll():
-                answer: Answer = pickle.loads(self._ours.recv_bytes())  # noqa: S301 - from our own process
-                return answer
+                return _load_answer(self._ours.recv_bytes())
         except (EOFError, OSError):  # the process has ended, or is about to
             pass
         self._process.join(_LOOK_INTERVAL)
@@ -139,6 +142,37 @@ class HandlerProcess:
         how = "ended" if code is None else f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         when = "while it handled records" if self.is_started else "before it had imported the handler"
         return HandlerProcessFailed(f"a handler's process {how} {when}")
+
+
+@contextmanager
+def _signals_blocked() -> Generator[None]:
+    """Start a process in this thread in which Ctrl-C and SIGTERM wait until ``handler_child.work`` handles them.
+
+    Otherwise a signal to the whole process group would kill a process that is still starting.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # it would unblock the signals if it were started together with the process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _load_answer(message: bytes) -> Answer:
+    """Unpickle the answer of a process.
+
+    Raises:
+        HandlerProcessFailed: it is not an answer, because the handler has written to the pipe of its process.
+    """
+    answer: object = None
+    with suppress(Exception):  # damaged bytes may raise anything
+        answer = pickle.loads(message)  # noqa: S301 - from our own process
+    if not isinstance(answer, Answer):
+        raise HandlerProcessFailed("a handler's process sent something that is not an answer")
+    return answer
 
 
 @final

@@ -8,11 +8,17 @@ Invariants:
 
 - Waking a thread never blocks, whatever that thread does.
 - An interrupted wait leaves nothing locked.
+- A signal ends the wait of the main thread within ``_LOOK_INTERVAL``, even if the system lets another thread run the C
+  handler of the signal. This happens when the other thread changes its signal mask, as it does to start a process. The
+  lock then does not notice the signal, and Python runs the signal's Python handler only in the main thread.
 """
 
+import math
 import threading
 from contextlib import suppress
-from typing import final
+from typing import Final, final
+
+_LOOK_INTERVAL: Final = 0.5  # seconds
 
 
 @final
@@ -33,4 +39,9 @@ class Latch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait to be woken. Return false after ``timeout`` seconds."""
-        return self._lock.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
+        left = math.inf if timeout is None else max(0.0, timeout)
+        while left > _LOOK_INTERVAL:
+            if self._lock.acquire(timeout=_LOOK_INTERVAL):
+                return True
+            left -= _LOOK_INTERVAL
+        return self._lock.acquire(timeout=left)
