@@ -1,5 +1,7 @@
 """User code controls a running consumer: it commits now, pauses, resumes, seeks and filters."""
 
+import asyncio
+import sys
 import time
 
 import anyio
@@ -7,6 +9,7 @@ import pytest
 from tests.shell.blocking import EVERY_API
 
 from shardline import (
+    Closed,
     FilterFailed,
     LeaseNotHeld,
     Record,
@@ -423,6 +426,53 @@ async def test_an_exception_in_the_filter_stops_the_consumer_and_skips_nothing(m
     assert {*ledger.numbers} == {*range(10)}
 
 
+class NoTruthValue:
+    def __bool__(self):
+        raise ValueError("ambiguous")
+
+
+async def pass_later(record):
+    return True
+
+
+def exit_early(record):
+    sys.exit(7)
+
+
+def cancel(record):
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "trio", "blocking"], indirect=True)
+@pytest.mark.parametrize(
+    ("passes", "cause"),
+    [
+        (lambda _: NoTruthValue(), ValueError),
+        (lambda record: pass_later(record), UsageError),  # noqa: PLW0108 - it does not look like an async function
+        (exit_early, SystemExit),
+        (cancel, asyncio.CancelledError),
+    ],
+)
+async def test_a_filter_without_an_answer_stops_the_consumer_and_skips_nothing(
+    make_consumer, put, group, take, passes, cause
+):
+    await put(range(10), keys=1)
+    async with make_consumer(group=group, store="memory:", filter=passes) as consumer:
+        with pytest.raises(FilterFailed) as caught:
+            await take(consumer, 1)
+        assert isinstance(caught.value.__cause__, cause)
+        assert caught.value.record.data == b"0"
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        assert len([record async for record in consumer]) == 10
+
+
+async def test_any_true_answer_of_a_filter_lets_a_record_pass(make_consumer, put):
+    await put(range(8), keys=1)
+    answers = [True, False, 1, 0, "x", "", [0], None]
+    async with make_consumer(until="latest", filter=lambda record: answers[int(record.data)]) as consumer:
+        assert [int(record.data) async for record in consumer] == [0, 2, 4, 6]
+
+
 async def test_a_filter_is_a_plain_function(make_consumer):
     async def passes(record):
         return True
@@ -446,3 +496,91 @@ async def test_a_slow_filter_does_not_delay_the_renewal_of_leases(make_consumer,
         assert record.data == b"399"
         assert record.lease.held
     assert not any(isinstance(event, LeaseLost) for event in events)
+
+
+# ---- wrong calls
+
+
+CONTROLS = {
+    "commit": lambda consumer, **arguments: consumer.commit(**arguments),
+    "pause": lambda consumer, **arguments: consumer.pause(**arguments),
+    "resume": lambda consumer, **arguments: consumer.resume(**arguments),
+    "seek": lambda consumer, **arguments: consumer.seek("TRIM_HORIZON", **arguments),
+}
+
+
+@EVERY_API
+async def test_a_consumer_that_does_not_run_is_not_controlled(make_consumer, group):
+    consumer = make_consumer(group=group, store="memory:")
+    for call in CONTROLS.values():
+        with pytest.raises(Closed, match="not started"):
+            await call(consumer)
+    async with consumer:
+        pass
+    for call in CONTROLS.values():
+        with pytest.raises(Closed, match="closed"):
+            await call(consumer)
+
+
+@EVERY_API
+@pytest.mark.parametrize("name", CONTROLS)
+async def test_wrong_shards_and_timeouts_are_named(make_consumer, put, group, take, name):
+    await put(range(10))
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        for shards, message in [
+            ("shardId-000000000000", "shards must be a collection of shard ids, or None, not 'shardId-000000000000'"),
+            (7, "shards must be a collection of shard ids, or None, not 7"),
+            ([None], "shards must contain shard ids, not None"),
+            ([b"shardId-000000000000"], "shards must contain shard ids, not b'"),
+        ]:
+            with pytest.raises(UsageError, match=message):
+                await CONTROLS[name](consumer, shards=shards)
+        await CONTROLS[name](consumer, shards=[])  # nothing to do
+        if name in {"commit", "seek"}:
+            for timeout in (-1, float("nan"), "1", True):
+                with pytest.raises(UsageError, match="timeout must be a number of seconds, 0 or more, or None, not"):
+                    await CONTROLS[name](consumer, timeout=timeout)
+        if name != "resume":  # a pause ends with the lease, so there is nothing to resume
+            with pytest.raises(LeaseNotHeld, match=rf"{name}: .*shardId-9"):
+                await CONTROLS[name](consumer, shards=["shardId-9"])
+        assert len(await take(consumer, 10)) == 10, "no call has changed anything"
+
+
+async def test_controls_from_many_handlers_and_tasks_at_once_lose_nothing(make_consumer, put, group, ledger):
+    """Each handler commits, pauses or resumes, while another task seeks back twice."""
+    await put(range(200), keys=20)
+    sought = []
+
+    async def control(consumer, number):
+        name = ("commit", "pause", "resume")[number % 3]
+        await CONTROLS[name](consumer)
+        if name == "pause":
+            await consumer.resume()
+
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+
+        async def handle(record):
+            await control(consumer, int(record.data))
+            ledger(record)
+
+        async def seek_back():
+            while len(sought) < 2:
+                await anyio.sleep(0.05)
+                if len(ledger.records) < 20 * (len(sought) + 1):
+                    continue
+                try:
+                    await consumer.seek("TRIM_HORIZON")
+                except (LeaseNotHeld, Closed) as error:  # the run was faster
+                    sought.append(error)
+                else:
+                    sought.append(len(ledger.records))
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(seek_back)
+                await consumer.run(handle, concurrency=16, order="key")
+                if len(sought) < 2:
+                    tasks.cancel_scope.cancel()
+    assert {*ledger.numbers} == {*range(200)}
+    async with make_consumer(group=group, store="memory:", until="latest") as consumer:
+        assert [record async for record in consumer] == [], "all was committed"

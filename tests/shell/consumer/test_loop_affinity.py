@@ -58,6 +58,11 @@ def test_another_event_loop_is_refused_and_harms_nothing(make_consumer, put, at_
             lambda: anext(iterator),
             lambda: consumer.run(print),
             consumer.wait_ready,
+            consumer.commit,
+            consumer.pause,
+            consumer.resume,
+            lambda: consumer.seek("TRIM_HORIZON"),
+            lambda: consumer.reconfigure(max_leases=1),
             consumer.close,
             lambda: consumer.__aexit__(None, None, None),
         ):

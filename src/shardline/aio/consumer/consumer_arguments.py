@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from shardline.adapters.aws.aws_service import AwsAccess
@@ -100,8 +101,10 @@ def check_batch(size: object, max_wait: object) -> float:
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise UsageError(f"the size of a batch must be a whole number of records, 1 or more, or None, not {size!r}")
     wait = check_timeout("max_wait", max_wait)
-    if wait is None:
-        raise UsageError("max_wait must be a number of seconds, 0 or more, not None: a batch cannot wait forever")
+    if wait is None or wait == inf:
+        raise UsageError(
+            f"max_wait must be a number of seconds, 0 or more, not {max_wait!r}: a batch cannot wait forever"
+        )
     return wait
 
 

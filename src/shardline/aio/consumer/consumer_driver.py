@@ -557,7 +557,7 @@ class ConsumerDriver:
         self.hand_out.handle_reader_over(shard, self.clock())
         self._pump_hand_out()
 
-    def handle_filter_failed(self, shard: HeldShard, record: Record[bytes], error: Exception) -> None:
+    def handle_filter_failed(self, shard: HeldShard, record: Record[bytes], error: BaseException) -> None:
         """Stop the consumer, because the user's filter raised this exception. The record is not skipped."""
         failed = FilterFailed(shard.shard_id, record)
         failed.__cause__ = error

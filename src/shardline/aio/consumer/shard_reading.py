@@ -9,16 +9,18 @@ Invariants:
   wait.
 """
 
+import inspect
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
 import anyio
 import anyio.lowlevel
 
+from shardline.aio.loop.callbacks import Contained
 from shardline.aio.loop.notifier import Notifier
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import Instant
@@ -34,6 +36,7 @@ from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.record_filter import leave_out
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
+from shardline.errors import UsageError
 from shardline.model.record import Record
 from shardline.model.stream import StreamRef, consumer_created_at, parse_consumer_arn
 from shardline.ports import KinesisApi, ShardEvents
@@ -53,7 +56,7 @@ class ReadingEvents(Protocol):
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
     def handle_read(self, events: list[ReaderEvent]) -> None: ...
     def handle_reader_over(self, shard: HeldShard) -> None: ...
-    def handle_filter_failed(self, shard: HeldShard, record: Record[bytes], error: Exception) -> None: ...
+    def handle_filter_failed(self, shard: HeldShard, record: Record[bytes], error: BaseException) -> None: ...
     async def register_again(self, consumer_arn: str) -> str | None:
         """Register the consumer again after the stream was re-created. Return its ARN, or ``None`` if that fails."""
         ...
@@ -124,18 +127,44 @@ class ShardReading(ABC):
 
     async def _filter(self, page: Page, passes: "RecordFilter", host: ReadingEvents) -> Page:
         """Return the page without the records that do not pass the user's filter."""
-        passed: list[object] = []
-        yield_at = self._clock() + SLICE
-        for record in page.records:
-            try:
-                passed.append(passes(record))
-            except Exception as error:  # noqa: BLE001 - user code: its error ends the consumer
-                host.handle_filter_failed(self.shard, record, error)
+        passed: list[bool] = []
+        failures: list[BaseException] = []
+        while len(passed) < len(page.records):
+            until = self._clock() + SLICE
+            with Contained(failures.append):
+                self._call_filter(passes, page.records, passed, until)
+            if failures:
+                host.handle_filter_failed(self.shard, page.records[len(passed)], failures[0])
                 return page
-            if self._clock() >= yield_at:
-                await anyio.lowlevel.checkpoint()  # a slow filter must not delay the renewal of leases
-                yield_at = self._clock() + SLICE
+            # A slow filter must not delay the renewal of leases. After Ctrl-C in the filter, the program gets its turn,
+            # and the filter is called with the same record again.
+            if len(passed) < len(page.records) or self._clock() >= until:
+                await anyio.lowlevel.checkpoint()
         return leave_out(page, passed)
+
+    def _call_filter(
+        self, passes: "RecordFilter", records: Sequence[Record[Any]], passed: list[bool], until: Instant
+    ) -> None:
+        """Append the filter's answers for the next records to ``passed``, until this time."""
+        for record in records[len(passed) :]:
+            passed.append(_as_bool(passes(record)))
+            if self._clock() >= until:
+                return
+
+
+def _as_bool(answer: object) -> bool:
+    """Return the answer of a filter as a bool.
+
+    Raises:
+        UsageError: the filter is asynchronous, but does not look so.
+    """
+    if isinstance(answer, bool):  # nearly always
+        return answer
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()  # otherwise Python would warn that it was never awaited
+        raise UsageError("filter must be a plain function that returns whether to hand out a record, not an awaitable")
+    return bool(answer)
 
 
 @final
