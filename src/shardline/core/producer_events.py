@@ -43,7 +43,7 @@ class RequestAnswered(NamedTuple):
 
 @final
 class ShardDelivery(NamedTuple):
-    """The records of one request that one shard stores."""
+    """The records of one request that were stored in one shard."""
 
     shard_id: str
     records: int
@@ -61,7 +61,7 @@ class RecordsDelivered(NamedTuple):
     latency: float
     """The time from the put of the oldest of these records to the answer, in seconds."""
     shards: tuple[ShardDelivery, ...]
-    """The shards that store these records."""
+    """The shards in which these records were stored."""
 
 
 @final

@@ -91,7 +91,7 @@ class Delivery(SettledRecord):
         return conclusion
 
     def future(self) -> "Future[Receipt]":
-        """Return a future of the receipt, for ``concurrent.futures.wait``, ``as_completed`` and similar functions.
+        """Return a future for the receipt, for ``concurrent.futures.wait``, ``as_completed`` and similar functions.
 
         Each call returns a new future. It cannot be cancelled, because the record was already put. Its callbacks run in
         the network thread, so they must not wait for a delivery.
@@ -111,7 +111,7 @@ class Delivery(SettledRecord):
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
         """Call ``callback(delivery)`` in the network thread when the delivery has succeeded or failed.
 
-        If the delivery has already succeeded or failed, call the callback at once, in this thread.
+        If the delivery has already succeeded or failed, call the callback immediately, in this thread.
         """
         self.when_done(lambda: callback(self))
 

@@ -6,7 +6,7 @@ machine (``flush``, ``close``, ``stats``) ask that thread.
 
 Invariants:
 
-- P1, P7, P10: the same as for the async producer. Threads get room in the order they began to wait.
+- P1, P7, P10: the same as for the async producer. Threads get room in the order in which they began to wait.
 - A put holds the putters' lock while it checks the gate and appends the record. The lock is re-entrant, because a
   signal handler or a finalizer may put a record in the middle of a put in its own thread. The network thread takes the
   lock only for a callback that puts, and then waits only briefly (``_LockForCallbacks``): the thread that holds the
@@ -352,7 +352,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         on_delivery: Callable[[Delivery], object] | None = None,
         stream: str | None = None,
     ) -> Delivery:
-        """Like ``put``, but raise ``BufferFull`` at once if there is no room."""
+        """Like ``put``, but raise ``BufferFull`` immediately if there is no room."""
         return self.put(
             data,
             key=key,
@@ -475,8 +475,8 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     ) -> None:
         """Change settings while the producer runs. Settings that you do not pass stay the same.
 
-        The new values apply when this returns. If ``linger`` changes, the records that were put before are sent without
-        further waiting.
+        The new values apply when this call returns. If ``linger`` changes, the records that were put before are sent
+        without further waiting.
 
         Args:
             linger: the longest time that a record waits for others to share its request, in seconds.
@@ -484,7 +484,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
             bytes_per_second: bytes per second that the producer sends to a shard.
 
         Raises:
-            UsageError: a value is wrong, or no value was passed.
+            UsageError: a value is invalid, or no value was passed.
             Closed: the producer is closed, or not started.
         """
         changes = self._check_changes(SettingChanges(linger, records_per_second, bytes_per_second))

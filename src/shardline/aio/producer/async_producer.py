@@ -11,7 +11,7 @@ Invariants:
 - P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts a record. A cancelled call has
   put no record.
 - P10: ``close`` stops intake, drains within its timeout, and returns the undelivered records. It is shielded from
-  cancellation, but a second cancellation ends both ``close`` and the host task at once.
+  cancellation, but a second cancellation ends both ``close`` and the host task immediately.
 - ``start`` enters no cancel scope of the caller, so another task may call ``close``.
 """
 
@@ -72,7 +72,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             connections. Each stream has its own buffer and limits.
         config: the settings.
         client: a started ``Client`` to share. By default, the producer creates one from the connection arguments.
-        serializer: turns the data of a record into bytes.
+        serializer: converts the data of a record to bytes.
         packing: packs the records of a key into shared Kinesis records, as ``"json-lines"``, ``"json-list"``,
             ``"netstrings"`` or ``"length-prefixed"``. ``None`` means the setting of ``config``, which by default is
             aggregation in the KPL's format.
@@ -85,11 +85,11 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means that
             there is no limit.
         drain_on_cancel: whether the end of the block also waits for deliveries if it is cancelled. If not, undelivered
-            records fail at once.
-        connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
+        records fail immediately. connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``,
+        ...: see ``Client``.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     _with_statement = "async with"
@@ -157,7 +157,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         """Connect and start the host task. Another task may call ``close``.
 
         Raises:
-            UsageError: no region, an unknown profile, ...: see ``Client``.
+            UsageError: there is no region, the profile is unknown, ...: see ``Client``.
             Closed: the producer has already been closed.
         """
         async with self._starting:
@@ -173,7 +173,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             self._start_host()
 
     def _start_host(self) -> None:
-        """Start the host task, in the running event loop. The client is started."""
+        """Start the host task, in the running event loop. The client has already been started."""
         api = self._client.api
         driver = self._driver
         driver.loop_affinity = affinity = LoopAffinity("Producer")
@@ -534,8 +534,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
     ) -> None:
         """Change settings while the producer runs. Settings that you do not pass stay the same.
 
-        The new values apply when this returns. If ``linger`` changes, the records that were put before are sent without
-        further waiting.
+        The new values apply when this call returns. If ``linger`` changes, the records that were put before are sent
+        without further waiting.
 
         Args:
             linger: the longest time that a record waits for others to share its request, in seconds.
@@ -543,7 +543,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             bytes_per_second: bytes per second that the producer sends to a shard.
 
         Raises:
-            UsageError: a value is wrong, or no value was passed.
+            UsageError: a value is invalid, or no value was passed.
             Closed: the producer is closed, or not started.
         """
         changes = self._check_changes(SettingChanges(linger, records_per_second, bytes_per_second))

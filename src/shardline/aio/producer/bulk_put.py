@@ -52,7 +52,7 @@ class BulkPut(Generic[_D]):
     Args:
         make: the class of the deliveries.
         intake: takes the invalid records, which the host reports.
-        serializer: turns the data of a record into bytes.
+        serializer: converts the data of a record to bytes.
         chain: the middleware, if there is any. It calls the serializer.
         packing: the format that the records must fit, if the producer packs.
         tags_of: validates the headers of a record, and returns them in the encoded form.

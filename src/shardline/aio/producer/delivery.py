@@ -7,7 +7,7 @@ Invariants:
   because a caller that cancels a shared waiter would cancel it for all callers.
 - A cancelled waiter is removed, and affects no other waiter. A delivery may be dropped without waiting for it.
 - Exceptions in a callback are logged, and have no other effect. If the delivery has already resolved, the callback is
-  called at once, in the caller's own code: an exit or an interrupt that the callback raises is then not suppressed.
+  called immediately, in the caller's own code: an exit or an interrupt that the callback raises is then not suppressed.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class SettledRecord(BufferedRecord):
         raise DeliveryFailed(self, outcome)
 
     def when_done(self, call: Callable[[], object]) -> None:
-        """Call ``call`` once, when the delivery has resolved, or at once if it already has."""
+        """Call ``call`` once, when the delivery has resolved, or immediately if it already has."""
         pending = [call]  # the caller pops the call first: list.pop is atomic, so it is called only once
 
         def once() -> None:
@@ -111,7 +111,7 @@ class SettledRecord(BufferedRecord):
             self.waiters.remove(wake)
 
     def __repr__(self) -> str:
-        """Show no data, because it must not get into logs."""
+        """Return a text without data, because data must not get into logs."""
         state = "pending" if self.ending is None else "delivered" if self.delivered else "undelivered"
         return f"<{type(self).__name__} key={self.key!r} {state}>"
 
@@ -146,7 +146,7 @@ class Delivery(SettledRecord):
         return conclusion
 
     def add_done_callback(self, callback: "Callable[[Delivery], object]") -> None:
-        """Call ``callback(delivery)`` when the delivery has resolved, or at once if it already has."""
+        """Call ``callback(delivery)`` when the delivery has resolved, or immediately if it already has."""
         self.when_done(lambda: callback(self))
 
     async def _wait(self) -> None:

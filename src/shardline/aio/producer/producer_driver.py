@@ -96,7 +96,7 @@ class Driver:
             self._wake.set()
 
     def stop(self) -> None:
-        """Stop at once. Records that are not delivered yet fail."""
+        """Stop immediately. Records that are not delivered yet fail."""
         self._stopping = True
         self.wake()
         if self._tasks is not None:

@@ -183,7 +183,7 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         """Return a started producer of another stream, with the same arguments and the same client."""
 
     def _of(self, stream: str) -> Self:
-        """Return the producer of a stream. The first call for a stream opens it.
+        """Return the producer for a stream. The first call for a stream opens the producer.
 
         Raises:
             UsageError: this is not the name or the ARN of a stream.
@@ -317,7 +317,7 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         """Check the settings that are to change.
 
         Raises:
-            UsageError: a value is wrong, or nothing is to change.
+            UsageError: a value is invalid, or no setting is to change.
         """
         if changes == SettingChanges():
             raise UsageError(f"reconfigure changes nothing: pass at least one of {', '.join(SettingChanges._fields)}")

@@ -3,7 +3,7 @@
 Invariants:
 
 - The middleware runs after the serializer and before all checks of sizes, so the limits apply to its result.
-- An exception of a middleware is raised by the put. The record was not accepted.
+- If a middleware raises an exception, the put raises it, too, and the record is not accepted.
 """
 
 import inspect
@@ -102,7 +102,7 @@ def checked_result(middleware: object, result: Any, kind: type[Any]) -> Any:
     """Return the result of a middleware.
 
     Raises:
-        UsageError: it is not a record.
+        UsageError: the result is not a record.
     """
     if isinstance(result, kind):
         return result

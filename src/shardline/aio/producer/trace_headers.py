@@ -6,7 +6,7 @@ Invariants:
   not fit, or if the producer or the stream cannot send headers. The last case is logged once.
 - Headers that the caller passes override those of the trace.
 - The headers of a trace are validated and encoded once, as long as the tracing returns the same mapping.
-- Outside of a trace, a put reads one context variable, if the tracing has one (``put_context``).
+- Outside a trace, a put reads one context variable, if the tracing has one (``put_context``).
 """
 
 from collections.abc import Callable, Mapping

@@ -98,7 +98,7 @@ def check_tagged_record(
     tags: bytes,
     stamp: bytes,
 ) -> tuple[bytes, str | None, str | None, bytes]:
-    """Like ``check_record``, but also return the tags. Tags of a trace are left out if they may not fit."""
+    """Like ``check_record``, but also return the tags. Tags of a trace are left out unless they are certain to fit."""
     if tags and type(tags) is OptionalTags:
         checked = check_record(data, key, explicit_hash_key, max_bytes, packing, stamp=stamp)
         size = len(checked[0]) + (KEYLESS_KEY_LENGTH if checked[1] is None else len(checked[1].encode()))
@@ -159,8 +159,8 @@ def check_item(
 
 
 def is_plain(record: Any, max_bytes: int) -> bool:
-    """Return whether a quick check proves the record valid. It covers the common case in a fifth of the time of
-    ``check_record``, which must decide about all other records.
+    """Return whether a quick check proves the record valid. It covers the common case in a fifth of the time that
+    ``check_record`` takes, which must decide about all other records.
     """
     if not issubclass(type(record), tuple) or len(record) != 2:  # noqa: PLR2004
         return False

@@ -203,7 +203,7 @@ class Aggregate:
         self.payload_bytes += payload
 
     def _add_odd(self, record: BufferedRecord, max_bytes: int) -> bool:
-        """Add a record to a bundle, if its cost is not simply the length of its data and key.
+        """Add to a bundle a record whose cost is not simply the length of its data and key.
 
         Such a record has no key, has a key that is not ASCII, or may have to be wrapped (P12).
         """
@@ -300,7 +300,7 @@ class Aggregate:
         self.entry_count = 1
 
     def expires_at(self) -> Instant:
-        """Return when the first record expires. The records' own TTLs count."""
+        """Return the time at which the first record expires. This respects the TTLs of single records."""
         if self._expires_at is not None:
             return self._expires_at
         first = min([record.expires_at + record.extra_ttl for record in self.records])
@@ -398,7 +398,7 @@ class Aggregate:
 
 
 def _tags_of(records: list[BufferedRecord]) -> dict[int, bytes]:
-    """Return the tags of the records, by index. Records of the same producer id share the id (``codec.stamps``)."""
+    """Return the tags of the records, by index. Records with the same producer id share the id (``codec.stamps``)."""
     found: dict[int, bytes] = {}
     last = b""
     for place, record in enumerate(records):

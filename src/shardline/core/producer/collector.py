@@ -8,9 +8,9 @@ Invariants:
 - A request holds at most ``request_max_entries`` entries and ``request_max_bytes`` bytes. An aggregate that exceeds
   the limit in bytes is sent alone.
 - Lanes take turns: each lane contributes one aggregate and then goes to the end of the queue.
-- At most ``max_in_flight`` requests are in flight. After a whole request failed, the collector pauses with jitter, and
-  then sends one request at a time until one succeeds, so that a recovering service is not flooded.
-- A lane that may not send (it has no tokens, is paused, or waits for an answer) is set aside until it may send, and
+- At most ``max_in_flight`` requests are in flight. After a whole request has failed, the collector pauses with jitter,
+  and then sends one request at a time until one succeeds, so that a recovering service is not flooded.
+- A lane that must not send (it has no tokens, is paused, or waits for an answer) is set aside until it may send, and
   costs nothing in the meantime.
 - Parts of refused requests (``isolation``) and normal requests take turns, so that neither starves the other.
 - ``next_deadline`` is in the past only if ``poll_group`` would return a group.
@@ -150,7 +150,7 @@ class Collector:
         return Group(shipments) if shipments else None
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``poll_group`` again, unless a request is answered earlier."""
+        """Return the time at which to call ``poll_group`` again, unless a request is answered earlier."""
         if not self._has_slot():
             return NEVER
         work = -NEVER if self._draining and self._ready else min(self._aside.values(), default=NEVER)

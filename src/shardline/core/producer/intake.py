@@ -61,7 +61,9 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
 
 @twin
 def keep_order(records: list[BufferedRecord], newest: Instant, /) -> Instant:
-    """Ensure that no record expires before an earlier one or before ``newest``. Return when the last one expires."""
+    """Ensure that no record expires before an earlier one or before ``newest``. Return the time at which the last one
+    expires.
+    """
     for record in records:
         if record.expires_at < newest:
             record.expires_at = newest
@@ -178,7 +180,7 @@ class Intake(Room):
         self.ttls_differ = False
         """Whether some record may have its own TTL. A putter sets this before it puts such a record."""
         self.serializes = False
-        """Whether data has to be turned into bytes first. Written by the shell."""
+        """Whether data has to be converted to bytes first. Written by the shell."""
         self.limit_record(config.known_record_max_bytes)
         self._has_ended = False
         self._taken: list[BufferedRecord] = []  # written by the host; some of these have already resolved
@@ -287,7 +289,7 @@ class Intake(Room):
         self.mark(0, 0)
 
     def mark(self, records: int, size: int) -> None:
-        """Set the marks: a put wakes the host as soon as more than this many further records or bytes were put."""
+        """Set the marks: a put wakes the host as soon as more than this many further records or bytes have been put."""
         is_open = self.refusal is None
         self.quiet_records = min(self.reserved_records + records, self.limit_records) if is_open else -1
         # A record larger than plain_max_bytes must not pass the gate: the shell has to check its wrapped size (P12).

@@ -1,7 +1,7 @@
 """Finds the invalid records in a request that the service refused.
 
-A request that the service refuses as invalid is taken apart until each invalid record was refused alone. The parts are
-sent in parallel with the normal requests, so that later records do not wait for the parts.
+A request that the service refuses as invalid is taken apart until each invalid record has been refused alone. The parts
+are sent in parallel with the normal requests, so that later records do not wait for the parts.
 
 All parts of one refused request are a family. A part is *suspect* while it is known to hold an invalid record: the part
 is cut up and never sent whole. A part that may be valid is sent whole. If such a part has several records and is
@@ -11,7 +11,7 @@ with a single record is never wasted.
 
 Invariants:
 
-- P1: until a refused shipment is settled, recalled or fails, it is in a part, which waits or is in flight.
+- P1: until a refused shipment is settled or recalled, or has failed, it is in a part that is waiting or in flight.
 - P9: if ``ordered`` is set, a part waits for every earlier part of the same lane that shares a key with it.
 - At most a quarter of the ``max_in_flight`` requests are used for isolation, but one request is always allowed.
 - One invalid entry among n takes at most 2 log2(n) + 2 calls.
@@ -86,7 +86,7 @@ class Family:
         """
         self.unproven_names: float = 0
         """The number of refusals that named entries since a named entry last proved to be invalid. ``NEVER`` once a
-        named entry proved to be valid.
+        named entry has proved to be valid.
         """
 
 
@@ -204,7 +204,7 @@ class Isolation:
         return part
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``poll_part`` again, unless a request is answered before that time."""
+        """Return the time at which to call ``poll_part`` again, unless a request is answered before that time."""
         return NEVER if not self._waiting or self._all_blocked or self._is_full() else self._paced_until()
 
     # ---- taking back

@@ -7,7 +7,7 @@ failed. Keyless records have no order.
 Invariants:
 
 - P9: a record of a key becomes the head only when the previous head was delivered or has failed, and the records of a
-  key become heads in the order they were admitted.
+  key become heads in the order in which they were admitted.
 - A head that is refused stays the head: it is sent again before any other record of its key.
 - Adding, releasing and expiring a waiting record take time logarithmic in the number of waiting records.
 """
@@ -137,7 +137,7 @@ class KeyOrder:
         return sorted(heads + waiting + others, key=lambda record: record.expires_at)
 
     def forget(self, records: Iterable[BufferedRecord]) -> None:
-        """Drop all waiting records and all heads among ``records``. The caller admits all of them again."""
+        """Drop all waiting records, and those heads that are among ``records``. The caller admits all of them again."""
         self._behind, self._by_expiry, self.waiting = {}, [], 0
         for record in records:
             key = record.key

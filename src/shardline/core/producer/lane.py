@@ -352,15 +352,15 @@ class Lane:
         return _ALL in self.open
 
     def open_due_at(self) -> Instant:
-        """Return when the first open aggregate is due."""
+        """Return the time at which the first open aggregate is due."""
         return min([aggregate.due_at for aggregate in self.open.values()], default=NEVER) + self._linger_change
 
     def due_at(self) -> Instant:
-        """Return when the first waiting aggregate is due."""
+        """Return the time at which the first waiting aggregate is due."""
         return self._first_due_at() + self._linger_change
 
     def _first_due_at(self) -> Instant:
-        """Return when the first waiting aggregate would be due if ``linger`` had not changed."""
+        """Return the time at which the first waiting aggregate would be due if ``linger`` had not changed."""
         sealed = self._queue[0][0] if self._queue else NEVER
         return min([sealed, *(aggregate.due_at for aggregate in self.open.values())]) if self.open else sealed
 
@@ -475,7 +475,7 @@ class Lane:
         self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
-        """Queue the records that waited for one of these, if that one was delivered or has failed (P9)."""
+        """Queue the records that waited for any of ``records`` that was delivered or has failed (P9)."""
         if self._keys.has_heads:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
@@ -517,7 +517,9 @@ class Lane:
         return self.held or (self.in_flight > 0 and (self._in_turn or self._backoff.failures >= TRIP))
 
     def wakes_at(self, now: Instant) -> Instant:
-        """Return when to call ``poll_aggregate`` again, or NEVER if only an answer can change its result."""
+        """Return the time at which to call ``poll_aggregate`` again, or NEVER if only an answer can change its
+        result.
+        """
         if not self._queue or self._is_busy():
             return NEVER
         first = self._queue[0][2]

@@ -123,8 +123,8 @@ class ProducerMachine:
     def reconfigure(self, changes: SettingChanges, now: Instant) -> None:
         """Change ``linger`` or rates. The values must be valid.
 
-        If ``linger`` changes, the records that were put before are sent at once. Otherwise a record with a short TTL of
-        its own could expire before a longer ``linger`` is over.
+        If ``linger`` changes, the records that were put before are sent immediately. Otherwise a record with a short
+        TTL of its own could expire before a longer ``linger`` is over.
         """
         before, config = self._config, self._config.changed(changes)
         self._config = config
@@ -190,7 +190,7 @@ class ProducerMachine:
         return events
 
     def next_deadline(self) -> Instant:
-        """Return when to poll again, unless an input arrives earlier."""
+        """Return the time at which to poll again, unless an input arrives earlier."""
         if self._backlog:
             return -NEVER
         waits_blind = self._router.is_blind and not self._sends_blind and not self._config.ordered
@@ -206,7 +206,7 @@ class ProducerMachine:
     # ---- inputs
 
     def handle_put(self, number: int, answer: PutRecordsResponse | Failure, now: Instant) -> None:
-        """Settle the records of a PutRecords according to the answer."""
+        """Settle the records of a PutRecords request according to the answer."""
         is_unchanged = self._responses.settle(self._flights.pop(number), answer, now)
         self._note_rates(now)
         # The second condition means that the response handler dropped the map while it settled the request.
@@ -271,7 +271,9 @@ class ProducerMachine:
 
     @property
     def dedup_refusal(self) -> str | None:
-        """Why ``dedup`` is set for a stream that must not get stamps, which are headers. ``None`` if it may."""
+        """Why the stream must not get stamps (which are headers) although ``dedup`` is set. ``None`` if it may get
+        them.
+        """
         return self._facts.headers_refusal if self._config.dedup else None
 
     def stats(self, now: Instant) -> ProducerStats:
@@ -328,7 +330,7 @@ class ProducerMachine:
         )
 
     def _round_ends_at(self) -> Instant:
-        """Return when the first record in the intake is due."""
+        """Return the time at which the first record in the intake is due."""
         for record in self.intake.records[:1]:
             return record.expires_at - self._config.record_ttl + self._config.linger
         return NEVER
@@ -391,7 +393,9 @@ class ProducerMachine:
                 self._note_sealed(lane)
 
     def _stamp(self, lane: Lane, records: list[BufferedRecord]) -> None:
-        """Give records that enter their first lane a stamp, if ``dedup`` is set. They keep it through all retries."""
+        """Give records that enter their first lane a stamp, if ``dedup`` is set. The records keep their stamps through
+        all retries.
+        """
         if lane.stamper is not None:
             self.intake.charge(lane.stamper.stamp(records))
 

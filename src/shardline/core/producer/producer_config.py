@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A config is always valid, and never changes. A wrong value raises a ``UsageError`` that names the field, the value and
-  the allowed values.
+- A config is always valid, and never changes. An invalid value raises a ``UsageError`` that names the field, the value
+  and the allowed values.
 - The default rates are the service's own limits per shard. The limits of an aggregate are also in ``model/limits.py``.
 """
 
@@ -213,7 +213,7 @@ class ProducerConfig:
         """Return the settings with these changes.
 
         Raises:
-            UsageError: a value is wrong.
+            UsageError: a value is invalid.
         """
         given: dict[str, Any] = {name: value for name, value in changes._asdict().items() if value is not None}
         return replace(self, **given)

@@ -109,7 +109,7 @@ class Undelivered(msgspec.Struct, frozen=True, gc=False):
     The last attempt of an expired record has the code ``Expired``.
     """
     attempt_count: int = 0
-    """How often the record was sent. An ``Expired`` attempt does not count."""
+    """How many times the record was sent. An ``Expired`` attempt does not count."""
     maybe_stored: bool = False
     """Whether some attempt stored, or may have stored, a copy in the stream. If so, sending the record again may
     duplicate it.
@@ -179,8 +179,8 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     """The index of a delivered record in its aggregate, or the sequence number of a record that was sent alone."""
     history: History | None = None
     waiters: list[Any] | None = None
-    """The waiters that the shell wakes when the record was delivered or has failed. ``core`` only checks whether any
-    exist.
+    """The waiters that the shell wakes when the record has been delivered or has failed. ``core`` only checks whether
+    any exist.
     """
     extra_ttl: float = 0.0
     """How much longer than ``record_ttl`` the record lives, in seconds. Negative if its own TTL is shorter."""

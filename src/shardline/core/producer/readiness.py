@@ -26,15 +26,15 @@ class Readiness:
         self._has_summary = False
         self._summary: Failure | None = None
         self.failure: Failure | None = None
-        """Why the last ListShards failed, or ``None`` if the request succeeded."""
+        """Why the last ListShards request failed, or ``None`` if the request succeeded."""
 
     def handle_listing(self, failure: Failure | None, *, has_map: bool) -> None:
-        """Handle the answer to a ListShards. ``failure`` is ``None`` if the request succeeded."""
+        """Handle the answer to a ListShards request. ``failure`` is ``None`` if the request succeeded."""
         self.failure = failure
         self._has_map = has_map
 
     def handle_summary(self, failure: Failure | None) -> None:
-        """Handle the answer to a DescribeStreamSummary. ``failure`` is ``None`` if the request succeeded."""
+        """Handle the answer to a DescribeStreamSummary request. ``failure`` is ``None`` if the request succeeded."""
         self._summary = failure
         self._has_summary = failure is None
 

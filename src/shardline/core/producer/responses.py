@@ -9,7 +9,7 @@ Invariants:
   that landed in an unknown shard.
 - P4: once an entry of a lane has landed in another shard, the lane sends one record per entry.
 - P5: retryable records are sent again, after a pause of the lane or of the whole producer. A request that is refused
-  as invalid is taken apart until each invalid record was refused alone (``isolation``).
+  as invalid is taken apart until each invalid record has been refused alone (``isolation``).
 - A shard never changes its range. So if an entry landed in a known shard whose range does not contain the entry's hash
   key, an old map is not the cause. The service may have begun to choose the shards. Therefore the stream's summary is
   read again, once for each such landing. Records that wait for the summary are sent again afterwards. If they land out
@@ -173,7 +173,7 @@ class ResponseHandler:
         self._retries.release_held(now)
 
     def next_deadline(self) -> Instant:
-        """Return when the first parked aggregate has been parked for the longest allowed time."""
+        """Return the time at which the first parked aggregate will have been parked for the longest allowed time."""
         return min([landed.seen_at for landed in self._parked], default=NEVER) + self._parking_timeout
 
     @property
@@ -181,7 +181,9 @@ class ResponseHandler:
         return [parked.shipment for parked in self._parked]
 
     def take_parked(self) -> list[Shipment]:
-        """Take all parked aggregates, because the producer ends. Add the last attempt to the history of each record."""
+        """Take all parked aggregates, because the producer is ending. Add the last attempt to the history of each
+        record.
+        """
         parked, self._parked = self._parked, []
         for landed in parked:
             _note_wrong_shard(landed)

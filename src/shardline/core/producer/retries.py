@@ -138,7 +138,7 @@ class Retries:
         return f"its ttl ({ttl + record.extra_ttl:g} s)" if record.extra_ttl else f"record_ttl ({ttl:g} s)"
 
     def give_up_all(self, parked: list[Shipment], fresh: list[BufferedRecord], code: str, message: str) -> None:
-        """Fail all waiting records, because the producer ends.
+        """Fail all waiting records, because the producer is ending.
 
         Args:
             parked: the aggregates that were parked.
@@ -330,7 +330,8 @@ class Retries:
     def trust(self, lane: Lane, now: Instant) -> None:
         """Make a lane aggregate again, because its entries land as predicted.
 
-        Records that landed wrong twice must be sent alone first (P4). While such a record waits, nothing changes.
+        Records that landed in a wrong shard twice must be sent alone first (P4). While such a record waits, nothing
+        changes.
         """
         if not any(landed_wrong_twice(record) for record in lane.unsent()):
             self._switch(lane, now, aggregates=True)
@@ -432,7 +433,7 @@ def _is_aggregate(aggregate: Aggregate) -> bool:
 
 
 def landed_wrong_twice(record: BufferedRecord) -> bool:
-    """Return whether the record was stored twice in shards that its hash key may not belong to."""
+    """Return whether the record was stored twice in shards to which its hash key possibly does not belong."""
     return record.history is not None and record.history.wrong_landings > 1
 
 

@@ -10,8 +10,9 @@ Invariants:
 - P3: a snapshot stays in use until the next one is complete (copy on write), so prediction never pauses.
 - Prediction takes O(log N). Both ends of a range belong to the range.
 - There is one refresh at a time, with one request in flight. Every request is answered by exactly one ``handle_page``.
-- ``invalidate`` starts a refresh only if all of these conditions hold: the request was sent after the snapshot was
-  requested, the predicted shard is still open in the map (or there was no prediction), and no refresh is in progress.
+- ``invalidate`` starts a refresh only if all of these conditions hold: the request with the entry was sent after the
+  snapshot was requested, the predicted shard is still open in the map (or there was no prediction), and no refresh is
+  in progress.
 - The range of a closed shard is remembered for ``closed_shard_ttl``, because entries for this shard may still be in
   flight.
 - A listing whose shards do not cover all hash keys exactly once, or that does not end, counts as a failed refresh. A
@@ -53,7 +54,7 @@ class MapState(Enum):
 
 @final
 class Snapshot(NamedTuple):
-    """All open shards, sorted by hash range. The ranges cover all hash keys without gap or overlap."""
+    """All open shards, sorted by hash range. The ranges cover all hash keys without gaps or overlaps."""
 
     endings: tuple[bytes, ...]
     """The last hash key of each shard, as 16 bytes. These bytes compare like the numbers that they encode."""

@@ -18,7 +18,7 @@ Invariants:
 - Under AUTO, and while there are channels, the summary is read every minute, because there is no other sign that
   records may be aggregated again.
 - A re-created stream is recognised by its creation time. Its shards may have the old ids, but no fact about the old
-  shards holds. After the stream was missing, the earlier summary does not count, until a new summary was read
+  shards holds. After the stream has been missing, earlier summaries do not count until a new summary has been read
   (``is_current``).
 - While summaries do not explain the landings, the pauses between two requests grow like the pauses between attempts,
   because after each request the waiting records are stored once more, where readers may drop them again.

@@ -61,7 +61,7 @@ class TokenBucket:
         return entries <= self._entry_rate and size <= self._byte_rate
 
     def ready_at(self, entries: float, size: float, now: Instant) -> Instant:
-        """Return when ``try_take`` will succeed for this cost, if no other entry is sent earlier."""
+        """Return the time at which ``try_take`` will succeed for this cost, if no other entry is sent earlier."""
         self._grow(now)
         missing = (min(entries, self._entry_rate) - self._entries) / self._entry_rate
         missing_bytes = (min(size, self._byte_rate) - self._bytes) / self._byte_rate

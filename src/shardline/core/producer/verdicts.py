@@ -7,7 +7,7 @@ Invariants:
 
 - P4: an aggregate that did not land in the predicted shard is delivered only if all its records belong to the shard
   where it landed. A record that was sent alone is delivered wherever it landed.
-- P5: after a fatal failure (see ``core/failures.py``), the records fail at once. After any other failure, they are
+- P5: after a fatal failure (see ``core/failures.py``), the records fail immediately. After any other failure, they are
   sent again later.
 - Exactly one rule applies to each answer.
 """
