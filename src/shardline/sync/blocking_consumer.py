@@ -5,8 +5,8 @@ further threads.
 
 Invariants (docs/guarantees.md defines C5 and L5):
 
-- C5: the same as for the async consumer. Closing the consumer acknowledges the records that the closing thread was
-  handed, and waits for other threads to finish theirs. Leaving the block because of an exception, including Ctrl-C,
+- C5: the same as for the async consumer. Closing the consumer acknowledges the records that were handed to the closing
+  thread, and waits for other threads to finish theirs. Leaving the block because of an exception, including Ctrl-C,
   does not acknowledge the last record: it is delivered again.
 - L5: leases are released on exit, even if the block is left because of an exception.
 - Any thread may acknowledge records, and query and close the consumer. Only one thread may iterate at a time.
@@ -159,7 +159,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     def close(self, timeout: float | None = None) -> None:
         """Stop handing out records, let other threads finish their records, commit, and release the leases.
 
-        The records that this thread was handed count as processed (C5). Closing twice is harmless. In a handler,
+        The records that were handed to this thread count as processed (C5). Closing twice is harmless. In a handler,
         ``close`` does not wait: the consumer closes in the background.
 
         Args:
@@ -231,7 +231,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_wait: maximum time to wait for a batch to fill, in seconds, once it has its first record.
 
         Raises:
-            UsageError: an argument is wrong, or another thread waits in another iteration.
+            UsageError: an argument is invalid, or another thread waits in another iteration.
             Closed: the consumer is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
@@ -285,7 +285,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     ) -> None:
         """Call ``handler`` with every record, in threads: in order within a shard, concurrently across shards.
 
-        Return when the consumer is closed, or when a bounded run is complete.
+        The call returns when the consumer is closed, or when a bounded run is complete.
 
         Args:
             handler: is called with a record, or with a ``Batch`` if ``batch`` is set.
@@ -296,18 +296,20 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             dead_letter: destination of records whose handler failed permanently: a callable, which is called with a
                 ``DeadLetter`` in a thread, a stream's name or ARN, a ``shardline.sync.Producer``, or the
                 ``pathlib.Path`` of a file.
-            concurrency: how many handlers may work at once, over all shards. By default, one for each shard.
-            order: with ``"key"``, handlers work on different keys of a shard at once, and the records of one key are
+            concurrency: how many handlers may work at the same time, over all shards. By default, one for each shard.
+            order: with ``"key"``, handlers work on different keys of a shard concurrently, and the records of one key
+            are
                 handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
                 ``processes``.
-            processes: run up to this many handlers at once, each in a process of its own, for handlers that use much
+            processes: run up to this many handlers concurrently, each in a process of its own, for handlers that use
+            much
                 CPU. The handler must be importable, and cannot see the variables of this process.
             handler_timeout: with ``processes``, a process that handles one record or batch for longer than this many
-                seconds is killed, and the record or batch has failed. By default, ``stuck_after``.
+                seconds is killed, and the record or batch counts as failed. By default, ``stuck_after``.
 
         Raises:
             HandlerFailed: a handler failed permanently, and there is no ``dead_letter``.
-            UsageError: an argument is wrong, or another thread waits in another iteration.
+            UsageError: an argument is invalid, or another thread waits in another iteration.
             Closed: the consumer is closed, or not started.
         """
         thread = self._running()
@@ -332,7 +334,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     # ---- control
 
     def commit(self, shards: Iterable[str] | None = None, *, timeout: float | None = 30.0) -> dict[str, Position]:
-        """Commit all records that are done by now, and return when the lease store has the checkpoints.
+        """Commit all records that are done by now, and wait until the lease store has the checkpoints.
 
         The record that your loop or handler has in hand is not done: acknowledge it first (``ack``) to include it.
 
@@ -347,7 +349,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             WaitTimeout: the lease store has not answered in time. The consumer keeps trying to commit.
             StoreError: the lease store cannot be used, and waiting will not help.
             LeaseNotHeld: this worker does not hold the leases of some shards, or lost them before the commit.
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         thread = self._running()
@@ -357,8 +359,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     def pause(self, shards: Iterable[str] | None = None) -> None:
         """Hand out no more records until ``resume``, and keep the leases.
 
-        When this returns, no further record is handed out. Your code may finish the records that it has, and retries of
-        failed records continue.
+        After this call has returned, no further record is handed out. Your code may finish the records that it has, and
+        retries of failed records continue.
 
         The worker renews the leases of paused shards, and reads ahead until ``prefetch_max_bytes`` is reached. Neither
         ``idle_timeout`` nor ``until="latest"`` ends a run while a shard is paused.
@@ -369,7 +371,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
 
         Raises:
             LeaseNotHeld: this worker does not hold some of these shards. The others are paused.
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         thread = self._running()
@@ -384,7 +386,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
                 all shards. If all shards are paused, and you resume some, shards that are gained later stay paused.
 
         Raises:
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         thread = self._running()
@@ -398,7 +400,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         *,
         timeout: float | None = 30.0,
     ) -> None:
-        """Continue at another position. Return when the lease store has the position: a later crash resumes there.
+        """Continue at another position. The call returns when the lease store has the position, which a restart then
+        uses.
 
         Records that have already been read are dropped. Your code may finish the record that it has, but acknowledging
         it has no effect: its ``lease.held`` is false. Other workers, and their shards, are unaffected.
@@ -414,7 +417,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             WaitTimeout: the lease store has not answered in time. The consumer keeps trying before it reads again.
             StoreError: the lease store cannot be used, and waiting will not help.
             LeaseNotHeld: this worker does not hold some of the shards, is handing them over, or has finished them.
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         thread = self._running()
@@ -422,7 +425,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         thread.call(lambda: seek(self._session, position, shards, timeout))
 
     def reconfigure(self, *, max_leases: int | None) -> None:
-        """Change the maximum number of shards that this worker reads. Returns when the new limit applies.
+        """Change the maximum number of shards that this worker reads. The call returns when the new limit applies.
 
         If this worker reads more shards than the new limit allows, it releases those that it gained last. Your code has
         ``hand_over_timeout`` seconds to finish the records in hand, as with a hand-over to another worker. If the limit
@@ -432,7 +435,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_leases: the new maximum. ``None`` means the worker's fair share.
 
         Raises:
-            UsageError: the value is wrong.
+            UsageError: the value is invalid.
             Closed: the consumer is closed, or not started.
         """
         thread = self._running()

@@ -63,5 +63,5 @@ class Batch(Sequence[Record[ValueT_co]]):
         return self.records[index]
 
     def __repr__(self) -> str:
-        """Show no data, because it must not get into logs."""
+        """Return a text without data, because data must not get into logs."""
         return f"<Batch of {len(self.records)} records of {self.shard_id}>"

@@ -1,6 +1,6 @@
 """Validates the arguments of a consumer.
 
-A wrong argument raises a ``UsageError`` that names the argument, its value and the allowed values.
+An invalid argument raises a ``UsageError`` that names the argument, its value and the allowed values.
 """
 
 import time
@@ -97,7 +97,7 @@ def aws_access(connection: Mapping[str, Any], client: Client) -> AwsAccess:
 
 
 def check_batch(size: object, max_wait: object) -> float:
-    """Check both arguments, and return how long a batch waits to fill, in seconds."""
+    """Check the two arguments of a batch, and return the maximum time that a batch waits to fill, in seconds."""
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise UsageError(f"the size of a batch must be a whole number of records, 1 or more, or None, not {size!r}")
     wait = check_timeout("max_wait", max_wait)

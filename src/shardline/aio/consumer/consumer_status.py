@@ -110,7 +110,7 @@ class ConsumerStatus:
     dead_letters: int = 0
     """How many records were written as dead letters."""
     failed_records: int = 0
-    """How many records ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
+    """How many records failed and so ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
     totals: ConsumerTotals = field(default_factory=ConsumerTotals)
     """The work of this worker since it was started."""
     rates: ConsumerRates = field(default_factory=ConsumerRates)

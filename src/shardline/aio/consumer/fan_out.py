@@ -2,14 +2,14 @@
 
 Invariants:
 
-- A consumer that is given by its ARN is used without a call: its stream may belong to another account, which may not
-  allow us to describe the consumer.
+- A consumer that is given by its ARN is used without being looked up: its stream may belong to another account, in
+  which we possibly have no permission to describe the consumer.
 - A consumer that is given by its name is looked up at every start. It is never deregistered, because other workers may
   use it.
 - Workers that start together register one consumer: all registrations but one are refused, and the refused workers find
   the registered consumer.
-- Throttling and broken connections are retried. A request that the service refuses because of a limit is retried for
-  some seconds, because it may be a limit on the rate of calls. After that, the error is raised, or the worker polls if
+- Throttling and broken connections are retried. A request that the service refuses because of a limit is retried for a
+  few seconds, because it may be a limit on the rate of calls. After that, the error is raised, or the worker polls if
   the user asked for this.
 """
 
@@ -63,7 +63,7 @@ def check_fan_out(fan_out: object, stream: StreamRef) -> FanOut | None:
     """Return how to read by fan-out, or ``None`` to poll.
 
     Raises:
-        UsageError: the argument is wrong, or names a consumer of another stream.
+        UsageError: the argument is invalid, or names a consumer of another stream.
     """
     if fan_out is None:
         return None

@@ -5,7 +5,7 @@
 Invariants:
 
 - The process ends when its parent ends, even if the parent was killed, and even while a handler runs.
-- The parent alone ends the process early: Ctrl-C and SIGTERM, which a whole process group may get, have no effect here.
+- Only the parent ends the process early: Ctrl-C and SIGTERM, which a whole process group may get, have no effect here.
 - ``progress`` counts the records of the message whose handling has begun, so the parent knows after a crash which
   record was in the handler.
 - An exception that cannot be pickled is replaced by its description. Nothing that a handler raises ends the process.
@@ -50,7 +50,7 @@ class Progress(Protocol):
 
 @final
 class Handlers(NamedTuple):
-    """The first message: what the process calls."""
+    """The first message: the functions that the process calls."""
 
     handler: Callable[[Any], object]
     deserializer: Callable[[bytes], Any] | None
@@ -96,7 +96,7 @@ class ProcessLease:
 
 
 def row_of(record: Record[Any]) -> Row:
-    """Return the fields of a record that travel."""
+    """Return the fields of a record that are sent to another process."""
     fields = record.data, record.key, record.explicit_hash_key, record.sequence_number, record.sub_sequence
     headers = dict(record.headers) if record.headers else None
     return (*fields, record.shard_id, record.arrived_at, record.stream, record.aggregated, headers)
@@ -137,7 +137,7 @@ def _ignore_signal(_number: int, _frame: object) -> None:
 
 
 def work(connection: Connection, progress: Progress) -> None:
-    """Be the main function of a handler's process."""
+    """Handle messages until the process is ended. This is the main function of a handler's process."""
     # Functions, not SIG_IGN: programs that a handler starts would inherit SIG_IGN.
     for number in IGNORED_SIGNALS:
         signal.signal(number, _ignore_signal)
@@ -176,7 +176,7 @@ def _load_handlers(message: bytes) -> Handlers:
 
 def _kill_with_parent(sentinel: int) -> None:
     """Have the kernel kill this process when the parent has ended. A thread alone does not suffice: it does not run
-    while a handler holds the interpreter's lock, as a long match of a regular expression does.
+    while a handler holds the interpreter's lock, as a long regular-expression match does.
     """
     if sys.platform == "linux":
         import fcntl  # noqa: PLC0415 - not on Windows

@@ -1,15 +1,15 @@
 """The processes in which the handlers of ``run(processes=...)`` are called.
 
-Each process is started when a handler needs it. A thread of this process waits for the answer of each busy one.
+Each process is started when a handler needs it. For each busy process, a thread of this process waits for the answer.
 
 Invariants:
 
 - A process gets one message at a time. ``core/consumer/process_messages`` decides how large a message is, when a
   process counts as hung, and which records are then done.
-- A process that ends or hangs is killed and replaced. The record or batch that it handled has failed, as if the handler
-  had raised ``HandlerProcessFailed``.
-- When a call is cancelled, because the lease is lost or the run ends, its process is dead before the cancellation goes
-  on (L2, which docs/guarantees.md defines). So no two handlers have the same record.
+- A process that ends or hangs is killed and replaced. The record or batch that it was handling has failed, as if the
+  handler had raised ``HandlerProcessFailed``.
+- When a call is cancelled, because the lease is lost or the run ends, its process is dead before the cancellation
+  continues (L2, which docs/guarantees.md defines). So no two handlers have the same record.
 - No process outlives its run: ``close`` kills all of them.
 """
 
@@ -39,7 +39,7 @@ _spawn: Final = mp.get_context("spawn")
 
 
 def pickle_handlers(handlers: Handlers) -> bytes:
-    """Pickle what a process calls.
+    """Pickle the functions that a process calls.
 
     Raises:
         UsageError: the handler or the deserializer cannot be imported by another process.
@@ -57,7 +57,7 @@ def pickle_handlers(handlers: Handlers) -> bytes:
 
 @final
 class HandlerProcess:
-    """One process. Its methods block, and are called in threads, except ``kill``."""
+    """One process. All its methods except ``kill`` block, and are called in threads."""
 
     def __init__(self, handlers: bytes, timeout: float | None) -> None:
         self._handlers = handlers
@@ -102,7 +102,7 @@ class HandlerProcess:
             self._process.kill()
 
     def end(self) -> None:
-        """Kill the process, wait for its end, and release what belongs to it."""
+        """Kill the process, wait for its end, and release its resources."""
         self.kill()
         if self._process.pid is not None:
             self._process.join()

@@ -7,7 +7,7 @@ A coroutine function is awaited in the task. Any other handler runs in a thread,
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
 - A ``SystemExit`` that a handler raises (``sys.exit()``) ends the run, and is raised again in the caller's task. If the
-  exception left the handler's own task, asyncio would stop its loop at once, and the leases would not be released.
+  exception left the handler's own task, asyncio would stop its loop immediately, and the leases would not be released.
 - L2: losing a lease cancels the handler of its shard and no other handler. A thread cannot be cancelled: it stops after
   the current record, because its cursor is closed, and notifies the host when it ends.
 """
@@ -195,7 +195,9 @@ class ShardHandler:
             session.post(self._leave)
 
     def _leave(self, now: Instant) -> None:
-        """Leave, in the host. Records that are not done are delivered again once an abandoned thread has returned."""
+        """Leave the hand-out. Called in the host. Records that are not done are delivered again once an abandoned
+        thread has returned.
+        """
         self._session.hand_out.leave(self._task, now, is_at_work=self._is_in_thread)
 
     # ---- steps

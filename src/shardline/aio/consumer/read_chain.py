@@ -3,8 +3,8 @@
 Invariants:
 
 - A middleware may change the data, the key and the headers of a record, but not its position, so acknowledgements and
-  fences work as without middleware.
-- An exception of a middleware fails the record, as an exception of its handler does. In an iteration, it is raised by
+  fences work as they do without middleware.
+- An exception in a middleware fails the record, as an exception in its handler does. In an iteration, it is raised by
   the request for the record, and the record is not taken: the next request tries it again.
 - A record counts as handled only if the handler has returned, whatever a context manager around it does.
 """
@@ -36,7 +36,7 @@ class ReadChain:
         """Refuse to iterate if there is middleware around handlers.
 
         Raises:
-            UsageError: there is.
+            UsageError: there is middleware around handlers.
         """
         if len(self._middleware) < len(self._all):
             raise UsageError("the consumer has middleware around handlers, so use run(handler) instead of an iteration")
@@ -119,7 +119,7 @@ class PlainHandler:
 
 @final
 class AsyncAround:
-    """An async handler inside of a context manager, plain or async."""
+    """An async handler inside a context manager, which is plain or async."""
 
     def __init__(self, handler: Callable[[Any], Any], around: Around) -> None:
         self._handler = handler
@@ -140,7 +140,7 @@ class AsyncAround:
 
 @final
 class PlainAround:
-    """A plain handler inside of a context manager."""
+    """A plain handler inside a context manager."""
 
     def __init__(self, handler: Callable[[Any], object], around: Around) -> None:
         self._handler = handler

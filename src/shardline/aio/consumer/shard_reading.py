@@ -4,7 +4,8 @@ Invariants:
 
 - The reader gets exactly one response or failure per request, unless the task is cancelled, which stops the reader.
 - A slow, idle or failing shard waits in its own task, so it delays no other shard.
-- A subscription is closed before the next request, and when the task is cancelled, even under a second cancellation.
+- A subscription is closed before the next request, and when the task is cancelled, even if it is cancelled a second
+  time.
 - While there is no room for an event, the task does not read from its subscription, so flow control makes the service
   wait.
 """

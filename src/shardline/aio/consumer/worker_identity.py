@@ -3,7 +3,7 @@
 Invariants:
 
 - Two consumers have the same name only if the user chose that name. Host and PID are not enough: the PID is 1 in every
-  container, and a restarted process must not be taken for the one that died.
+  container, and a restarted process must not be mistaken for the one that died.
 - No two consumers have the same incarnation, whatever their names are.
 """
 

@@ -10,13 +10,13 @@ Invariants:
 - The plan deals out the available leases one by one, so two workers with the same view take different leases. If the
   planned taker does not take a lease in time (it may be full, or gone), any worker may take the lease, but only a few
   such leases at a time.
-- A worker asks for no lease while leases are available. Only surplus moves: from the member with the most leases to the
-  member with the fewest, while they differ by at least two. All workers compute the same moves, and each worker asks
-  for the moves that bring it leases.
+- A worker asks for no lease while leases are available. Only surplus leases move: from the member with the most leases
+  to the member with the fewest, while they differ by at least two. All workers compute the same moves, and each worker
+  asks for the leases that these moves give it.
 - A worker that has no lease asks for one lease at a time. Any other worker asks for at most as many leases as it has,
   so that its leases at most double. A worker without a lease is invisible to the others, so two workers that join
-  together would otherwise each ask for the share of both. Doubling reaches the fair share after a few scans. At most
-  ``HAND_OVERS_MAX`` leases are being handed over to one worker.
+  together would otherwise each ask for as many leases as the two should get together. Doubling reaches the fair share
+  after a few scans. At most ``HAND_OVERS_MAX`` leases are being handed over to one worker.
 - A worker never has more than ``max_leases``.
 """
 

@@ -10,15 +10,15 @@ order, and one call covers all records up to the given one.
 
 Invariants (docs/guarantees.md defines C1 to C5):
 
-- C1: the checkpoints that ``poll_commit`` returns never go back, except for the one that the user sought (``seek``).
-  After ``seek``, the tracker accepts nothing more: records that were delivered before it must not move the checkpoint
-  from the sought position. ``HeldLeases`` replaces the tracker once the position is written.
+- C1: the checkpoints that ``poll_commit`` returns never go back, except to the position that the user passed to
+  ``seek``. After ``seek``, the tracker accepts nothing more: records that were delivered before the seek must not move
+  the checkpoint away from the new position. ``HeldLeases`` replaces the tracker once the position is written.
 - C2: all records at or before a checkpoint were acknowledged.
 - C3: SHARD_END comes last: after ``end``, once every delivered record is done. Nothing is committed after SHARD_END.
 - C4: there is one commit at a time. Acknowledgements that arrive during a commit wait. They are compared with the
   written checkpoint, so they are neither lost nor written twice. Two commits are at least the interval apart, unless
   ``flush`` was called.
-- C5: a delivered record is not done. No record is committed before it is acknowledged, however long ago it was
+- C5: delivery does not make a record done. No record is committed before it is acknowledged, however long ago it was
   delivered.
 - A call that an interrupt ended between two steps can be repeated: no record counts twice, and no record is lost.
 - An acknowledgement takes amortized constant time. The tracker stores the sequence number and the arrival time of a
@@ -94,7 +94,7 @@ class CheckpointTracker:
 
     @property
     def oldest_unacknowledged(self) -> tuple[SequenceNumber, float | None] | None:
-        """The first unacknowledged record that the user has, and when it arrived."""
+        """The first unacknowledged record that the user has, and its arrival time."""
         first = next((place for place in self._order if place in self._open and place not in self._returned), None)
         return None if first is None else (_number(first), self._open[first])
 
@@ -114,7 +114,7 @@ class CheckpointTracker:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the user has sought another position. If so, nothing more is written for the delivered records."""
+        """Whether the user has called ``seek``. If so, nothing more is written for the delivered records."""
         return self._sought is not None or self.is_sought
 
     @property
@@ -125,7 +125,9 @@ class CheckpointTracker:
     # ---- commands
 
     def deliver(self, records: Sequence[Record]) -> None:
-        """Track ``records``, which have been handed to the user. Tracked records do not count again."""
+        """Track ``records``, which have been handed to the user. Records that are already tracked do not count
+        again.
+        """
         assert not self.has_ended, "C3: nothing is delivered after the end"
         if not records or self._sealed:
             return

@@ -1,7 +1,8 @@
 """The events of a consumer. An event reports anything that is neither a request nor a record.
 
-The set is closed. The machines return events as values (``take_events``), and the shell turns them into log lines,
-metrics and exceptions. The events in the first section are commands to the shell, which must act on each of them.
+The set of events is fixed. The machines return events as values (``take_events``), and the shell turns them into log
+lines, metrics and exceptions. The events in the first section are commands to the shell, which must act on each of
+them.
 """
 
 from typing import Literal, NamedTuple, TypeAlias, final
@@ -194,7 +195,7 @@ class MaxLeasesChanged(NamedTuple):
     """Your code changed ``max_leases`` of the running consumer."""
 
     max_leases: int | None
-    """The maximum number of shards that this worker reads from now on. ``None`` means its fair share."""
+    """The maximum number of shards that this worker reads from now on. ``None`` means the worker's fair share."""
     before: int | None
     """The former value."""
 
@@ -221,7 +222,7 @@ class Subscribed(NamedTuple):
 class SubscriptionEnded(NamedTuple):
     """A subscription to the shard ended or was refused. The reader subscribes again at ``retry_at``.
 
-    This is normal: the service ends every subscription after 5 minutes. If subscribing fails repeatedly, the further
+    This is normal: the service ends every subscription after 5 minutes. If subscribing fails repeatedly, further
     failures are reported as ``ReadFailed``.
     """
 
@@ -326,7 +327,7 @@ class DeadLetterFailed(NamedTuple):
     sub_sequence: int
     records: int
     attempts: int
-    """How many times the consumer tried to write the dead letter."""
+    """How many times the consumer has tried to write the dead letter."""
     error_type: str
     message: str
     place: str

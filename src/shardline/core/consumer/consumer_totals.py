@@ -65,7 +65,7 @@ class ConsumerTotals:
     """The number of handler calls that failed and were repeated."""
     dead_letters: int = 0
     failed_records: int = 0
-    """The number of records that ended a ``run`` with ``HandlerFailed``."""
+    """The number of records whose failure ended a ``run`` with ``HandlerFailed``."""
     commits: int = 0
     commit_time: float = 0.0
     """How long the commits took, in seconds."""
@@ -142,7 +142,7 @@ class WorkCounts:
         self.measure_at = now + MEASURE_INTERVAL
 
     def set_wall_offset(self, offset: float) -> None:
-        """Set the offset that turns an instant into seconds since 1970."""
+        """Set the offset that converts an instant to seconds since 1970."""
         self._reads.wall_offset = offset
 
     def count_filtered(self, shard_id: str, count: int) -> None:

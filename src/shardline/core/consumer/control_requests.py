@@ -9,9 +9,9 @@ Invariants:
 - User code writes no field of a request after it has posted the request. The host sets ``is_over`` last.
 - A request ends in one of two ways for each of its shards: the store has confirmed the write, or the shard is in
   ``lost`` with the reason. So if a request is over and ``lost`` is empty, all its writes are in the store.
-- A request waits for the tracker that its shard had when the request came. A seek replaces the tracker: a commit that
-  was not written before the seek is never written.
-- If seeks of a shard overlap, the last one wins, and all of them are over when it is written.
+- A request waits for the tracker that its shard had when the request arrived. A seek replaces the tracker: a commit
+  that was not written before the seek is never written.
+- If several seeks in a shard overlap, the last one wins, and all of them are over when it is written.
 """
 
 from collections.abc import Collection
@@ -89,8 +89,8 @@ class PendingWrites:
         self._waits: dict[Request, list[_Wait]] = {}
 
     def add(self, request: Request, holdings: Collection[Holding], *, is_seek: bool = False) -> None:
-        """Wait until all records of these leases that are done by now are committed. For a seek, wait until the new
-        position is written.
+        """Let the request wait until all records of these leases that are done by now are committed or, for a seek,
+        until the new position is written.
         """
         self._waits[request] = [
             _Wait(holding, holding.tracker, holding.tracker.watermark, is_seek) for holding in holdings

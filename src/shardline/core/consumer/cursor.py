@@ -1,4 +1,4 @@
-"""A cursor holds records of one shard that user code takes one after another, or all at once.
+"""A cursor holds records of one shard that user code takes one after another, or all together.
 
 Two sides share a cursor. User code (a task, a thread or a handler) takes records from the cursor without calling the
 host. The host sets how far user code may go, and reads ``place`` to find out which records are done.
@@ -8,9 +8,9 @@ Invariants (C5 is defined in docs/guarantees.md):
 - Each field has one writer: user code writes ``place``, ``taken_at`` and ``slice_end``, and the host writes all other
   fields. The host writes ``place`` or ``taken_at`` only while user code waits for the host.
 - Taking a record ends with a single assignment, so an interrupt leaves the record either taken or not taken.
-- C5: requesting the next record finishes the previous record. All records before the last take are done.
-- The host takes back the remaining records by lowering ``end``. A thread that is just taking a record may still get it:
-  ``place`` is then above ``end``, and the record counts as taken.
+- C5: requesting the next record finishes the previous record. All records before those that were taken last are done.
+- The host takes back the remaining records by lowering ``end``. A thread that is taking a record at this moment may
+  still get it: ``place`` is then above ``end``, and the record counts as taken.
 """
 
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class Cursor:
         return self.place < self.end and self.lease is not None and self.lease.held
 
     def begin_slice(self, now: Instant) -> None:
-        """Record when the next record is taken, and open the fast path for the duration of a slice."""
+        """Store the time at which the next record is taken, and open the fast path for the duration of a slice."""
         self.taken_at = now
         self.slice_end = now + SLICE
 
@@ -122,7 +122,7 @@ class Cursor:
         return record
 
     def take_all(self) -> Sequence[Record[Any]]:
-        """Take all records at once. ``is_open`` must be true."""
+        """Take all remaining records together. ``is_open`` must be true."""
         self.place = len(self.records)
         return self.records
 
@@ -130,7 +130,7 @@ class Cursor:
 
     @property
     def done(self) -> int:
-        """How many records are done. All records before the last take are done (C5)."""
+        """How many records are done. All records before those that user code took last are done (C5)."""
         return max(self.finished, self.place - self.step)
 
     def is_current(self, now: Instant) -> bool:
@@ -145,7 +145,7 @@ class Cursor:
         self.end = min(self.end, self.place)
 
     def handling_state(self, *, is_manual: bool) -> HandlingState:
-        """Return which records user code has, and how many records wait.
+        """Return which records user code has, and how many records are waiting.
 
         With manual acknowledgements, the coordinator's tracker counts the reported records, so the oldest record in the
         result is the first unreported one.

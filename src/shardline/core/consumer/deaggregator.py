@@ -6,10 +6,11 @@ Invariants:
   that is not a valid aggregate is delivered unchanged, even if it begins like an aggregate.
 - Records whose (sequence number, sub-sequence) is at or before the checkpoint are skipped. This is necessary because
   reading resumes AT the checkpoint, which may lie inside an aggregate.
-- Records of an aggregate whose hash key lies outside the shard are counted. With ``drop``, they are dropped one by one,
-  never the whole aggregate. Under AUTO distribution, keys mean nothing, so no record is counted or dropped.
-- With ``dedup``, records whose stamps are known (``dedup_window``) are left out and counted. They come after the
-  checkpoint and lie inside the shard: a record that is dropped for another reason is not remembered.
+- Records in an aggregate are counted if their own hash keys lie outside the shard. With ``drop``, these records are
+  dropped one by one, never the whole aggregate. Under AUTO distribution, keys mean nothing, so no record is counted or
+  dropped.
+- With ``dedup``, records whose stamps are known (``dedup_window``) are left out and counted. Only records after the
+  checkpoint and inside the shard are compared: a record that is dropped for another reason is not remembered.
 - A page without aggregates costs one object per record and one check of the first bytes of each record.
 - Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices: each slice
   has as many entries as are needed to reach a given number of records.
@@ -72,7 +73,7 @@ class Deaggregator:
 
         Args:
             raws: the entries that were read.
-            origin: the lease under which the entries were read, for these records alone.
+            origin: the origin of these records, which no other records share.
             enough: the number of records after which no further entry is opened.
         """
         origin.may_have_headers = False

@@ -70,7 +70,7 @@ class _Numbers:
         return True
 
     def _join(self, at: int, first: int, end: int) -> None:
-        """Replace the ranges from index ``at`` on that begin at or before ``end`` by one."""
+        """Merge the ranges from index ``at`` on that begin at or before ``end`` into one."""
         bounds = self.bounds
         to = at
         while to < len(bounds) and bounds[to] <= end:
@@ -114,7 +114,7 @@ class SeenStamps:
     def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
         """Add the stamps from number ``first`` to ``end`` - 1. Return False if the first stamp is already known.
 
-        ``arrived_at`` is when the service received the record.
+        ``arrived_at`` is the time at which the service received the record.
         """
         numbers = self.by_id.get(producer)
         if numbers is None:
@@ -140,7 +140,9 @@ class SeenStamps:
             self.add(producer, first, end, arrived_at)
 
     def ranges(self) -> Iterator[tuple[bytes, int, int, float]]:
-        """Yield all ranges: the producer id, the first number, the last number plus 1, and the time of the newest."""
+        """Yield all ranges: the producer id, the first number, the last number plus 1, and the arrival time of the id's
+        newest record.
+        """
         for producer, numbers in self.by_id.items():
             bounds = numbers.bounds
             for at in range(0, len(bounds), 2):
@@ -149,7 +151,8 @@ class SeenStamps:
     def _make_room(self, now: float) -> None:
         """Make room for a new id.
 
-        Forget the ids that were silent for too long. If no id was, forget the id that was silent for longest.
+        Forget the ids that were silent for too long. If there is no such id, forget the id that was silent for the
+        longest time.
         """
         by_id = self.by_id
         if len(by_id) < PRODUCERS_MAX:
@@ -181,7 +184,7 @@ class SeenStamps:
 
     @classmethod
     def decode(cls, text: str) -> "SeenStamps":
-        """Return the set that ``encode`` returned as text.
+        """Return the set that ``encode`` turned into this text.
 
         Raises:
             ValueError: the text is not such a set.
@@ -229,7 +232,7 @@ class DedupWindow:
         Args:
             row: the row of the lease.
             parents: the rows of the shard's parents, as far as they are known. A shard from which no record was
-                committed inherits their stamps: the union, after a merge.
+            committed inherits their stamps (after a merge, those of both parents).
         """
         done = _read_window(row)
         if done is None:
@@ -302,7 +305,7 @@ class DedupWindow:
         return f"{_FORMAT} {through_text} {self._done.encode()}"
 
     def _move_before(self, number: int | None) -> None:
-        """Add the stamps before this sequence number, or all of them, to those that are done."""
+        """Mark the stamps of the records before this sequence number, or of all records, as done."""
         ahead, done = self._ahead, self._done
         producer, first, end, newest_at = b"", 0, 0, 0.0  # consecutive stamps, which are added all at once
         while ahead and (number is None or ahead[0][0] < number):

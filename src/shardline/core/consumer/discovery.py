@@ -4,7 +4,7 @@ Discovery lists the shards, page by page, and reads the stream's summary: at the
 
 Invariants:
 
-- There is one request at a time. Failures back off from 1 s to 30 s, with jitter.
+- There is one request at a time. After failures, discovery backs off for 1 s to 30 s, with jitter.
 - Only complete listings are returned. A listing whose token expired is started again. A listing that never ends counts
   as failed.
 - A caller that requests a listing gets one that began after the request.
@@ -15,7 +15,7 @@ Invariants:
 - When a missing stream exists again, discovery begins with the summary, because the shards alone do not show that the
   stream was re-created.
 - A summary can be requested between two listings (``describe_by``), and does not postpone the next listing.
-- Listings are numbered in the order they begin, so that callers can tell which listings began after an
+- Listings are numbered in the order in which they begin, so that callers can tell which listings began after an
   observation.
 """
 
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
     shards: list[Shard]
     begun_at: Instant
     number: int
-    """The position of this listing among all listings that were begun, from 1."""
+    """The number of this listing. The first listing that was begun has the number 1."""
 
 
 class _Step(Enum):

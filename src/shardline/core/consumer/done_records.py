@@ -1,8 +1,9 @@
-"""Which records of a shard has the user's database already, and what does the next transaction write about them?
+"""Which records of a shard does the user's database contain already, and what does the next transaction write about
+them?
 
 ``exactly_once`` commits the rows of a handler and the position of its records in one transaction. The position is a
 *watermark* (``through``: every record at or before it is done) and the records *beyond* the watermark that are done.
-If records are handled in order, a transaction only moves the watermark. If keys are handled side by side
+If records are handled in order, a transaction only moves the watermark. If keys are handled concurrently
 (``order="key"``), records finish out of order: a transaction adds its records to those beyond the watermark, and the
 consumer reports how far all records are done (``Grant.done_through``).
 
@@ -11,9 +12,11 @@ Invariants:
 - A record counts as done only if a transaction with its position was committed, or if the consumer reported that it is
   done (handled, filtered or dead-lettered).
 - The watermark never moves backwards.
-- A transaction is committed only if the database still has our token, and has none of its records. Otherwise another
-  worker owns the shard (FENCED), or an earlier transaction, whose outcome was unknown, was committed (CHANGED).
-- At most ``PRUNE_AT`` records, and those that the consumer allows beyond its own watermark, are beyond ours.
+- A transaction is committed only if the database still has our token, and contains none of the transaction's records.
+  Otherwise another worker owns the shard (FENCED), or an earlier transaction, whose outcome was unknown, was committed
+  (CHANGED).
+- The number of records beyond the watermark is at most ``PRUNE_AT``, plus the number that the consumer allows beyond
+  its own watermark.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -48,10 +51,11 @@ class PositionWrite(NamedTuple):
     """The new watermark. ``None``: it does not move. Records at or before it are removed from those beyond it."""
 
     def after(self, stored: StoredPosition) -> "PositionWrite":
-        """Return this write, without a watermark that another transaction of ours has passed since ``plan``.
+        """Return this write, without its watermark if another of our transactions has moved past it since ``plan``.
 
         Two transactions that finish together plan their watermarks in one order, and may lock the row in the other.
-        The first one has removed the records up to its own watermark, so a lower one would forget that they are done.
+        The first one has removed the records up to its own watermark, so with a lower watermark, nothing would show
+        that these records are done.
         """
         is_passed = self.through is not None and self.through <= stored.through
         return self._replace(through=None) if is_passed else self
@@ -62,7 +66,7 @@ class Verdict(Enum):
 
     COMMIT = "commit"
     CHANGED = "changed"
-    """The database has other positions than we know. Roll back, load them and decide again."""
+    """The positions in the database differ from those that we know. Roll back, load the positions and decide again."""
     FENCED = "fenced"
     """A later owner has claimed the shard. Roll back: the records belong to that owner."""
 

@@ -8,15 +8,16 @@ report the mistake.
 
 Invariants:
 
-- We may take a row under our worker_id at once if the row names our incarnation (the response to our take was lost) or
-  no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the lease).
+- We may take a row under our worker_id immediately if the row names our incarnation (we took the row, but the response
+  was lost) or no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the
+  lease).
 - A row under our worker_id with another incarnation belongs to another worker. We take it only after its owner has been
   silent for its lease duration. This is how a worker that was killed and restarted gets its leases back.
 - If the counter of such a row moves twice, the other process is alive and thus a duplicate. One move proves nothing:
   the last write of a process that was killed may arrive late. A second write cannot be in flight, because no process
   has two writes to one lease in flight (L1).
 - If we held a lease, and another process that writes no incarnation (a KCL, or a version without incarnations) moved
-  its counter, we may not take the lease at once, although the row still names us.
+  its counter, we must not take the lease immediately, although the row still names us.
 """
 
 from typing import Final, NamedTuple, final
@@ -45,7 +46,7 @@ class DuplicateWorkers:
         self._events: list[WorkerIdShared] = []
 
     def is_ours(self, row: Lease) -> bool:
-        """Return whether we may take this row at once: it names us as its owner, and no other process holds it."""
+        """Return whether we may take this row immediately: it names us as its owner, and no other process holds it."""
         return row.owner == self.me.owner and not row.is_foreign_to(self.me) and row.shard_id not in self._contested
 
     def take_events(self) -> list[WorkerIdShared]:

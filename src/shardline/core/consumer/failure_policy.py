@@ -6,14 +6,14 @@ that record is either dead-lettered or stops the consumer.
 Invariants:
 
 - Records are handled in order, one part of the batch at a time. The later parts wait.
-- A record is done once its handler succeeded or its dead letter was written. If neither is possible, the consumer
-  stops, and this record and all records after it are delivered again.
+- A record is done once its handler has succeeded or its dead letter has been written. If neither is possible, the
+  consumer stops, and this record and all records after it are delivered again.
 - The whole batch and a record that is alone get all attempts, with growing and jittered pauses. A part of any other
-  size gets a single attempt, without a pause. So finding one poison record among ten thousand takes some thirty
-  calls, not thirty times the number of attempts.
-- A handler that was fenced, because another worker has taken the lease, did not fail because of its records. They are
-  not retried, bisected or dead-lettered: they wait until the lease is found to be lost. If a later renewal proves that
-  this worker has the lease after all, the fence is wrong, and the consumer stops.
+  size gets a single attempt, without a pause. So finding one poison record among ten thousand takes about thirty calls,
+  not thirty times the number of attempts.
+- A handler that was fenced, because another worker has taken the lease, did not fail because of its records. These
+  records are not retried, bisected or dead-lettered: they wait until the lease is found to be lost. If a later renewal
+  proves that this worker has the lease after all, the fence was wrong, and the consumer stops.
 - Each other failure causes exactly one event (``take_events``). If a handler fails, the event is ``HandlerRetried``,
   ``RecordsDeadLettered`` or ``HandlingStopped``. If a dead letter cannot be written, the event is ``DeadLetterFailed``.
 """
@@ -51,7 +51,7 @@ class FailurePolicy:
     """How often to retry a failing record, and what to do after the last attempt."""
 
     attempts: int = 5
-    """How many times the consumer passes a record, or a whole batch, to the handler."""
+    """How many times, at most, the consumer passes a record, or a whole batch, to the handler."""
     backoff: float = 0.5
     """The pause after the first failure, in seconds. Each further failure doubles it."""
     backoff_max: float = 30.0
@@ -188,7 +188,9 @@ class BatchWork:
         self._next_at = now + _LAPSED_PAUSE
 
     def handle_fenced(self, error: object, now: Instant, summary: ErrorSummary = _NOT_DESCRIBED) -> None:
-        """Wait for the loss of the lease: the handler raised ``LeaseNotHeld``, because another worker has taken it."""
+        """Wait for the loss of the lease: the handler raised ``LeaseNotHeld``, because another worker has taken the
+        lease.
+        """
         assert self._phase is _Phase.HANDLING
         self.error, self._summary = error, summary
         self._phase, self._fenced_at, self._next_at = _Phase.FENCED, now, now + _LAPSED_PAUSE

@@ -1,9 +1,9 @@
 """Reads one shard by enhanced fan-out.
 
 The reader calls SubscribeToShard and then takes the events of the subscription, until the shard ends. The shell carries
-out the requests of ``poll_request`` and answers each request with exactly one ``handle_*`` call. It keeps the
-subscription open while ``is_subscribed`` is true, closes it before the next SubscribeToShard, and passes the pages of
-``take_pages`` on.
+out the requests that ``poll_request`` returns, and answers each request with exactly one ``handle_*`` call. It keeps
+the subscription open while ``is_subscribed`` is true, closes it before the next SubscribeToShard, and passes on the
+pages that ``take_pages`` returns.
 
 Invariants:
 
@@ -24,7 +24,7 @@ Invariants:
   (ResourceInUse) is retried after at least 5 s.
 - A subscription that is silent for ``SILENCE`` is closed and replaced, because the service sends an event about every
   5 s.
-- The first failure after an event is reported quietly (``SubscriptionEnded``), and further failures as ``ReadFailed``.
+- The first failure after an event is reported as ``SubscriptionEnded``, and further failures as ``ReadFailed``.
 """
 
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ class FanOutReader(PageReader):
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """Return when to poll again. A reader without room is polled when the budget admits it."""
+        """Return the time of the next poll. A reader without room is polled when the budget admits it."""
         if self.has_unopened or self._blocked:
             return NEVER
         if self.state is ReaderState.READY:

@@ -53,7 +53,7 @@ class Grant:
 
     @property
     def done_through(self) -> "SequenceNumber | None":
-        """If records are not handled in order: how far all records are done."""
+        """How far all records of the shard are done. Only set if records are not handled in order."""
         # The number is parsed here, and not for each record that is done.
         return None if self.last_done is None else self.last_done.order
 

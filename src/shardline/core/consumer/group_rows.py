@@ -20,9 +20,9 @@ Invariants (docs/guarantees.md defines L3 and L6):
 - A group at LATEST that has begun is completed from the time to which its rows were pinned, with the shards that were
   open at that time. The shards that are open now may differ for each worker that completes the group, and records that
   were written to the parents of these shards meanwhile would be skipped.
-- If no row shows that time any more, the group was complete. Then a shard that has no relatives among the rows, and
-  whose parents are gone, descends from shards that no worker has read. This shard is read from its beginning, and its
-  descendants are read after it, whether they are open or not.
+- If no row shows that time any more, the group must have been complete. Then a shard that has no relatives among the
+  rows, and whose parents are gone, descends from shards that no worker has read. This shard is read from its beginning,
+  and its descendants are read after it, whether they are open or not.
 """
 
 import math

@@ -70,7 +70,7 @@ class HandlingCounts:
         self.dead_letters: int = 0
         """The number of records that were dead-lettered."""
         self.failed_records: int = 0
-        """The number of records that ended a ``run`` with ``HandlerFailed``."""
+        """The number of records whose failure ended a ``run`` with ``HandlerFailed``."""
 
     def handle_events(self, events: Iterable[HandlingEvent]) -> None:
         """Count events of the failure policy."""

@@ -39,7 +39,7 @@ def find_holes(ranges: Iterable[HashRange]) -> tuple[HashRange, ...]:
 
 
 def percentage_of(ranges: Iterable[HashRange]) -> str:
-    """Return the share of the ranges in all hash keys, as text: ``"12.5 %"``."""
+    """Return the percentage of all hash keys that the ranges cover, as text: ``"12.5 %"``."""
     share = 100 * sum(found.end - found.start + 1 for found in ranges) / HASH_KEY_COUNT
     return f"{share:.3g} %" if share >= _SMALLEST_SHARE else f"less than {_SMALLEST_SHARE} %"
 

@@ -38,7 +38,7 @@ class _Queued(NamedTuple):
 class HeldShard:
     """The shard of a lease that we hold.
 
-    If a method returns a bool, the bool tells whether the coordinator should be polled soon.
+    If a method returns a bool, it says whether the coordinator should be polled soon.
     """
 
     def __init__(self, coordinator: Coordinator, grant: Grant, reader: Reader, *, is_manual: bool) -> None:
@@ -75,7 +75,7 @@ class HeldShard:
         self.is_paused: bool = False
         """Whether the user has paused the shard. If so, no more records are handed out. Written by the hand-out."""
         self.is_sought: bool = False
-        """Whether the user has sought another position: the records that were read are void, and when the store has
+        """Whether the user has called ``seek``: the records that were read are void, and when the store has
         written the position, another ``HeldShard`` takes the place of this one."""
         self.is_over: bool = False
         """Whether the lease is gone, or the shard was replaced after a seek."""
@@ -114,7 +114,9 @@ class HeldShard:
         return len(self._done)
 
     def is_waiting(self, room: int) -> bool:
-        """Whether records wait that may be handed out. ``room`` is how far handlers may be ahead of the watermark."""
+        """Whether there are waiting records that may be handed out. ``room`` limits how many records handlers may be
+        ahead of the watermark.
+        """
         if not self.pages or self.is_stopping or self.cursor is not None:
             return False
         if self._by_key is None:
@@ -129,7 +131,7 @@ class HeldShard:
 
     @property
     def waiting(self) -> int:
-        """An upper bound for the number of records that can be handed out: all records that user code does not have."""
+        """An upper bound on the number of records that can be handed out: all records that user code does not have."""
         return self.records if self.lanes is None else self.lanes.waiting
 
     @property
@@ -237,7 +239,7 @@ class HeldShard:
     # ---- lanes
 
     def use_lanes(self, keys: KeyLanes, *, by_key: bool | None) -> None:
-        """From now on, hand out records from lanes or, with ``None``, in the order of the shard.
+        """From now on, hand out records from these lanes or, with ``None``, in the order of the shard.
 
         Records that user code has are done, or are given back, before other records are handed out.
         """
@@ -366,7 +368,7 @@ class HeldShard:
         return [*found, *islice(rest, limit - len(found))]
 
     def _advance(self, count: int) -> list[Page]:
-        """Move over the first ``count`` records, and over the records behind them that are done already."""
+        """Move over the first ``count`` records, and over the records after them that are already done."""
         through: list[Page] = []
         done, place = self._done, self._first + count
         while place in done:

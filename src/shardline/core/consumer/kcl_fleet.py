@@ -1,16 +1,16 @@
 """Decides how a worker behaves on a lease table that Java KCL workers may share.
 
 A KCL 3 fleet has a leader that assigns the leases. A KCL 2 fleet has none: each worker takes its share itself. The
-worker finds out which fleet lives on the table from rows that the KCL keeps beside the leases, and takes one of three
-roles: it is alone (no KCL worker lives), it follows the leader, or it takes leases by the rules of KCL 2.
+worker finds out which kind of fleet uses the table from rows that the KCL keeps beside the leases, and takes one of
+three roles: it is alone (no KCL worker is alive), it follows the leader, or it takes leases by the rules of KCL 2.
 
 Invariants:
 
-- A KCL worker lives only if *we* saw one of its rows change: a lease of an owner that states no incarnation, its
-  metrics row, or the leader's row. Rows that never change are left over from earlier, and the worker stays alone.
+- A KCL worker counts as alive only if *we* saw one of its rows change: a lease of an owner that states no incarnation,
+  its metrics row, or the leader's row. Rows that never change are left over from earlier, and the worker stays alone.
 - A worker that is alone writes nothing: it has no metrics row, and deletes the one that it had.
 - A follower takes only leases that name it as their owner. It takes another lease only if no worker has read the shard
-  for so long that the leader has failed.
+  for so long that the leader must have failed.
 - A follower writes its metrics row every 30 s. On exit, it deletes the row before it releases a lease. Otherwise the
   leader would assign the leases to this worker again.
 - The metrics row is in the KCL's own table for these rows. It is in the lease table only if the KCL keeps its rows
@@ -18,7 +18,7 @@ Invariants:
   worker moves with it: the KCL finishes the move only when no live worker writes to the old table.
 - A fleet that upgrades from KCL 2, or that was rolled back to it, takes leases by the rules of KCL 2, whatever the
   leader's row contains.
-- If reading the KCL's rows is denied, the worker assumes that no KCL lives, and reports it once.
+- If reading the KCL's rows is denied, the worker assumes that no KCL worker is alive, and reports the denial once.
 - At most one request is in flight.
 """
 
@@ -142,7 +142,9 @@ class KclFleet:
         return self._place is None
 
     def renew_within(self, lease_duration: float) -> float:
-        """Return how often a lease must be renewed for its owner to count as alive, also by KCL workers."""
+        """Return how often a lease must be renewed so that all workers, including KCL workers, regard its owner as
+        alive.
+        """
         return lease_duration if self.role is KclRole.ALONE else min(lease_duration, self._failover)
 
     def is_overdue(self, available_for: float) -> bool:
@@ -152,7 +154,7 @@ class KclFleet:
     # ---- commands
 
     def close(self) -> None:
-        """Delete the metrics row, because the worker leaves the fleet."""
+        """Delete the metrics row, because the worker is leaving the fleet."""
         self._is_closing = True
 
     # ---- inputs
@@ -199,10 +201,10 @@ class KclFleet:
             self._write_at = now + METRICS_INTERVAL
 
     def handle_refused(self, shard_id: str) -> bool:
-        """Handle a refused write. Return whether it was a steal, so that the worker has to plan again at once.
+        """Handle a refused write. Return whether it was a steal, after which the worker has to plan again immediately.
 
         A KCL 2 worker that commits after each batch changes the row of a lease more often than we scan. So a steal is
-        tried again with the row that the refusal returned, as KCL 2 reads a row again before it steals the lease.
+        tried again with the row that the refusal returned, just as KCL 2 reads a row again before it steals the lease.
         """
         if shard_id != self._stolen:
             return False
@@ -353,7 +355,7 @@ class KclFleet:
 
 @final
 class FleetMember(NamedTuple):
-    """A worker on a lease table, for people."""
+    """A worker on a lease table, as it is shown to people."""
 
     worker: str
     part: str
@@ -366,7 +368,8 @@ def fleet_members(rows: KclRows, leases: Iterable[Lease], service_time: float) -
     """Return the workers of a fleet with KCL workers, sorted. Without KCL workers, the list is empty.
 
     A metrics row that is too old belongs to a worker that has left, and so does the lock of a leader without a lease
-    and without a metrics row. An owner of a lease counts as a worker. The counters of its leases show whether it lives.
+    and without a metrics row. An owner of a lease counts as a worker. The counters of its leases show whether it is
+    alive.
 
     Args:
         rows: the rows of the fleet.

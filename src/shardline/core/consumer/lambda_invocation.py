@@ -1,4 +1,4 @@
-"""Decides how a Lambda function works through the records of one invocation, and where Lambda has to retry.
+"""Decides how a Lambda function works through the records of one invocation, and from which record Lambda has to retry.
 
 Retries, bisection and dead letters are decided by the failure policy (``failure_policy.BatchWork``), as in a consumer.
 
@@ -40,7 +40,7 @@ class HandleEach(NamedTuple):
 
 @final
 class CallHandler(NamedTuple):
-    """Call the handler once with these records, or with the single record if the function has no batches."""
+    """Call the handler once with these records, or with the single record if the function does not use batches."""
 
     records: Sequence[Record]
 
@@ -65,7 +65,7 @@ class LambdaInvocation:
     Args:
         records: the records of the event, in order.
         policy: what to do when the handler fails.
-        rng: for the jitter of the waits.
+        rng: the source of the jitter in the waits.
         batch: the number of records that the handler takes at a time, or ``None`` if it takes single records.
         state: the state of the tumbling window, or ``None`` if there is no window.
         give_up_at: the time at which to stop calling the handler.

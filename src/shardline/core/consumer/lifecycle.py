@@ -170,7 +170,7 @@ class Lifecycle:
         return False
 
     def release(self, shard: HeldShard, reason: Reason) -> bool:
-        """Called when user code has no records, to release the lease. Return whether it may be released now.
+        """Called to release a lease when user code has no records of it. Return whether it may be released now.
 
         If not, the lease may be released after the last callback has ended (``handle_called``).
         """

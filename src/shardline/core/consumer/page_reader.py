@@ -12,8 +12,8 @@ Invariants:
   checkpoint is gone (``RecordsTrimmed``), or retention may have removed records between two pages (``TrimWatch``), the
   loss is reported. Records are never skipped silently.
 - A stopped reader returns no pages.
-- The reader never starts at LATEST, because LATEST would be another position for each request. The worker that creates
-  the row pins LATEST to a time (L6).
+- The reader never starts at LATEST, because LATEST would be a different position in each request. The worker that
+  creates the row pins LATEST to a time (L6).
 """
 
 from collections.abc import Sequence

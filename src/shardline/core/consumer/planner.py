@@ -9,9 +9,9 @@ Invariants:
 - A plan contains at most one operation per shard, and no operation for a shard whose lease we hold.
 - A lease is taken or asked for only if its shard may be read (L3): the shard is not finished, and all its parents are
   finished.
-- If a row names us as its owner although we do not hold the lease, we may take the lease at once: the response to a
-  take or to a hand-over was lost, or the hand-over has ended. If another process took the lease under our worker_id, it
-  belongs to that process (``DuplicateWorkers``).
+- If a row names us as its owner although we do not hold the lease, we may take the lease immediately: the response to a
+  write that takes the lease or hands it over was lost, or the hand-over has ended. If another process took the lease
+  under our worker_id, it belongs to that process (``DuplicateWorkers``).
 - If a hand-over that we asked for has not ended long after its timeout, we take the lease. The old owner had enough
   time, and its writes are fenced.
 - A row is deleted when it has not changed for 30 lease durations (5 minutes, as with the KCL). A slow worker may be
@@ -151,12 +151,12 @@ class Planner:
         return assign(leases, self._me, most, self._rng, spill_after=spill_after, impatient=impatient)
 
     def _is_ours(self, lease: ReadableLease, held: Collection[str]) -> bool:
-        """Return whether the owner of a lease is a worker of ours."""
+        """Return whether the owner of a lease runs this library, not the KCL."""
         return lease.shard_id in held or self.view.rows[lease.shard_id].incarnation_of(lease.owner) is not None
 
     def _can_ask(self, row: Lease) -> bool:
-        """Return whether the owner hands the lease over if we ask. A KCL owner is only asked if its rows are ignored:
-        otherwise it is either dead, or its fleet decides who gets the lease.
+        """Return whether the owner would hand the lease over if we asked. A KCL owner is only asked if its rows are
+        ignored: otherwise it is either dead, or its fleet decides who gets the lease.
         """
         return self._kcl is None or self._kcl.asks_kcl_owners or row.incarnation_of(row.owner) is not None
 
@@ -173,7 +173,7 @@ class Planner:
         return ReadableLease(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
 
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
-        """Return the leases that we may take at once, because their rows name us as the owner."""
+        """Return the leases that we may take immediately, because their rows name us as the owner."""
         found: list[str] = []
         since: dict[str, Instant] = {}  # rebuilt each time, so hand-overs that have ended are forgotten
         for row in readable:

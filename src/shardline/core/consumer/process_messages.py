@@ -1,6 +1,6 @@
 """Which records go to a handler's process in one message, and which of them are done if the process dies or hangs?
 
-A process handles the records of a message one after the other, and a batch at once. It counts the records whose
+A process handles the records of a message one after the other, and a batch as a whole. It counts the records whose
 handling has *begun*. The shell looks at this number from time to time.
 
 Invariants:
@@ -8,9 +8,9 @@ Invariants:
 - A message has up to ``MESSAGE_MAX_BYTES`` of data, or one record. A process has one message at a time, so the memory
   for messages is bounded.
 - A process *hangs* if it handles the same record or batch for longer than ``timeout``.
-- If a process dies or hangs, the record that it handled has failed. The records before it are done, and the records
-  after it were not handled. If the process had not begun, the first record has failed, so that a record that kills its
-  process at once is not sent again and again.
+- If a process dies or hangs, the record that it was handling has failed. The records before it are done, and the
+  records after it were not handled. If the process had not begun, the first record counts as failed, so that a record
+  that kills its process immediately is not sent again and again.
 - A batch is done or has failed as a whole.
 """
 
@@ -43,10 +43,10 @@ class Handled(NamedTuple):
     done: int
     """How many of the records are done."""
     has_failed: bool
-    """Whether the record behind them has failed."""
+    """Whether the record after them has failed."""
 
     def report(self, cursor: Cursor, first: int) -> None:
-        """Move the place of the cursor, whose record at the place ``first`` is the first one of the message."""
+        """Move the cursor past the handled records. The first record of the message is at ``first`` in the cursor."""
         cursor.place = first + self.done + self.has_failed
 
 
@@ -75,9 +75,9 @@ class MessageWatch:
             self._begun, self._moved_at = begun, now
 
     def is_hung(self, now: Instant) -> bool:
-        """Whether the process hangs. First report its progress."""
+        """Whether the process hangs. Report its progress first."""
         return now >= self.next_deadline()
 
     def next_deadline(self) -> Instant:
-        """Return when the process will count as hung, unless it makes progress."""
+        """Return the time from which the process will count as hung, unless it makes progress."""
         return self._moved_at + self._timeout

@@ -10,9 +10,9 @@ Invariants:
   throttle.
 - While the reader is behind the end of the shard, there is no other wait. At the end of the shard, the wait grows with
   every empty page, up to the idle interval. The first record makes the wait short again.
-- After a failure, the wait has jitter and grows up to 10 s. It is never shorter than the delay that the service
+- After a failure, the wait has jitter and grows to at most 10 s. It is never shorter than the delay that the service
   requested, up to the same 10 s.
-- Idle waits end on a common beat, ten times per second. So idle shards are polled in small groups, because waking up
+- Idle waits end at common ticks, ten per second. So idle shards are polled in small groups, because waking up
   costs more than polling. Short waits are not rounded.
 """
 
@@ -53,7 +53,7 @@ class ReadPace:
         self.next_at = now + self._distance
 
     def handle_iterator(self) -> None:
-        """Allow the next call at once, because the last call returned an iterator."""
+        """Allow the next call immediately, because the last call returned an iterator."""
         self._backoff.reset()
         self.next_at = self._sent_at
 

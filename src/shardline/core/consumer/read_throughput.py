@@ -1,4 +1,4 @@
-"""Measures how many KiB per second were read from a shard, as the KCL counts them.
+"""Measures the throughput at which a shard is read, in KiB per second, as the KCL does.
 
 Invariants:
 

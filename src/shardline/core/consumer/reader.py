@@ -67,7 +67,7 @@ class Page(NamedTuple):
     """The last record of the page, if it did not pass the filter or is a copy of an earlier one. It is done when all
     records before it are done."""
     freed_bytes: int = 0
-    """The number of bytes to release from the budget at once, because the filter left out records."""
+    """The number of bytes to release from the budget immediately, because the filter left out records."""
     repeated: int = 0
     """How many records are missing from ``records`` because they are copies of earlier ones (``dedup_window``)."""
 
@@ -160,7 +160,7 @@ class Reader(Protocol):
     def take_events(self) -> list[ReaderEvent]: ...
 
     def next_deadline(self) -> Instant:
-        """Return when to poll the reader again. A reader without room is polled when the budget admits it."""
+        """Return the time of the next poll. A reader without room is polled when the budget admits it."""
         ...
 
     def stop(self) -> None:

@@ -8,7 +8,7 @@ Invariants:
 - A record that does not pass counts as done for the checkpoint, like a record that the user has finished: together with
   the records before it, and not earlier. For this, a page keeps its last record (``Page.through``) if that record did
   not pass. If another record follows, the checkpoint of that record covers it.
-- Records that did not pass free their memory at once (``Page.freed_bytes``).
+- The memory of records that did not pass is freed immediately (``Page.freed_bytes``).
 """
 
 from collections.abc import Sequence

@@ -62,7 +62,9 @@ class ReleaseOnExit:
         self._consider(operation.shard_id, row)
 
     def handle_failure(self, operation: LeaseOperation, retry_at: Instant) -> None:
-        """Retry a failed operation that gives a lease back. Undo any other, because it may have been applied."""
+        """Retry a failed operation that gives a lease back. Undo any other failed operation, because it may have been
+        applied.
+        """
         self._retry_at = max(self._retry_at, retry_at)
         match operation:
             case CancelHandOver() | FinishHandOver() | ReleaseLease():

@@ -3,8 +3,8 @@
 Invariants:
 
 - A consumer becomes ready once and stays ready. It is ready when the leases are listed, the worker has taken every
-  lease that it should take, and every held shard has an iterator. A record that is put later is read, even with
-  ``start="LATEST"``.
+  lease that it should take, and every held shard has an iterator. From then on, every record that is put will be read,
+  even with ``start="LATEST"``.
 - With ``until="latest"``, a run ends when each shard, including the children of ended shards, has been read up to its
   newest record, and the user is done with all these records. The run does not wait for a shard whose lease another
   worker holds, if that worker is seen to be alive. A dead worker may have left its shard unread.
@@ -37,7 +37,7 @@ class ShardFacts(NamedTuple):
 
 @final
 class OtherLease(NamedTuple):
-    """An unfinished lease that we do not hold."""
+    """A lease that we do not hold, for a shard that is not finished."""
 
     key: ShardKey
     has_other_holder: bool
@@ -67,13 +67,15 @@ class RunBounds:
         self._idle_since: Instant = NEVER
         self.is_ready: bool = False
         self.is_paused: bool = False
-        """Whether the user has paused any shard. Written by the hand-out."""
+        """Whether the user has paused a shard. Written by the hand-out."""
         self.is_exhausted: bool = False
         """Whether the run will end once the user is done with the records that were read."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether each read and each finished record may change the result. If so, ``handle_facts`` is due soon."""
+        """Whether any page that is read and any record that is finished may change the result. If so, ``handle_facts``
+        is due soon.
+        """
         return not self.is_ready or self._until_latest
 
     @property
@@ -121,7 +123,7 @@ class RunBounds:
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``handle_facts`` again at the latest."""
+        """Return the latest time at which to call ``handle_facts`` again."""
         if self._idle_timeout is None or self.is_exhausted or not self.is_ready:
             return NEVER
         return self._idle_since + self._idle_timeout

@@ -14,7 +14,7 @@ Invariants (docs/guarantees.md defines L3):
 - Only complete, unfiltered listings show that a shard is absent. If the shard has a row, one listing is not enough,
   because it may be older than the split that created the shard. A second listing, begun at least a second after the
   first arrived, must confirm that the shard is absent.
-- The children that a shard names are known at once. A listing that does not contain them yet does not remove them.
+- The children that a shard names are known immediately. A listing that does not contain them yet does not remove them.
 - A graph that is older than the rows proves nothing about unknown shards: a shard without a row may have descendants
   with rows. If the shard of a row, or its place in the graph, is unknown, nothing is concluded before the next listing.
 """

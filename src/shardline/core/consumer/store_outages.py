@@ -7,9 +7,9 @@ Invariants:
   duration. By then, other workers may hold every lease, in a store that this worker will never see.
 - If the store denies access (no permission, no credentials, or a certificate that cannot be verified), the worker gives
   up after ``store_patience``, because permissions are often wrong for only a few minutes.
-- Listing and writing are judged separately. The time of each counts from its first failure after its last success. A
-  write whose condition the store rejects counts as a success.
-- The worker gives up once. After that, it sends nothing to the store.
+- Listing and writing are judged separately. For each of the two, the time counts from the first failure after the last
+  success. A write whose condition the store rejects counts as a success.
+- The worker gives up only once. After that, it sends nothing to the store.
 """
 
 from enum import Enum, auto
@@ -60,7 +60,7 @@ class StoreHealth:
             self._since = {key: at for key, at in self._since.items() if key[0] != operation}
 
     def handle_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """Called when the operation failed. Return when the consumer gives up if the failures continue."""
+        """Called when the operation failed. Return the time at which the consumer gives up if the failures continue."""
         trouble = trouble_of(failure)
         # Different kinds of trouble are timed separately: a network outage must not count against the limit for denied
         # access.

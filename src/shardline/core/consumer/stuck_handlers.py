@@ -9,7 +9,7 @@ Invariants:
 - Each time a handler gets stuck, there are two events: ``HandlerStuck`` when the watch notices it, and
   ``HandlerRecovered`` when the code returns, fails, or continues with other records, or when its shard's lease is lost
   or released.
-- A handler whose records wait for a retry is not stuck, because it does not run.
+- A handler whose records wait for a retry is not stuck, because it is not running.
 - If ``stuck_after`` is ``None``, no handler counts as stuck.
 """
 
@@ -51,7 +51,9 @@ class HandlerWatch:
         return bool(self._stuck)
 
     def since(self, key: ShardKey) -> Instant | None:
-        """Return when user code got the records of this shard that it now has, or ``None`` if it has no records."""
+        """Return the time at which user code got the records of this shard that it now has, or ``None`` if it has no
+        records.
+        """
         found = self._seen.get(key)
         return None if found is None else found[1]
 
@@ -86,6 +88,6 @@ class HandlerWatch:
         return events
 
     def next_deadline(self) -> Instant:
-        """Return when the next handler will count as stuck."""
+        """Return the time at which the next handler will count as stuck."""
         waiting = [since for key, (_, since) in self._seen.items() if key not in self._stuck]
         return min(waiting, default=NEVER) + self._stuck_after

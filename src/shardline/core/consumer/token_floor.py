@@ -8,8 +8,8 @@ Invariants:
 
 - A worker that has seen a token takes the lease only with a greater token, whatever the clocks show.
 - A worker that has not seen the earlier token takes the lease with a greater token if the two workers' estimates of the
-  time differ by less than the time between the two takes. The estimates come from the service's Date header, which
-  counts whole seconds.
+  time differ by less than the time that passed after the other worker took the lease. The estimates come from the
+  service's Date header, which counts whole seconds.
 """
 
 from typing import Final, final

@@ -9,8 +9,8 @@ Invariants:
 
 - Every loss is reported. A gap is kept until it is judged. If no summary is available, or when the worker closes, the
   gap is judged by the last known retention. Raising the retention brings no records back: records that the earlier
-  retention had removed by the time of its last summary count as lost. (Records that were removed between that summary
-  and the raise cannot be detected.)
+  retention had removed by the time of its last summary count as lost. (Records that were removed after that summary and
+  before the retention was raised cannot be detected.)
 - Nothing else is reported. If a page begins with a record older than the retention, retention has not reached the
   reader's position. The same holds if the position itself is younger than the retention. In two cases, the watch cannot
   know, and reports the gap: retention reached into a gap that may have contained no records; or the retention may have
