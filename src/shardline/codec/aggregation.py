@@ -21,9 +21,9 @@ Invariants:
 - A record has an explicit hash key only if the record itself refers to one.
 - If a field occurs twice in a record, the last one counts, and so does the last of two tags with the same name. Unknown
   fields are skipped.
-- A tag never makes an aggregate invalid, as long as its length is right. A tag without a value counts as a tag with an
-  empty value. A tag that cannot be a header (without a name, not UTF-8, beyond the limits of ``model.headers``) is left
-  out.
+- A tag never makes an aggregate invalid, as long as the length of the tag is right. A tag without a value counts as a
+  tag with an empty value. A tag that cannot be a header (without a name, not UTF-8, beyond the limits of
+  ``model.headers``) is left out.
 - Records of one aggregate with equal tags share their headers.
 - Splitting takes time and memory linear in the size of the data, whatever lengths and indices the data claims.
 """
@@ -76,7 +76,7 @@ _NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
 _NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
 
 FRAMES_AT_ONCE: Final = 16 if implementation == "native" else 1
-"""How many blobs ``find_frames`` should get at once. The compiled form computes their MD5s side by side."""
+"""How many blobs ``find_frames`` should get per call. The compiled form computes their MD5s side by side."""
 
 Message: TypeAlias = tuple[list[str], list[bytes], list[str | None], dict[int, bytes]]
 """The keys, payloads and explicit hash keys of an aggregate, and its encoded tags by the index of the record."""
@@ -313,7 +313,7 @@ class _Reader:
         return keys, self._payloads, hash_keys, self._tags
 
     def _read_key_grid(self, at: int) -> int:
-        """Read the keys at ``at`` that have the same length as the first one. Returns where the next field starts.
+        """Read the keys at ``at`` that have the same length as the first one. Return the position of the next field.
 
         Keys of equal length, such as UUIDs, form a grid: heads and texts repeat at equal distances. Reading them as a
         grid takes half the time. This is only tried at the start of a message, because each attempt scans the whole
@@ -334,7 +334,7 @@ class _Reader:
         return end
 
     def _read_table(self, at: int, tag: int, table: list[str]) -> int:
-        """Read adjacent entries of a table. Returns where the next field starts."""
+        """Read adjacent entries of a table. Return the position of the next field."""
         blob, stop, one_byte = self._blob, self._stop, ONE_BYTE_MAX
         while at < stop and blob[at] == tag:
             size = blob[at + 1]
@@ -347,11 +347,11 @@ class _Reader:
         return at
 
     def _read_records(self, at: int) -> int:
-        """Read adjacent records. Returns where the next field starts.
+        """Read adjacent records. Return the position of the next field.
 
-        A small record consists mostly of its head, so the whole head is read at once: 1A size 08 index 1A length, with
-        one or two bytes for each number. Because the MD5 follows the message, there are always enough bytes to read.
-        All other shapes, valid or not, are left to ``_read_record``.
+        A small record consists mostly of its head, so the whole head is read in one step: 1A size 08 index 1A length,
+        with one or two bytes for each number. Because the MD5 follows the message, there are always enough bytes to
+        read. All other shapes, valid or not, are left to ``_read_record``.
         """
         blob, stop, indices, payloads = self._blob, self._stop, self._key_indices, self._payloads
         record, key_index, data, one_byte = _RECORD, _KEY_INDEX, _DATA, ONE_BYTE_MAX  # locals are faster than globals
@@ -390,7 +390,7 @@ class _Reader:
         return at
 
     def _read_record(self, at: int) -> int:
-        """Read one record of any shape; ``at`` is the position of its size. Returns where the next field starts."""
+        """Read one record of any shape; ``at`` is the position of its size. Return the position of the next field."""
         blob, data, one_byte = self._blob, _DATA, ONE_BYTE_MAX
         size, at = read_varint(blob, at)
         end = at + size

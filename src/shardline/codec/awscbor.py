@@ -1,13 +1,13 @@
 """Encodes requests and decodes responses in AWS's CBOR 1.1 (``application/x-amz-cbor-1.1``).
 
-The Java SDK uses this protocol for Kinesis. It needs a quarter fewer bytes than JSON, because blobs are sent unchanged.
+The Java SDK uses this protocol for Kinesis. It takes 25 % fewer bytes than JSON, because blobs are sent unchanged.
 The module has the same functions as ``awsjson``, with the same arguments and results.
 
 Invariants:
 
 - Times are tag 1 with integer *milliseconds* (RFC 8949 says seconds; AWS differs).
 - A body that cannot be encoded or decoded raises ``BodyError`` and nothing else.
-- A JSON response is decoded as JSON, because the service's front end sends such responses even to CBOR requests.
+- A JSON response is decoded as JSON, because the service's front end answers even CBOR requests in JSON.
 """
 
 from collections.abc import Mapping, Sequence

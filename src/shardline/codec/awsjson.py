@@ -158,7 +158,7 @@ def decode(body: bytes | memoryview, shape: type[T]) -> T:
 
 
 def _has_large_records(body: bytes | memoryview) -> bool:
-    """Return whether the first records are large. The members of a record may have any order."""
+    """Return whether the first records are large. The members of a record may be in any order."""
     if len(body) <= _LARGE_RECORD:
         return False
     sample = bytes(body[:_SAMPLE_BYTES])

@@ -4,7 +4,8 @@ Invariants:
 
 - A large piece is copied at most once, when the pieces are joined. One growing buffer would be copied several times
   (measured for events of 1.9 MB: 1.1 us per record of 200 B, against 0.2 us).
-- A large ``memoryview`` is kept as it is, so its buffer must not change, and stays in memory until the piece is taken.
+- A large ``memoryview`` is kept without being copied, so its buffer must not change, and stays in memory until the
+  piece is taken.
 - Small pieces are merged when they arrive, so the memory in use is proportional to the number of bytes.
 """
 

@@ -1,7 +1,7 @@
 """Encodes and decodes values in AWS's CBOR (``application/x-amz-cbor-1.1``).
 
-This is the subset of RFC 8949 that the AWS SDK for Java uses for Kinesis, with one quirk: a timestamp is tag 1 around
-epoch *milliseconds*, although the RFC says seconds.
+This is the subset of RFC 8949 that the AWS SDK for Java uses for Kinesis, with one quirk: a timestamp is tag 1 with
+*milliseconds* since 1970, although the RFC says seconds.
 
 Invariants:
 
@@ -11,9 +11,9 @@ Invariants:
   Any other tag is dropped and its content kept, except that big numbers (tags 2 and 3) become ints.
 - Definite and indefinite lengths, and floats of all three widths, are accepted. Of two equal keys, the last one counts.
 - For any bytes, ``decode`` returns a value or raises ``CborError``, and nothing else. It raises for truncated or
-  surplus input, reserved heads, unassigned simple values, keys that are not text, broken UTF-8, and more than
+  trailing input, reserved heads, unassigned simple values, keys that are not text, broken UTF-8, and more than
   ``MAX_DEPTH`` levels.
-- Time and memory are linear in the input: a declared length that exceeds the rest of the input fails at once.
+- Time and memory are linear in the input: a declared length that exceeds the rest of the input is refused immediately.
 - ``encode`` raises ``CborError`` for values that it cannot represent. The message names the type and never the value.
 """
 
@@ -83,8 +83,8 @@ def encode(value: object) -> bytes:
             an aware datetime.
 
     Raises:
-        CborError: the value has another type, an int or the nesting is out of bounds, or a text contains a lone
-            surrogate.
+        CborError: the value has another type, an int is out of range, the nesting is too deep, or a text contains a
+        lone surrogate.
     """
     parts: list[bytes] = []
     _append(parts, cast("_Input", value), MAX_DEPTH, {})
@@ -209,7 +209,7 @@ def decode(data: bytes | bytearray | memoryview) -> CborValue:
 
 
 def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[CborValue, int]:
-    """Return the value of the item at ``at`` and where the item ends.
+    """Return the value of the item at ``at`` and the position of its end.
 
     Args:
         data: the input.
@@ -248,7 +248,7 @@ def _item(data: bytes, at: int, levels: int, keys: dict[bytes, str]) -> tuple[Cb
 
 
 def _argument(data: bytes, at: int, information: int) -> tuple[int, int]:
-    """Return the argument of a CBOR head (a length, a value or a tag number), and where the argument ends."""
+    """Return the argument of a CBOR head (a length, a value or a tag number), and the position of its end."""
     if information == _ONE_BYTE:
         return data[at], at + 1
     if information > _EIGHT_BYTES:

@@ -48,7 +48,7 @@ _CODE_BY_STATUS: Final = {
 
 
 class BodyError(ValueError):
-    """A body cannot be encoded, or is not the response that the operation promises."""
+    """A body cannot be encoded, or is not a valid response to the operation."""
 
 
 @final
@@ -67,7 +67,7 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
 
 
 def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str] = ()) -> ErrorResponse:
-    """Return the facts of an error response, with ``secrets`` masked. Header names are in lower case."""
+    """Return the details of an error response, with ``secrets`` masked. Header names are in lower case."""
     hide = _SecretMask(secrets)
     fields = _fields(body)
     error_type = bare_code(hide(headers.get("x-amzn-errortype") or _text(fields, "__type")))
@@ -133,7 +133,7 @@ class _SecretMask:
 
 
 def _escapes(character: str) -> list[str]:
-    """Return the forms of a character: unchanged, and escaped for a URL (once or twice), HTML or a program's string."""
+    """Return the forms of a character: unchanged, and escaped for a URL (once or twice), HTML or a string literal."""
     if not _SPECIAL.match(character):
         return [character]
     code, once = ord(character), quote(character, safe="")

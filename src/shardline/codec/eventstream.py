@@ -7,9 +7,9 @@ Invariants:
 
 - The messages do not depend on how the bytes were cut into chunks, even if a broken frame follows them.
 - A message is returned only if its checksums, lengths and headers are right. Two equal header names, an unknown type, a
-  value that exceeds the headers, broken UTF-8 and a time outside the years 1 to 9999 make a frame invalid.
-- A frame whose prelude declares excessive lengths (headers over 128 KiB, payload over 24 MiB) is refused at its twelfth
-  byte.
+  value that extends beyond the headers, broken UTF-8 and a time outside the years 1 to 9999 make a frame invalid.
+- A frame whose prelude declares excessive lengths (headers over 128 KiB, payload over 24 MiB) is refused as soon as its
+  twelfth byte arrives.
 - For any bytes, ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error every
   call raises, because the start of the next frame is unknown.
 - Each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
@@ -173,7 +173,7 @@ class MessageDecoder:
         self._headers: dict[str, HeaderValue] = {}
 
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
-        """Return the messages that ``chunk`` completes. They may be views of the chunk, if it cannot change.
+        """Return the messages that ``chunk`` completes. They may be views of the chunk if it is immutable.
 
         If a broken frame follows valid ones in the same chunk, the valid ones are returned, and the next call raises.
 
@@ -199,7 +199,7 @@ class MessageDecoder:
         return messages
 
     def _complete_frame(self, chunk: bytes | memoryview, messages: list[Message]) -> int:
-        """Read the frame whose first part arrived earlier. Returns where the next frame begins in ``chunk``.
+        """Read the frame whose first part arrived earlier. Return the position of the next frame in ``chunk``.
 
         Only this frame is joined. Joining it with the rest of the chunk would copy the bytes of the next frame twice.
         """
@@ -226,8 +226,8 @@ class MessageDecoder:
             raise FrameError(self._failure)
 
     def _cut(self, data: bytes | memoryview, at: int, messages: list[Message]) -> int:
-        """Append all complete messages from ``at`` on, and set ``_needed``. Return where the first incomplete frame
-        begins.
+        """Append all complete messages from ``at`` on to ``messages``, and set ``_needed``. Return the position of the
+        first incomplete frame.
         """
         while True:
             left = len(data) - at

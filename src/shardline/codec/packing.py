@@ -13,8 +13,8 @@ name                 bytes                                                      
 
 Invariants:
 
-- The size of a pack is known before it is encoded: ``base_bytes``, and ``value_bytes(length)`` for each value. Values
-  never change each other's size.
+- The size of a pack is known before it is encoded: ``base_bytes``, and ``value_bytes(length)`` for each value. A value
+  never changes the size of another.
 - A reader gets back exactly the values that were packed, in their order.
 - No pack starts with the magic bytes of an aggregate, so no reader opens it as one (P12). JSON and netstrings start
   with an ASCII character. As a length prefix, the magic bytes would mean 4,085,881,538 bytes, and the largest record
@@ -118,7 +118,9 @@ PACKINGS: Final[dict[str, Packing]] = {
 
 
 def packing_named(name: PackingName | None) -> Packing | None:
-    """Return the format with this name. ``None`` stands for the KPL's aggregates, which are not a ``Packing``."""
+    """Return the format with this name. The result is ``None`` for the name ``None``, which stands for the KPL's
+    aggregates.
+    """
     return None if name is None else PACKINGS[name]
 
 

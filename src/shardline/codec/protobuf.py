@@ -70,7 +70,7 @@ def read_varint(buffer: bytes, at: int) -> tuple[int, int]:
 
 
 def skip_unknown(buffer: bytes, at: int, known: int) -> int:
-    """Skip the field whose tag starts at ``at``. Return where the next field starts, which may be past the end.
+    """Skip the field whose tag starts at ``at``. Return the position of the next field, which may be past the end.
 
     A field with a number from 1 to ``known`` is refused: the caller would have recognised it by its tag byte, so the
     wire type is wrong or the tag is padded.

@@ -5,9 +5,9 @@ GetRecords, in a Lambda function or in a Firehose transformation.
 
 Invariants:
 
-- Every record is checked before it is aggregated, and an error names the wrong record.
+- Every record is checked before it is aggregated, and an error names the invalid record.
 - ``deaggregate`` loses no record and keeps the order. A plain record is returned as one record, with the same data.
-- The records of one aggregate share the service's facts about the aggregate. Their ``sub_sequence`` counts from 0.
+- The records of one aggregate share what the service reports about the aggregate. Their ``sub_sequence`` counts from 0.
 - A record from an aggregate is not deaggregated again: its data may look like an aggregate without being one (P12).
 """
 
@@ -97,11 +97,11 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
     ``records`` is one raw record or an iterable of them. A raw record is any of
 
     - its data: ``bytes``, ``bytearray`` or ``memoryview``;
-    - a record of our client's ``get_records`` or ``subscribe_to_shard``, or the whole page or event;
-    - a record of boto3's ``get_records``, or the whole response;
-    - a Kinesis record of a Lambda event, or the whole event;
-    - a record of a Firehose transformation event, or the whole event;
-    - a ``Record`` of ours. If it comes from an aggregate, it is returned unchanged.
+    - a record from our client's ``get_records`` or ``subscribe_to_shard``, or the whole page or event;
+    - a record from boto3's ``get_records``, or the whole response;
+    - a Kinesis record from a Lambda event, or the whole event;
+    - a record from a Firehose transformation event, or the whole event;
+    - one of our ``Record`` objects. If it comes from an aggregate, it is returned unchanged.
 
     Records of an aggregate have ``aggregated=True``, their own key, explicit hash key and headers, their index in the
     aggregate as ``sub_sequence``, and the sequence number, arrival time, shard and stream of the aggregate, as far as

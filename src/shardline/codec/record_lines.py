@@ -107,7 +107,7 @@ def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> Plai
 
 
 def format_problem(line: bytes) -> str | None:
-    """Return why the format of a line cannot be read.
+    """Return the reason why the format of a line cannot be read.
 
     The result is ``None`` if it can be read, or if the line is not a record.
     """

@@ -10,8 +10,9 @@ Invariants:
 - The caller must not pass the headers that ``sign`` sets, nor ``Date``, which would conflict with them.
 - Neither the secret key nor the session token appears in a repr or in an exception, not even in the context of an
   exception.
-- A signer caches the key of a day, the date of a second and the canonical form of a kind of request. A cached object is
-  complete before it is stored, and is never changed, so threads may share a signer. The cache is bounded.
+- A signer caches the signing key of a day, the formatted date of a second and the canonical form of a kind of request.
+  A cached object is complete before it is stored, and is never changed, so threads may share a signer. The cache is
+  bounded.
 """
 
 import hmac
@@ -195,7 +196,7 @@ def _canonical_host(host: str) -> str:
 
 
 def _canonical_path(path: str) -> str:
-    """Return the path without empty, ``.`` and ``..`` segments, percent-encoded again even if it already was."""
+    """Return the path without empty, ``.`` and ``..`` segments, percent-encoded again even if it is encoded already."""
     if _NOT_IN_PATH.search(path) or path[:1] not in {"", "/"}:
         raise UsageError(f"a path begins with a slash and has no query, fragment or control character, not {path!r}")
     _check_unicode(path)

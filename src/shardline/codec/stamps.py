@@ -1,4 +1,4 @@
-"""Stamps records, so that a consumer recognises a second copy of a record.
+"""Stamps records, so that a consumer can recognise a second copy of a record.
 
 A stamp is a producer id and a number, in a tag with the reserved name ``:``. No header can have this name
 (``model.headers``), so a stamp is not among the headers of a record, and readers that do not know stamps ignore it::
@@ -13,7 +13,8 @@ Invariants:
 - The stamp is the first tag of its record.
 - The first stamped record of an aggregate has a long stamp. A short stamp has the id of the stamped record before it.
   So the stamps of an aggregate of two or more records take at most 16 bytes per record, and 11 bytes in the long run.
-- A tag that is not exactly a stamp, whichever writer it comes from, is not a stamp: the record counts as unstamped.
+- A tag that does not have exactly the form of a stamp is ignored, whichever writer it comes from: the record counts as
+  unstamped.
 """
 
 from binascii import a2b_base64, b2a_base64
@@ -71,7 +72,7 @@ def stamped_by(tags: bytes) -> bytes:
 
 
 def shorten(tags: bytes) -> bytes:
-    """Return tags that begin with a long stamp, with a short stamp instead."""
+    """Replace the long stamp at the start of ``tags`` with a short one, and return the result."""
     return _SHORT + tags[_ID_END:]
 
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - The n-th delay in a row is between half of ``min(longest, first * 2**(n - 1))`` and all of it. The jitter keeps many
-  callers from retrying together, and the lower bound keeps each caller from retrying at once.
+  callers from retrying together, and the lower bound keeps each caller from retrying immediately.
 - After a success, the delays start over.
 - A longer delay that the service requests is respected up to ``longest``, so that no answer makes us wait for an hour.
 """

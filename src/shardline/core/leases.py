@@ -11,7 +11,7 @@ Invariants (docs/guarantees.md defines L1 to L6):
 
 - Every operation that changes the holder or the checkpoint, and every renewal, is conditional on the counter and adds 1
   to it (L4). So of two writers that read the same row, one is refused, and the commit of a worker that lost the lease
-  is always refused. A take may add more than 1.
+  is always refused. Taking a lease may add more than 1.
 - Only the holder may renew, commit, release, or finish a hand-over. A commit is also a renewal.
 - Requesting or cancelling a hand-over does not change the holder, and so leaves the counter unchanged. The holder's
   next write still succeeds, and the row that this write returns informs the holder of the request.
@@ -23,10 +23,10 @@ Invariants (docs/guarantees.md defines L1 to L6):
 - Only an operator resets a lease, never a worker. A reset may move a checkpoint back, even from SHARD_END. It is
   conditional on the whole fence that the operator saw, and removes the holder: the old holder's later writes are
   refused.
-- The counter that a take writes is the fencing token. It is at least the take's ``floor``, which is above all earlier
-  tokens even if the store has lost these tokens (``core.consumer.token_floor``).
-- A take stores which process took the lease and how long this process may be silent. Releasing or handing over the
-  lease removes this information.
+- The counter that ``TakeLease`` writes is the fencing token. It is at least the operation's ``floor``, which is above
+  all earlier tokens even if the store has lost these tokens (``core.consumer.token_floor``).
+- ``TakeLease`` stores which process took the lease and how long this process may be silent. Releasing or handing over
+  the lease removes this information.
 """
 
 from dataclasses import dataclass, replace
@@ -105,7 +105,7 @@ class TakeLease:
 
     @property
     def token(self) -> int:
-        """The counter that this take writes, unless the store raises the floor."""
+        """The counter that this operation writes, unless the store raises the floor."""
         return max(self.seen.counter + 1, self.floor)
 
     def allowed(self, row: Lease) -> bool:
@@ -199,7 +199,7 @@ class FinishHandOver:
 @final
 @dataclass(frozen=True, slots=True)
 class ReleaseLease:
-    """Release a lease at once, so that other workers need not wait for it to expire (L5).
+    """Release a lease immediately, so that other workers need not wait for it to expire (L5).
 
     The release is refused during a hand-over: the holder must finish the hand-over instead.
     """

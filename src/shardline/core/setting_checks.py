@@ -1,6 +1,6 @@
 """Checks the values of settings.
 
-A wrong value raises a ``UsageError`` that names the setting, its value and the allowed values.
+An invalid value raises a ``UsageError`` that names the setting, its value and the allowed values.
 """
 
 from math import inf

@@ -67,8 +67,8 @@ def hash_key_of(key: str) -> int:
 def keys_in_range(keys: list[str], start: bytes, end: bytes, known: dict[str, bool]) -> list[bool]:
     """Return, for each partition key, whether its hash key is in the range. ``start`` and ``end`` are 16 bytes each.
 
-    ``known`` is the cache of this range, because MD5 takes ten times as long as a lookup, and keys recur. The compiled
-    form leaves it empty: it computes sixteen MD5s in the time of one.
+    ``known`` caches the results for this range, because an MD5 takes ten times as long as a lookup, and keys recur. The
+    compiled form leaves it empty: it computes sixteen MD5s in the time that one takes.
     """
     # A stream may have unlimited different keys. Starting over is cheaper than tracking which keys are used most.
     if len(known) > KNOWN_KEYS_MAX:
@@ -113,7 +113,7 @@ class HashRange:
 
     @classmethod
     def parse(cls, start: str, end: str) -> Self:
-        """Parse the two decimals that the service sends."""
+        """Return the range between the two decimal numbers that the service sends."""
         return cls(parse_explicit_hash_key(start), parse_explicit_hash_key(end))
 
     def __contains__(self, hash_key: int) -> bool:
@@ -133,7 +133,7 @@ class HashRange:
 
     @property
     def share(self) -> float:
-        """The share of all hash keys that this range contains, from 0 to 1."""
+        """The fraction of all hash keys that lie in this range, from 0 to 1."""
         return self.size / HASH_KEY_COUNT
 
     @property

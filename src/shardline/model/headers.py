@@ -8,7 +8,7 @@ Invariants:
   read can be put again, whichever writer they come from.
 - A user's mapping is read once, so that what is checked is what is sent, even if the mapping changes later.
 - Values are text. Bytes are sent as base64, under a name that ends in ``-bin`` (the convention of gRPC), and a reader
-  gets that base64.
+  gets the base64 text.
 """
 
 import re
@@ -62,10 +62,10 @@ NO_HEADERS: Final = Headers({})
 
 
 def check_headers(headers: object) -> dict[str, str]:
-    """Return the headers of a put as plain text. ``None`` means no headers.
+    """Return the headers that were passed to a put, as plain text. ``None`` means no headers.
 
     Raises:
-        UsageError: the headers are not a mapping of text, or exceed a limit.
+        UsageError: the headers are not a mapping, a name or a value is invalid, or a limit is exceeded.
     """
     if headers is None:
         return {}
@@ -116,7 +116,7 @@ def _check_name(name: object) -> str:
 
 
 def _check_value(name: str, value: object) -> tuple[str, int]:
-    """Return the value of a header as text, and its length in bytes of UTF-8."""
+    """Return the value of a header as text, and its length in UTF-8 bytes."""
     if isinstance(value, str):
         plain = str.__str__(value)
         try:

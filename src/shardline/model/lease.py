@@ -5,7 +5,8 @@ This module holds the values only. ``core/consumer`` decides how leases are take
 
 Invariants:
 
-- ``counter`` grows with every write by an owner. The counter that a take writes is the fencing token.
+- ``counter`` grows with every write by an owner. The counter that a worker writes when it takes the lease is the
+  fencing token.
 - A lease at LATEST stores the time that LATEST refers to (L6). Otherwise each restart before the first commit would
   skip the records that arrived in the meantime.
 - An incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it does
@@ -63,7 +64,8 @@ class Incarnation(NamedTuple):
     lease_duration: float
     """Seconds of silence after which this owner counts as dead."""
     read_by: str | None = None
-    """How the process reads, for people: ``"polling"`` or ``"fan-out"``, or ``None`` if the row does not contain it."""
+    """How the process reads the shard: ``"polling"`` or ``"fan-out"``, or ``None`` if the row does not contain it. No
+    worker acts on this."""
 
 
 @final
@@ -96,7 +98,7 @@ class Lease:
     pending_checkpoint: Checkpoint | None = None
     """A checkpoint that a KCL application prepared and did not commit. The next commit removes it."""
     throughput: float | None = None
-    """KiB per second that the holder read recently, as the KCL counts them."""
+    """How much the holder read recently, in KiB per second, measured as the KCL does."""
     incarnation: Incarnation | None = None
     """The process that last stored its incarnation. This may be an earlier owner: use ``incarnation_of``."""
     window: str = ""

@@ -18,7 +18,9 @@ from shardline.model.sequence import SequenceNumber
 
 @final
 class PositionKind(StrEnum):
-    """The service's names (``ShardIteratorType``), and the KCL's name for the end of a finished shard."""
+    """The kinds of positions, under the service's names (``ShardIteratorType``) and, for the end of a finished shard,
+    the KCL's.
+    """
 
     TRIM_HORIZON = "TRIM_HORIZON"
     LATEST = "LATEST"
@@ -108,7 +110,7 @@ def parse_position(text: str) -> Position:
     """Return the position with this name: ``TRIM_HORIZON``, ``LATEST`` or ``SHARD_END``.
 
     Raises:
-        UsageError: there is no such position.
+        UsageError: no position has this name.
     """
     try:
         return _NAMED[text]

@@ -2,13 +2,13 @@
 
 Invariants:
 
-- Entries that pass ``check_entries`` are not refused by the service because of their number, sizes, keys or types.
+- The service never refuses entries that passed ``check_entries`` because of their number, sizes, keys or types.
 - The record limit is a property of the stream. This module enforces only the highest limit that a stream can have.
 - Two records that differ only in how they were read (``Origin``) are equal, so a record that is read again equals the
   copy that was read first.
 - Reading a record costs one allocation that the garbage collector does not track, and runs no Python code.
-- ``lag`` is the age of a record when it was handed out, to within 10 ms. It does not depend on how long the record
-  waited before, nor on when ``lag`` is read. A record that is handed out again has the lag of the last hand-out.
+- ``lag`` is the age of a record when it was handed out, to within 10 ms, no matter when ``lag`` is read. If a record is
+  handed out several times, the last hand-out counts.
 """
 
 from bisect import bisect_right
@@ -41,11 +41,14 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 @final
 class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One entry of a PutRecords request: a plain record, or an aggregate. It is encoded under the service's names."""
+    """One entry of a PutRecords request: a plain record, or an aggregate. It is encoded with the service's field
+    names.
+    """
 
     data: bytes = msgspec.field(name="Data")
     key: str | None = msgspec.field(name="PartitionKey", default=None)
-    """The partition key. ``None``: no key is sent, which streams under AUTO record distribution allow."""
+    """The partition key. With ``None``, no key is sent, which is allowed only in streams under AUTO record
+    distribution."""
     explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
     def __iter__(self) -> Iterator[Any]:
@@ -85,7 +88,8 @@ class Origin:
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 
     def hand_out(self, record: "Record[Any]", at: float) -> None:
-        """Store when this record and later ones are handed out, in seconds since 1970 by the service's clock.
+        """Store the time at which this record and later ones are handed out, in seconds since 1970 by the service's
+        clock.
 
         A later call for a later record overrides the time from that record on.
         """
@@ -96,7 +100,7 @@ class Origin:
         handed_out.append((place, at))
 
     def handed_out_at(self, record: "Record[Any]") -> float | None:
-        """Return when a record was handed out, or ``None`` if it was not handed out."""
+        """Return the time at which a record was handed out, or ``None`` if it was not handed out."""
         found = bisect_right(self._handed_out, _place_of(record), key=_by_place)
         return self._handed_out[found - 1][1] if found else None
 
@@ -134,7 +138,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
     """The index inside the aggregate, from 0. It is 0 for a plain record."""
     shard_id: str | None = None
     arrived_at: float | None = None
-    """When the service received the record, approximately, in seconds since 1970."""
+    """Approximately when the service received the record, in seconds since 1970."""
     stream: str | None = None
     aggregated: bool = False
     """Whether the record was part of an aggregate."""
@@ -185,7 +189,7 @@ def make_structs(cls: type[_Struct], count: int, columns: tuple[list[Any] | tupl
 
 
 def hand_out(records: Sequence[Record[Any]], at: float) -> None:
-    """Store when these records are handed out. They must be in order."""
+    """Store the time at which these records are handed out. They must be in order."""
     place = 0
     while place < len(records):
         origin = records[place].origin
@@ -243,7 +247,7 @@ def check_entries(entries: Iterable[object]) -> list[Entry]:
         entries: ``Entry`` values, or tuples of (data, key[, explicit hash key]).
 
     Raises:
-        UsageError: there are no entries or too many, they are too large together, or an entry is wrong. The message
+        UsageError: there are no entries or too many, they are too large in total, or an entry is invalid. The message
             names the entry.
     """
     try:

@@ -39,7 +39,7 @@ class SequenceNumber:
 
     @classmethod
     def parse(cls, text: str, sub_sequence: int = 0) -> Self:
-        """Parse the decimal that the service sends.
+        """Parse the decimal number that the service sends.
 
         Raises:
             UsageError: the text is not 1 to 129 decimal digits.
@@ -67,7 +67,8 @@ ANY_NUMBER: Final = NumberRange("", ":")  # in ASCII, ":" follows the digits
 
 
 def numbers_of_shard(starting_number: str) -> NumberRange:
-    """Return the range of numbers of the shard that starts with this one, or ``ANY_NUMBER`` if the layout is not AWS's.
+    """Return the range of the numbers of a shard whose first number this is, or ``ANY_NUMBER`` if its layout is not
+    AWS's.
 
     All numbers of AWS's layout have the same length, so their order as text is their order as numbers.
     """

@@ -75,7 +75,7 @@ def parse_consumer_arn(text: object) -> StreamRef:
 
 
 def consumer_created_at(consumer_arn: str) -> int:
-    """Return when a consumer was registered, in whole seconds since 1970. Its ARN contains this time."""
+    """Return the time at which a consumer was registered, in whole seconds since 1970. Its ARN contains this time."""
     parse_consumer_arn(consumer_arn)
     return int(consumer_arn.rpartition(":")[2])
 
