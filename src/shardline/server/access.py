@@ -1,4 +1,4 @@
-"""Decides by its headers alone whether a request may be served.
+"""Decides from the headers alone whether a request may be served.
 
 The server has no users, and by default it accepts every signature. It must therefore protect itself against web pages
 in the browser of the person who runs it, and against other users of a shared machine:
@@ -44,7 +44,7 @@ _OWN_SITE: Final = frozenset({"same-origin", "none"})  # none: the user typed th
 
 @final
 class Access:
-    """Decides by the headers of a request whether it may be served.
+    """Decides from the headers of a request whether it may be served.
 
     ``allowed`` lists the names that ``Host`` may have besides addresses and ``localhost``. ``*.NAME`` allows every name
     under NAME.

@@ -197,7 +197,7 @@ class Http1Connections(web.Server):
 
 
 async def _send_large(request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
-    """Send a large body in pieces, because asyncio copies data repeatedly if the socket does not accept it at once."""
+    """Send a large body in pieces, because asyncio copies data repeatedly if the socket does not accept all of it."""
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     response.content_length = len(reply.body)
     await response.prepare(request)

@@ -14,9 +14,9 @@ Invariants:
   connection.
 - After the client's GOAWAY, established streams continue until they end (RFC 9113, 6.8).
 - Nothing that a client sends raises or is logged: an error ends the client's own stream or connection.
-- A stream that the client reset sends nothing more, and its subscription ends at once. If its request was complete, the
-  request is still carried out, as over HTTP/1.1 (late if a fault delays it), unless it was deferred because the client
-  did not read its answers.
+- A stream that the client reset sends nothing more, and its subscription ends immediately. If its request was complete,
+  the request is still carried out, as over HTTP/1.1 (late if a fault delays it), unless it was deferred because the
+  client did not read its answers.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class Http2Connection(asyncio.Protocol):
         self.resume_writing()  # wakes the tasks that wait for the socket: they find their streams dropped
 
     def abort(self) -> None:
-        """End the connection at once and cancel its requests."""
+        """End the connection immediately and cancel its requests."""
         if not self._is_closing:
             self._send_goaway(ErrorCodes.NO_ERROR)
             self._flush()

@@ -8,7 +8,7 @@ Invariants:
 
 - The chosen shell gets all the bytes of the connection, including the bytes that decided the version.
 - A connection is closed if no data arrives on it, or if its peer has vanished.
-- ``close`` ends all connections and their requests at once.
+- ``close`` ends all connections and their requests immediately.
 - HTTP/2 costs nothing, not even an import, until a client uses it.
 """
 

@@ -7,7 +7,7 @@ loop does not block the server.
 Invariants:
 
 - The server binds to loopback by default. Port 0 picks a free port, and a server that is restarted keeps its port.
-- ``stop`` ends the thread at once, even if requests or subscriptions are open. Calling it again is harmless.
+- ``stop`` ends the thread immediately, even if requests or subscriptions are open. Calling it again is harmless.
 - If the server cannot start, ``start`` raises the error and leaves nothing running.
 - One thread at a time uses the service: ``call`` runs its function between two requests.
 """
@@ -123,7 +123,7 @@ class RunningServer:
         return self._thread is not None
 
     def start(self) -> None:
-        """Bind and serve; return when the server accepts requests.
+        """Bind the port, start to serve, and wait until the server accepts requests.
 
         Raises:
             UsageError: the server is already running, or the settings do not work: the port is taken, an extra is
@@ -158,7 +158,7 @@ class RunningServer:
         """Refuse connections and reset those that are open, until ``reconnect``. The service keeps its state.
 
         Raises:
-            Closed: the server does not run.
+            Closed: the server is not running.
         """
         self._await(self._cut_off)
 
@@ -167,7 +167,7 @@ class RunningServer:
 
         Raises:
             UsageError: another program has taken the port.
-            Closed: the server does not run.
+            Closed: the server is not running.
         """
         self._await(self._bind)
 
@@ -180,7 +180,9 @@ class RunningServer:
         done.result(_START_TIMEOUT)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in the server's thread and return its result. If the server is not running, run it here."""
+        """Run ``work`` in the server's thread and return its result. If the server is not running, run ``work`` in the
+        caller's thread.
+        """
         done: Future[T] = Future()
         with self._gate:
             is_scheduled = self._loop is not None
@@ -250,7 +252,7 @@ class RunningServer:
                 await self._cut_off()
 
     async def _cut_off(self) -> None:
-        """Close the port and end every connection at once."""
+        """Close the port and end every connection immediately."""
         assert self.http is not None, "serving"
         for task in asyncio.all_tasks() - {asyncio.current_task(), self._main}:
             task.cancel()  # cancels the tasks of connections: aiohttp would wait for them

@@ -67,7 +67,7 @@ class ServerClock:
         return float(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock ahead, at once.
+        """Move the clock ahead, immediately.
 
         Raises:
             UsageError: see ``check_advance``.

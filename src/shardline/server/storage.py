@@ -6,7 +6,7 @@ shard, so that a request with 500 records writes only a few rows.
 
 Invariants:
 
-- Acknowledged data is there after a restart: ``keep`` commits it before the reply is sent.
+- Acknowledged data is still there after a restart: ``keep`` commits it before the reply is sent.
 - Each shard's records are restored in order, without gaps, with their sequence numbers and times. New records continue
   the numbering, even if all earlier records have been trimmed.
 - Iterators and page tokens from before a restart remain valid, because their secret is persisted.

@@ -1,6 +1,6 @@
 """Checks the arguments of ``LocalKinesis``.
 
-A wrong argument raises a ``UsageError`` that names the argument, its value, and the allowed values.
+An invalid argument raises a ``UsageError`` that names the argument, its value, and the allowed values.
 """
 
 import re

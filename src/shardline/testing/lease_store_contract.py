@@ -1,7 +1,7 @@
 """The contract suite: pytest tests that every lease store must pass, wherever it keeps its rows.
 
-Subclass ``LeaseStoreContract`` in a test module, and define the fixture ``make_store``. A store that also has
-``apply_many`` subclasses ``BatchingLeaseStoreContract``, which adds the tests of that method::
+Subclass ``LeaseStoreContract`` in a test module, and define the fixture ``make_store``. For a store that also has
+``apply_many``, subclass ``BatchingLeaseStoreContract``, which adds the tests of that method::
 
     class TestMyStore(LeaseStoreContract):
         @pytest.fixture
@@ -12,7 +12,7 @@ The tests are async. They run with the pytest plugin of anyio, which is installe
 that your fixture ``anyio_backend`` names.
 
 ``shardline.stores.apply`` is the reference: a store must give the same answer to each operation, and must then hold the
-same row, even if several workers write at once.
+same row, even if several workers write at the same time.
 """
 
 import random
@@ -101,7 +101,7 @@ async def _create(store: LeaseStore, lease: Lease) -> Lease:
 
 
 async def _together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """Make all calls at once and return their results in order."""
+    """Make all calls concurrently and return their results in order."""
     answers: list[Any] = [None] * len(calls)
 
     async def run(index: int) -> None:
@@ -369,7 +369,7 @@ class LeaseStoreContract:
         _check(row.counter, 10, "the counter after ten writes")
 
     async def test_no_update_is_lost(self, stores: list[LeaseStore]) -> None:
-        """Five workers take the lease five times each, and the counter counts every take."""
+        """Five workers take the lease five times each, and the counter grows each time."""
         await _create(stores[0], Lease(_SHARD))
         async with anyio.create_task_group() as group:
             for number in range(5):
@@ -478,7 +478,7 @@ class LeaseStoreContract:
 
 
 async def _take_often(store: LeaseStore, name: str, times: int) -> None:
-    """Try to take the lease from its owner until ``times`` takes have succeeded."""
+    """Try to take the lease from its owner until this has succeeded ``times`` times."""
     while times:
         (row,) = await _listed(store)
         answer = await store.apply(TakeLease(_SHARD, name, row.fence))

@@ -75,7 +75,7 @@ class LocalClock:
         self._server.call(self._server.clock.resume)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock ahead at once, whether it is frozen or not.
+        """Move the clock ahead immediately, whether it is frozen or not.
 
         Raises:
             UsageError: ``seconds`` is not a positive number. The clock cannot go back.
@@ -124,7 +124,7 @@ class LocalKinesis:
         shards: the default number of shards for ``create_stream``.
         limits: ``True`` for AWS's limits, ``False`` for no rate limits, or a custom ``Limits``.
         delays: how long the service takes to carry out changes. The default is no delay.
-        stream: create this stream, or these streams, before the server accepts requests, unless they exist.
+        stream: the stream, or the streams, to create before the server accepts requests, unless they exist already.
         data: keep all data in this file, so that it survives restarts.
         port: the port to listen on. 0 finds a free port.
         host: the address to bind to.
@@ -198,7 +198,7 @@ class LocalKinesis:
         """The requests that the server received, for assertions."""
 
     def start(self) -> None:
-        """Start the server. Return when it accepts requests.
+        """Start the server, and wait until it accepts requests.
 
         Raises:
             UsageError: the port is in use, the data file cannot be used, an extra is missing, the stream cannot be
@@ -207,7 +207,7 @@ class LocalKinesis:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop the server at once. Nothing happens if it is stopped already."""
+        """Stop the server immediately. Nothing happens if it is stopped already."""
         self._server.stop()
 
     def outage(self) -> Outage:
@@ -219,7 +219,7 @@ class LocalKinesis:
         Open connections and subscriptions are reset. Streams, records, faults and the clock stay.
 
         Raises:
-            Closed: at the start of the block: the server does not run.
+            Closed: at the start of the block: the server is not running.
             UsageError: at the end of the block: another program has taken the port.
         """
         return Outage(self._server)
@@ -230,7 +230,7 @@ class LocalKinesis:
         The clock keeps its time. Tests that share one server call this between two tests.
 
         Raises:
-            Closed: the server does not run.
+            Closed: the server is not running.
         """
         if not self._server.is_running:
             raise Closed(_NOT_STARTED)
@@ -336,7 +336,7 @@ class LocalKinesis:
         )
 
     def create_stream(self, name: str, shards: int | None = None) -> LocalStream:
-        """Create a stream without an HTTP request. It is ACTIVE when this returns, unless a delay is set.
+        """Create a stream without an HTTP request. It is ACTIVE when this call returns, unless a delay is set.
 
         Raises:
             UsageError: an argument is invalid, or the stream exists.

@@ -36,7 +36,7 @@ class Bucket:
         return self.balance(now) >= min(cost, self.rate) - self.rate * 4e-7
 
     def positive_at(self, now: float) -> float:
-        """Return when the debt is paid, or ``now`` if there is no debt."""
+        """Return the time at which the debt is paid, or ``now`` if there is no debt."""
         return now + max(0.0, -self.balance(now)) / self.rate
 
     def take(self, cost: float, now: float, *, is_dry: bool = False) -> bool:

@@ -143,7 +143,7 @@ def _with_defaults(s3: S3Destination) -> S3Destination:
 
 
 def _with_freshness(destination: channel_inputs.Destination, seconds: int | None) -> channel_inputs.Destination:
-    """Return the destination with a data freshness within its bounds [GUIDE, data-delivery-concepts]."""
+    """Return the destination with the requested data freshness, or the default [GUIDE, data-delivery-concepts]."""
     seconds = DATA_FRESHNESS_MIN if seconds is None else seconds
     if not DATA_FRESHNESS_MIN <= seconds <= DATA_FRESHNESS_MAX:
         raise invalid(

@@ -63,7 +63,7 @@ def full_match(pattern: str) -> str:
 
 
 def reread(kind: type[_Input], members: object) -> _Input:
-    """Read the members of a request that msgspec has refused, as AWS does.
+    """Read, as AWS does, the members of a request that msgspec has refused.
 
     Raises:
         Refused: a member has the wrong type, or constraints are violated.

@@ -74,7 +74,8 @@ class Throttle(_Refusal, tag="throttle"):
 
 @final
 class FailEntries(FaultRule, tag="fail_entries"):
-    """Fail ``k`` random entries of a PutRecords, or a ``share`` of its entries (rounded up). They are not stored.
+    """Fail ``k`` random entries of a PutRecords request, or a ``share`` of its entries (rounded up). They are not
+    stored.
 
     If ``shard`` is set, only entries for that shard fail.
     """
@@ -199,7 +200,7 @@ class Reshard(FaultRule, tag="reshard"):
         return self.at if self.delay is None else now + self.delay
 
     def on_time(self, stream: "ServerStream", at: float, now: float) -> str | None:
-        """Change the shards as of ``at``: at once, without the state UPDATING, and without limits."""
+        """Change the shards as of ``at``: immediately, without the state UPDATING, and without limits."""
         # Another change may have created shards between `at` and `now`. A shard must not be closed before its creation.
         when = min(now, max([at, *(shard.created_at for shard in stream.open_shards)]))
         if self.action == "scale":
@@ -249,7 +250,9 @@ class _Answer(FaultRule):
 
 @final
 class Truncate(_Answer, tag="truncate"):
-    """Carry out the request, and end its answer early: ``at`` a byte of its body, or after a ``share`` of its body."""
+    """Carry out the request, and end its answer early: at byte ``at`` of its body, or after this ``share`` of its
+    body.
+    """
 
     at: Count | None = None
     share: Share | None = None

@@ -69,7 +69,7 @@ class Plan:
         self.hits: list[FaultRule] = []
         """The rules that hit the request, in their order."""
         self.skew: float = 0.0
-        """By how many seconds the service's clock is ahead, as the client sees it."""
+        """How many seconds the service's clock is ahead, as the client sees it."""
         self.delay: float = 0.0
         """How many seconds to wait: before the request is carried out if ``waits_first``, otherwise after it."""
         self.waits_first = False
@@ -119,7 +119,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     chance: Share = 1.0
 
     sort: ClassVar[str] = ""
-    """Of the rules of the same sort, only the first that hits a request takes effect."""
+    """If several rules of the same sort hit a request, only the first one takes effect."""
     usual: ClassVar[frozenset[str] | None] = None
     """The operations that the kind can hit. ``None`` means every operation."""
 
@@ -169,7 +169,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         """Write the effect of this rule into the plan of a request that the rule hits."""
 
     def on_entries(self, places: Sequence[int], rng: "Random") -> dict[int, tuple[str, str]]:
-        """Return the entries that fail in a PutRecords that the rule hits.
+        """Return the entries that fail in a PutRecords request that the rule hits.
 
         ``places`` are the indexes of the entries for the rule's stream and shard. The result maps the index of each
         failed entry to its code and message. An empty message stands for AWS's message about a throttled shard.
@@ -178,7 +178,9 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return {}
 
     def on_results(self) -> int:
-        """Return the number of results to add to the answer of a PutRecords that the rule hits. It may be negative."""
+        """Return the number of results to add to the answer to a PutRecords request that the rule hits. It may be
+        negative.
+        """
         return 0
 
     def on_reply(self, reply: ReplyPlan) -> None:
@@ -189,7 +191,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
         return PushEnding()
 
     def due_at(self, now: float) -> float | None:
-        """Return when ``on_time`` is due for a rule that is added now, or ``None`` for never."""
+        """Return the time at which ``on_time`` is due for a rule that is added now, or ``None`` for never."""
 
     def on_time(self, stream: "ServerStream", at: float, now: float) -> str | None:
         """Carry out a rule that was due at ``at``. Return why that was not possible, or ``None`` if it was."""

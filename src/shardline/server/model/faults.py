@@ -1,12 +1,12 @@
 """Decides which faults hit a request.
 
-A rule (``fault_rules``) is live from when it is added until its count is used up or it is removed. The service calls
-``plan`` when a request arrives, ``failed_entries`` and ``result_delta`` inside PutRecords, ``push_ending`` when a
+A rule (``fault_rules``) is live from the time when it is added until its count is used up or it is removed. The service
+calls ``plan`` when a request arrives, ``failed_entries`` and ``result_delta`` inside PutRecords, ``push_ending`` when a
 subscription is about to push, and ``handle_time`` when the service's time advances.
 
 Invariants:
 
-- Rules are applied in the order they were added. Of each sort (wait, reset, refusal, answer, skew), only the
+- Rules are applied in the order in which they were added. Of each sort (wait, reset, refusal, answer, skew), only the
   first rule that hits takes effect. The later ones are skipped, and their counts do not change.
 - The same seed, rules and requests produce the same faults. A rule whose chance is 1 draws no random number.
 - Records that a fault refuses are not stored. If a fault only loses, cuts or falsifies the answer, they are stored.
@@ -93,7 +93,7 @@ class Fault:
 
 @final
 class Faults:
-    """The live rules. ``now`` returns the service's time. The delay of a reshard counts from there.
+    """The live rules. ``now`` returns the service's time. The delay of a reshard counts from this time.
 
     For each kind, a method adds a rule of that kind and returns its ``Fault``. It raises ``UsageError`` if an argument
     is invalid.
@@ -123,7 +123,7 @@ class Faults:
 
     @property
     def rules(self) -> list[Fault]:
-        """The live rules, in the order they were added."""
+        """The live rules, in the order in which they were added."""
         return list(self._all.values())
 
     def load(self, described: Iterable[Mapping[str, object]]) -> list[Fault]:
@@ -205,7 +205,7 @@ class Faults:
         return plan
 
     def failed_entries(self, stream: "ServerStream", shards: "list[ServerShard]") -> dict[int, tuple[str, str]]:
-        """Return the code and the message of each failing entry of a PutRecords, by the index of the entry.
+        """Return the code and the message of each failing entry of a PutRecords request, by the index of the entry.
 
         ``shards`` are the shards that the entries go to.
         """
@@ -215,14 +215,14 @@ class Faults:
         return failed
 
     def result_delta(self, stream: "ServerStream", shards: "list[ServerShard]") -> int:
-        """Return the number of results to add to the answer of a PutRecords. The number may be negative."""
+        """Return the number of results to add to the answer to a PutRecords request. The number may be negative."""
         hits = self._hit_entries("on_results", stream, shards)
         return next((fault.rule.on_results() for fault, _ in hits), 0)
 
     def _hit_entries(
         self, hook: str, stream: "ServerStream", shards: "list[ServerShard]"
     ) -> Iterator[tuple[Fault, list[int]]]:
-        """Yield the faults that hit a PutRecords, each with the indexes of the entries that it selects."""
+        """Yield the faults that hit a PutRecords request, each with the indexes of the entries that it selects."""
         for fault in list(self._hooked[hook].values()):
             if fault.matches("PutRecords", stream.name):
                 wanted = fault.rule.shard_id
@@ -234,7 +234,7 @@ class Faults:
         """Return how a fault ends a subscription, or ``None`` if no fault hits it.
 
         Rules with ``after`` or ``chance`` count pushes, so they apply only if a push is ``due``. All other rules apply
-        at once, before a push is due.
+        immediately, before a push is due.
         """
         for fault in list(self.for_pushes.values()):
             rule = fault.rule

@@ -97,7 +97,7 @@ def delete_stream(state: ServiceState, request: inputs.DeleteStream) -> None:
 
 
 def delete_at_once(state: ServiceState, stream: ServerStream) -> None:
-    """Delete a stream in any state, with its consumers and channels and without a delay."""
+    """Delete a stream in any state, together with its consumers and channels, without a delay."""
     stream.begin("DELETING", Change(state.now, "delete"))
     state.note_change(stream)
 

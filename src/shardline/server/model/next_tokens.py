@@ -1,6 +1,6 @@
 """Writes and reads shard iterators and page tokens.
 
-A token is an opaque text with a keyed checksum, so that garbage and tokens of other servers are refused. It has the
+A token is an opaque text with a keyed checksum, so that garbage and tokens from other servers are refused. It has the
 form of AWS's iterators: 152 bytes in base64, or 16, 32, ... bytes more (kinesalite, test/helpers.js).
 
 Invariant:

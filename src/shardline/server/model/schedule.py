@@ -24,7 +24,7 @@ class Schedule:
         self._heap: list[tuple[float, str]] = []  # may contain stale times, which have been replaced
 
     def set(self, key: str, at: float) -> None:
-        """Set when a key is due. An infinite time removes the key."""
+        """Set the time at which a key is due. An infinite time removes the key."""
         if self._times.get(key, inf) == at:
             return
         if at == inf:

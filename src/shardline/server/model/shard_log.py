@@ -143,7 +143,7 @@ class ShardLog:
         self.total_bytes: int = 0
         """The size in bytes of all records since the shard was created, including trimmed ones."""
         self.changes: int = 0
-        """How often the log was touched."""
+        """How many times the log was touched."""
         self.touched: set[ShardLog] | None = None
         """The set to which the log adds itself when its subscriptions must be polled. ``Subscriptions`` sets it."""
 
@@ -220,7 +220,9 @@ class ShardLog:
         return self._firsts[batch] if batch < len(self._times) else self.next
 
     def arrival_of(self, place: int) -> float | None:
-        """Return when the first record at or after ``place`` arrived, or ``None`` if there is no such record."""
+        """Return the time at which the first record at or after ``place`` arrived, or ``None`` if there is no such
+        record.
+        """
         place = max(place, self.first)
         return self._times[bisect_right(self._firsts, place) - 1] if place < self.next else None
 

@@ -161,14 +161,16 @@ class ServiceState:
         return min([self._schedule.due_at, *(at for at in planned if at is not None and at > self.now)])
 
     def reschedule(self, resource: "ServerStream | _Resource") -> None:
-        """Update when a new or changed resource next has something due."""
+        """Update the time at which a new or changed resource next has something to do."""
         if isinstance(resource, ServerStream):  # a stream's name is never an ARN, so the keys differ
             self._schedule.set(resource.name, resource.due_at)
         else:
             self._schedule.set(resource.arn, inf if resource.status == "ACTIVE" else resource.ready_at)
 
     def note_change(self, resource: "ServerStream | _Resource") -> None:
-        """Register that a stream, a consumer or a channel has changed. A change without a delay is applied at once."""
+        """Register that a stream, a consumer or a channel has changed. A change without a delay is applied
+        immediately.
+        """
         self.changed.add(resource.stream_name)
         self.reschedule(resource)
         if self.now >= self._schedule.due_at:
