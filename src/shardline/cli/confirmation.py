@@ -9,7 +9,7 @@ from shardline.cli.terminal import printable
 
 
 def require_confirmation(question: str, change: str, refused: str = "nothing was changed") -> None:
-    """Ask the question at the terminal and return if the answer is yes.
+    """Ask the question at the terminal, and raise an error unless the answer is yes.
 
     Args:
         question: the question to ask.

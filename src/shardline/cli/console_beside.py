@@ -1,7 +1,7 @@
 """Serves the web console beside ``shardline local`` and ``shardline demo``.
 
 The console is a package above the command line, whose functions it uses, so it is imported by its name, and only if it
-is asked for: other commands pay nothing for it.
+is requested: other commands pay nothing for it.
 """
 
 from collections.abc import Callable, Generator

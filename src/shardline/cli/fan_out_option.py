@@ -10,7 +10,7 @@ def checked_fan_out(name: str | None, stream: str) -> FanOut | None:
     """Return the registered consumer to read with, or ``None`` if the option is not given.
 
     Raises:
-        WrongUsage: the value is wrong, or names a consumer of another stream.
+        WrongUsage: the value is invalid, or names a consumer of another stream.
     """
     try:
         return check_fan_out(name, parse_stream(stream))

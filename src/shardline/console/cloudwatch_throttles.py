@@ -1,7 +1,7 @@
 """Reads from CloudWatch how many writes and reads of a stream were throttled.
 
 CloudWatch counts the calls of all programs, which no reader of the stream can see. One GetMetricData call per minute
-has the writes and reads of the stream, and of its most throttled shards if enhanced monitoring is on.
+returns the throttled writes and reads of the stream, and of its most throttled shards if enhanced monitoring is on.
 
 Invariants:
 
@@ -84,7 +84,7 @@ class CloudWatchThrottles:
         self._keep(stream, results)
 
     def to_json(self, stream: str) -> dict[str, Any]:
-        """Return rows of second, throttled writes and throttled reads, and the shards with the most."""
+        """Return rows (second, throttled writes, throttled reads), and the shards that were throttled most."""
         return {
             "seconds": self._minutes.get(stream, []),
             "step": _PERIOD,

@@ -90,7 +90,7 @@ def shown_store(url: str) -> str:
 
 @final
 class ConsoleActions:
-    """The actions of one console: those that look, and those that change."""
+    """The actions of one console: those that only read, and those that change something."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class ConsoleActions:
         }
 
     async def groups(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the groups of all stores, and why a store could not be read: the other stores are shown."""
+        """Return the groups of all stores that can be read, and for each other store why it could not be read."""
         found: dict[int, list[dict[str, Any]]] = {}
         problems: dict[int, str] = {}
 
@@ -220,7 +220,7 @@ class ConsoleActions:
         }
 
     async def letters(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Return where the dead letters of a group are, with the newest of a file."""
+        """Return the place of a group's dead letters and, if this is a file, the newest of them."""
         place = self._dead_letters.get(query["group"])
         if place is None:
             return {"is_known": False}

@@ -1,7 +1,7 @@
 """Finds when each shard was created and closed. ListShards does not say it, but four sources do.
 
 - ``number``: a sequence number in AWS's layout contains the second in which its shard was created, and the ending
-  number contains the second in which the shard was closed. This is observed since 2014, and not documented.
+  number contains the second in which the shard was closed. This has been observed since 2014, but is not documented.
 - ``stream``: the first shards are as old as their stream, and no shard is older.
 - ``seen``: this console has listed the shards before and after the change.
 - ``asked``: ListShards says which shards were open at a time. A few such calls narrow down when a shard was created.
@@ -9,7 +9,7 @@
 Invariants:
 
 - A time is a range from ``low`` to ``high``. If the source is right, the shard was created (or closed) in between.
-- A shard is closed at the moment in which its children are created.
+- A shard is closed at the moment at which its children are created.
 - A second in a number counts only if it is possible: not before the stream was created, and not in the future.
 - Numbers cost no calls. Only shards without a time in their number are asked for, with at most ``QUESTIONS_MAX`` calls.
 - Nothing here reads a clock: the time is an argument.

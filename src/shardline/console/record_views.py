@@ -3,7 +3,8 @@
 Invariants:
 
 - A view that does not fit the data is left out: bytes that are not valid JSON have no JSON view.
-- The JSON view is the text of the record with other spaces: numbers keep their digits, and equal names stay.
+- The JSON view is the text of the record with different white space: numbers keep their digits, and repeated names are
+  kept.
 - Views are cut after ``SHOWN_MAX`` bytes, and the object of a record says so. Its base64 form is then left out. With
   ``is_whole``, the base64 form is there, and views are cut only after ``WHOLE_MAX`` bytes.
 """
@@ -50,9 +51,9 @@ class Views(NamedTuple):
     """The data of a record in every form that fits it."""
 
     texts: dict[str, str]
-    """By the name of the form."""
+    """The text of each form, by the name of the form."""
     is_cut: bool
-    """Whether a text is shorter than the data."""
+    """Whether any text was cut, because the data is too long."""
 
 
 def record_json(record: Record, shard_id: str, *, is_whole: bool = False) -> dict[str, Any]:
@@ -107,7 +108,9 @@ def _json_view(data: bytes) -> dict[str, str]:
 
 
 def _binary_views(data: bytes) -> dict[str, str]:
-    """Return the data as msgpack and CBOR, if it is a map or a list in that format. Almost any byte is a number."""
+    """Return the data as msgpack and CBOR, if it is a map or a list in that format. Numbers are left out, because
+    almost any byte is a number.
+    """
     views: dict[str, str] = {}
     try:
         value: object = msgspec.msgpack.decode(data)
@@ -129,5 +132,5 @@ def _pretty(value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value that JSON does not have."""
+    """Return the JSON form of a value that JSON itself cannot represent."""
     return f"extension {value.code}: {value.data!r}" if isinstance(value, msgspec.msgpack.Ext) else str(value)

@@ -75,7 +75,7 @@ class Viewer:
 
 @final
 class _ReportingSource:
-    """Reads the pages of one shard, and reports each successful read, also one without records."""
+    """Reads the pages of one shard, and reports each successful read, even one without records."""
 
     def __init__(self, source: PollingSource, on_success: Callable[[], None]) -> None:
         self._source = source

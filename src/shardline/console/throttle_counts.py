@@ -5,8 +5,8 @@ them; CloudWatch, which counts them by the minute; and the producers, which had 
 
 Invariants:
 
-- The counts name their source and what it includes, and are ``None`` if there is no source: no figure is better than a
-  wrong 0.
+- The counts name their source and what it includes, and are ``None`` if there is no source: a missing figure is better
+  than a wrong 0.
 - Memory is bounded to the last ``HISTORY`` seconds.
 """
 
@@ -54,7 +54,7 @@ class ThrottleCounts:
         self._seconds: dict[int, list[int]] = {}
 
     def to_json(self, now: float) -> dict[str, Any] | None:
-        """Return rows of second, throttled writes and throttled reads; ``None`` if there is no source."""
+        """Return rows (second, throttled writes, throttled reads), or ``None`` if there is no source."""
         if self._kinesis is not None:
             return _EMBEDDED | {"seconds": self._of_log(now)}
         if self._cloudwatch is not None:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A rate is that of arrival: a record counts in the second in which it arrived, whenever it was read.
+- A rate is a rate of arrival: a record counts in the second in which it arrived, whenever it was read.
 - Rates count Kinesis records and their stored bytes, as the limits of a shard do. Keys are those of the records inside
   aggregates.
 - The hot keys, and the split, are those of the resource that is scarce: bytes if the shard is nearer to its limit of
@@ -80,7 +80,7 @@ class ShardTraffic:
 
     @property
     def weights(self) -> Counter[str]:
-        """The keys by what they take of the scarce resource: bytes or records."""
+        """The keys with their use of the scarce resource: bytes or records."""
         records, size = (sum(row[column] for row in self.seconds) for column in (1, 2))
         is_size = size / SHARD_WRITE_BYTES_PER_SECOND > records / SHARD_WRITE_RECORDS_PER_SECOND
         return self.key_bytes if is_size else self.keys
@@ -169,7 +169,8 @@ def _shown(at: int | None) -> str | None:
 def split_point(shard: ShardTraffic, whole: HashRange) -> int | None:
     """Return the hash key that divides the sampled traffic most evenly, as the first hash key of the upper half.
 
-    ``None`` if no split helps: fewer than two keys were seen, because the records of one key always share a shard.
+    The result is ``None`` if fewer than two keys were seen: no split helps, because the records of one key always share
+    a shard.
     """
     weights = sorted((hash_key_of(key), count) for key, count in shard.weights.items() if hash_key_of(key) in whole)
     if len(weights) < 2:  # noqa: PLR2004 - a split divides at least two keys

@@ -37,7 +37,7 @@ _PREFIX: Final = "SHARDLINE_"
 _OF_RECORD: Final = ("KEY", "EXPLICIT_HASH_KEY", "SEQUENCE_NUMBER", "SUB_SEQUENCE", "ARRIVED_AT", "HEADERS")
 _OF_CALL: Final = ("STREAM", "GROUP", "SHARD_ID", "LEASE_TOKEN", "RECORD_COUNT")
 VARIABLES: Final = tuple(f"{_PREFIX}{name}" for name in (*_OF_CALL, *_OF_RECORD))
-"""The environment variables of the command. Those that do not apply are not set."""
+"""The environment variables of the command. Variables that do not apply are not set."""
 _KILL_AFTER: Final = 1.0  # seconds from SIGTERM to SIGKILL; below 2 s, so that leases can still be released
 
 

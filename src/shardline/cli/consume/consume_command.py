@@ -6,7 +6,7 @@ Invariants:
 
 - A record is committed only after the command has succeeded for it, or after its dead letter was written.
 - The first Ctrl-C or SIGTERM lets the running commands finish, for up to ``--grace``, and then terminates them. A
-  second signal terminates them at once. The records of a terminated command are delivered again.
+  second signal terminates them immediately. The records of a terminated command are delivered again.
 - The exit code is 0 if the run reached a bound, or if a signal ended the run and no command was terminated. It is 130
   or 143 if a command was terminated, and 1 if the command failed for good or could not be started.
 """

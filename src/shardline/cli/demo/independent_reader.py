@@ -80,7 +80,7 @@ def _records(client: Any, stream: str, shard_id: str) -> Iterator[dict[str, Any]
 
 
 def open_record(data: bytes) -> list[bytes]:
-    """Return the payloads of a Kinesis record: those in an aggregate of the KPL's format, or the record's own data."""
+    """Return the payloads of a Kinesis record: those in an aggregate in the KPL's format, or the record's own data."""
     body, digest = data[len(_MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(_MAGIC) or md5(body, usedforsecurity=False).digest() != digest:
         return [data]

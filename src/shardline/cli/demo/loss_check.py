@@ -9,7 +9,7 @@ Invariants:
 - An order that is handled again counts as one duplicate each time. The duplicate is a replay if the order was read
   from the same place in the stream. Otherwise, the order is stored twice.
 - The verdict is good only if every order was put, no order was lost, every handled order is in the stream, and each
-  customer's orders were first handled in the order they were put.
+  customer's orders were first handled in the order in which they were put.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

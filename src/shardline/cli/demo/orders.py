@@ -6,7 +6,7 @@ handful of resellers order large baskets, and all of their keys belong to one sh
 Invariants:
 
 - The same seed gives the same orders: the same names, customers and baskets, in the same sequence.
-- The orders of one customer have increasing names and go through one producer, so that their order can be checked.
+- The orders from one customer have increasing names and go through one producer, so that their order can be checked.
 - The resellers are in both halves of their shard, so that a split relieves it, and on every producer, so that no single
   producer can predict that the shard is full.
 """
@@ -31,7 +31,7 @@ _GOODS: Final = ("tea", "coffee", "cocoa", "sugar", "honey", "salt", "pepper", "
 
 @final
 class Order(NamedTuple):
-    """An order of a customer, which becomes one record of the stream."""
+    """An order from a customer, which becomes one record in the stream."""
 
     name: str
     customer: str
@@ -39,7 +39,7 @@ class Order(NamedTuple):
 
 
 def producer_of(customer: str) -> int:
-    """Return the index of the producer that puts the orders of a customer."""
+    """Return the index of the producer that puts the orders from a customer."""
     return crc32(customer.encode()) % PRODUCERS
 
 
@@ -74,12 +74,12 @@ class Shop:
         self._large_baskets = [self._basket(_LARGE_BASKET) for _ in range(_LARGE_BASKETS)]
 
     def order(self) -> Order:
-        """Return an order of a random customer."""
+        """Return an order from a random customer."""
         [customer] = self._random.choices(self._customers, cum_weights=self._weights)
         return self._of(customer, self._basket(self._random.randint(*_BASKET)))
 
     def large_order(self, customer: str) -> Order:
-        """Return a large order (a few KiB) of a reseller in the flash sale."""
+        """Return a large order (a few KiB) from a reseller in the flash sale."""
         return self._of(customer, self._random.choice(self._large_baskets))
 
     def _of(self, customer: str, basket: msgspec.Raw) -> Order:

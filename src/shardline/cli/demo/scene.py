@@ -67,12 +67,12 @@ class Waiting:
         self._handled: set[str] = set()
 
     def add_put(self, name: str, shard_id: str, now: float) -> None:
-        """Record that an order got its receipt."""
+        """Note that an order got its receipt."""
         if name not in self._handled:  # a worker may handle an order before its receipt arrives
             self._since.setdefault(shard_id, {})[name] = now
 
     def add_handled(self, name: str, shard_id: str) -> bool:
-        """Record that a worker has handled an order. Return whether it was the first time."""
+        """Note that a worker has handled an order. Return whether it was the first time."""
         is_first = name not in self._handled
         self._handled.add(name)
         self._since.get(shard_id, {}).pop(name, None)

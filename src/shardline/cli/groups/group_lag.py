@@ -4,7 +4,7 @@ This takes two requests per shard: one for an iterator at the group's checkpoint
 
 Invariants:
 
-- Each shard gets one read, and few shards are read at a time: a shard answers only five reads per second, which
+- Each shard gets one read, and only a few shards are read at a time: a shard answers only five reads per second, which
   the group needs.
 - The lag is the time since the arrival of the next record. ``MillisBehindLatest`` alone would be wrong: it is the lag
   *after* the returned record.

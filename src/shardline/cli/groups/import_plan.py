@@ -1,4 +1,4 @@
-"""Plans an import: the changes that give a group the positions of a file.
+"""Plans an import: the changes that give a group the positions in a file.
 
 Invariants:
 

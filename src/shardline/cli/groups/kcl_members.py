@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Without KCL workers, nothing is shown. If the KCL's rows cannot be read, that is said, and nothing is guessed.
+- Without KCL workers, nothing is shown. If the KCL's rows cannot be read, the output says so, and nothing is guessed.
 """
 
 import time

@@ -96,7 +96,7 @@ def _replace(path: Path, data: bytes) -> None:
 @global_options
 @click.pass_obj
 def import_(invocation: Invocation, /, *, group: str, path: str, **how: Any) -> None:
-    """Give a group the positions of a file that `groups export` wrote.
+    """Give a group the positions in a file that `groups export` wrote.
 
     The group, and the file or table of its store, are created if they do not exist. An existing group loses its own
     positions. --dry-run shows for each shard which records would be delivered again or skipped.

@@ -188,7 +188,7 @@ def _headers(settings: dict[str, Any]) -> dict[str, str]:
 def _check_formats(path: Path) -> None:
     """Reject a file with a record in a format that could be misread, before any record is put.
 
-    Lines of a pipe are checked one by one as they are put: rejected lines fail, and the others are put.
+    Lines from a pipe are checked one by one as they are put: rejected lines fail, and the others are put.
     """
     if not path.is_file():
         return

@@ -20,8 +20,8 @@ _ID_DIGITS: Final = 12
 
 
 def steps_to(current: int, target: int) -> list[int]:
-    """Return the number of shards after each step, ending with the target. If the target is reached, there are no
-    steps.
+    """Return the number of shards after each step, ending with the target. If the target is already reached, there are
+    no steps.
 
     Raises:
         UsageError: the change takes more steps than the service allows in a day.

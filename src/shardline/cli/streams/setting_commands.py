@@ -8,7 +8,7 @@ Invariants:
 - Each command shows the value before and after. If the stream has the value already, the command sends no change and
   succeeds.
 - A change with a risk is carried out only after a confirmation: typed at a terminal, or given as ``--yes``.
-- A command waits until the stream is ACTIVE again, unless ``--no-wait`` is given. Tags take effect at once.
+- A command waits until the stream is ACTIVE again, unless ``--no-wait`` is given. Tags take effect immediately.
 """
 
 from collections.abc import Awaitable, Callable
@@ -155,7 +155,7 @@ def encrypt(invocation: Invocation, /, stream: str, *, key: str | None, off: boo
 @global_options
 @click.pass_obj
 def record_size(invocation: Invocation, /, stream: str, *, size: str, **how: Any) -> None:
-    """Change the largest record that a stream accepts.
+    """Change the maximum size of the records that a stream accepts.
 
     SIZE, from 1MiB to 10MiB, includes the key. Every reader must be able to take such records: a Lambda function, for
     example, gets at most 6 MB at a time.

@@ -108,7 +108,9 @@ async def _list(invocation: Invocation, names: bool) -> list[Any]:
 
 
 async def read_summaries(client: Client) -> list[StreamSummary | UndescribedStream]:
-    """Return the summaries of all streams. A stream that may not be described does not hide the others."""
+    """Return the summaries of all streams. A stream that the caller is not allowed to describe does not hide the
+    others.
+    """
     listed = await with_retries(client.list_streams)
     found = await call_for_each(listed, partial(_summary_if_exists, client), _CONCURRENCY)
     return [summary for stream in listed if (summary := found[stream]) is not None]

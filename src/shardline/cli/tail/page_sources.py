@@ -5,7 +5,7 @@ Invariants:
 - The pages of a shard come in order, without gaps or repeats, even if an iterator expires or a subscription ends.
 - If a shard is read from LATEST, its position is the time of the first call: a second LATEST would skip records.
 - A retryable failure is retried for up to ``give_up_after`` seconds in a row; then it is raised. Any other failure is
-  raised at once.
+  raised immediately.
 - Calls stay within the limits of a shard: 5 GetRecords per second, and one subscription per consumer in 5 seconds.
 """
 

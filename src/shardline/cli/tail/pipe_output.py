@@ -3,7 +3,7 @@
 Invariants:
 
 - The event loop never blocks in a write: a slow reader does not hold up other tasks, and Ctrl-C works.
-- Output is written at once: it never waits in a buffer of this process.
+- Output is written immediately: it never waits in a buffer of this process.
 - A closed pipe is noticed even while there is nothing to write.
 """
 
