@@ -8,7 +8,7 @@ Invariants:
 
 - A record that is neither handled nor dead-lettered is reported (``batchItemFailures``), or the invocation raises.
 - The invocation raises if a record that was put with ``producer=`` is not delivered.
-- A plain handler runs in the thread of the function, outside of any event loop. An async handler runs in one event
+- A plain handler runs in the thread of the function, outside any event loop. An async handler runs in one event
   loop, which all invocations of the process share: Lambda freezes the process between them, and an async producer
   belongs to the event loop that it was started in.
 - Importing this module does not import asyncio, anyio, botocore, the embedded server or the command line. The functions
@@ -139,7 +139,7 @@ class KinesisEventSource:
         clock: the source of the time, for tests.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class KinesisEventSource:
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch[Any]], object]], LambdaFunction]:
         """Return a Lambda function that calls ``handler`` with batches of up to ``max_records`` records.
 
-        ``None`` means all records of the event at once.
+        ``None`` means all records of the event together.
 
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
         """
@@ -605,7 +605,7 @@ def _check_state(state: object) -> State | None:
 
 
 def _time_limits(context: object, margin: float, now: Instant) -> tuple[Instant, Instant]:
-    """Return until when calls to the handler may begin, and when the producer must be flushed.
+    """Return the time until which calls to the handler may begin, and the time by which the producer must be flushed.
 
     The margin is limited, because one that is too large for the function would never leave time for a single record.
     """

@@ -3,7 +3,7 @@
 This is the whole tree::
 
     ShardlineError
-    ├── UsageError (also ValueError)    an argument, setting or record is wrong; it was not accepted
+    ├── UsageError (also ValueError)    an argument, setting or record is invalid; it was not accepted
     ├── Closed                          the object was closed, or was never opened
     ├── CredentialsError                no usable AWS credentials
     ├── WaitTimeout (also TimeoutError) a stream, consumer or delivery did not reach a state in time
@@ -12,9 +12,9 @@ This is the whole tree::
     ├── LeaseNotHeld                    the leases of some shards are lost, or were never held; names the shards
     ├── FilterFailed                    the consumer's filter raised an exception; carries the record
     ├── HandlerFailed                   a handler failed for good, and its policy is to stop; carries the records
-    ├── HandlerProcessFailed            a handler's process died, hung, or raised what cannot be pickled
+    ├── HandlerProcessFailed            a handler's process died or hung, or its exception cannot be pickled
     ├── StreamRecreated                 the stream was deleted and re-created under its name
-    └── RequestError                    a request failed; carries the facts
+    └── RequestError                    a request failed; carries the details
         ├── ServiceError                the service answered with an error
         ├── StoreError                  the lease store failed, and waiting will not help
         └── TransportError              no usable answer: DNS, connect, TLS, timeout, reset, unparseable
@@ -42,7 +42,8 @@ class ShardlineError(Exception):
 
 @final
 class UsageError(ShardlineError, ValueError):
-    """An argument or a setting is wrong, and was not accepted. The message names it, its value and the allowed values.
+    """An argument or a setting is invalid, and was not accepted. The message names it, its value and the allowed
+    values.
 
     Attributes:
         index: if ``put_many`` refused a record, the index of that record, counted from 0. Otherwise ``None``.
@@ -84,7 +85,7 @@ class DeliveryFailed(ShardlineError):  # noqa: N818 - names what happened
         message: the reason, in words.
         attempts: the attempts. If there were very many, only the first and the last ones are kept. The last attempt of
             an expired record has the code ``Expired``.
-        attempt_count: how often the record was sent.
+        attempt_count: how many times the record was sent.
         maybe_stored: whether the stream may still contain a copy.
     """
 
@@ -152,7 +153,7 @@ class HandlerFailed(ShardlineError):  # noqa: N818 - names what happened
     Attributes:
         shard_id: the shard of the records.
         records: the records that the handler could not handle.
-        attempts: how often the handler was called with these records.
+        attempts: how many times the handler was called with these records.
     """
 
     def __init__(self, shard_id: str, records: Any, attempts: int) -> None:
@@ -169,10 +170,10 @@ class HandlerFailed(ShardlineError):  # noqa: N818 - names what happened
 
 @final
 class HandlerProcessFailed(ShardlineError):  # noqa: N818 - names what happened
-    """A process of ``run(processes=...)`` died or hung while it handled a record, or an exception of the handler could
-    not be pickled.
+    """A process of ``run(processes=...)`` died or hung while it handled a record, or an exception from the handler
+    could not be pickled.
 
-    The failure policy treats it like an exception of the handler, so it is the ``__cause__`` of a ``HandlerFailed``.
+    The failure policy treats it like an exception from the handler, so it is the ``__cause__`` of a ``HandlerFailed``.
     """
 
 

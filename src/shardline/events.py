@@ -95,9 +95,8 @@ else:  # type checkers know the default of a type variable; at run time, only Py
 class EventSink(Protocol[EventT_contra]):
     """A callable that receives events. Its exceptions are logged, and have no other effect.
 
-    It is called in its own thread, within about 50 ms of the event. A producer takes an
-    ``EventSink[ProducerEvent]``, a consumer an ``EventSink[ConsumerEvent]``. A sink of all events, an ``EventSink``,
-    works for both.
+    It is called in its own thread, within about 50 ms of the event. A producer takes an ``EventSink[ProducerEvent]``,
+    and a consumer takes an ``EventSink[ConsumerEvent]``. A sink of all events, an ``EventSink``, works for both.
     """
 
     def __call__(self, event: EventT_contra, /) -> object: ...

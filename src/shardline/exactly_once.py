@@ -2,16 +2,16 @@
 
 ``in_postgres`` and ``in_sqlite`` turn a function that takes a record, or a ``Batch``, and a connection into a handler
 for ``Consumer.run``. The function writes its rows with the connection. Shardline adds the position of the records to
-the same transaction and commits it. A record that the database has already is skipped, so each record takes effect
+the same transaction and commits it. A record that is already in the database is skipped, so each record takes effect
 exactly once.
 
 Invariants:
 
-- A worker that lost its lease commits nothing once the next owner has claimed the shard in the database, which that
-  owner does before it handles a record.
-- If the outcome of a commit is unknown, the records are handled again only if it has not taken effect.
-- A transaction that the database rolled back for the sake of another one (a deadlock, or a serialization failure) is
-  tried again at once. Every other error is left to the failure policy of the run.
+- The next owner of a lease claims the shard in the database before it handles a record. From then on, the worker that
+  lost the lease commits nothing.
+- If the outcome of a commit is unknown, the records are handled again only if the commit has not taken effect.
+- A transaction that the database rolled back in favour of another one (a deadlock, or a serialization failure) is
+  retried immediately. Every other error is left to the failure policy of the run.
 - The position is written only in the transaction that began before the handler was called. If the handler has ended
   this transaction, that is an error, because its rows and the position would not be committed together.
 - A transaction ends, or its connection is closed, before the handler returns.
@@ -56,7 +56,9 @@ _SQLITE_TIMEOUT: Final = 30.0  # how long to wait for the writers of other proce
 
 
 class _ChangedError(Exception):
-    """Leaves a transaction, which is rolled back, because the database has other positions than we know."""
+    """Leaves a transaction, which is rolled back, because the positions in the database differ from those that we
+    know.
+    """
 
 
 class _Call(NamedTuple):
@@ -72,7 +74,7 @@ class _Call(NamedTuple):
     given: Any
 
     def argument(self, new: Sequence[int]) -> Any:
-        """Return what the handler gets: the record, or a batch with the records that are new."""
+        """Return the argument for the handler: the record, or a batch with the records that are new."""
         given: Any = self.given
         if len(new) == len(self.numbers):  # always so for a single record
             return given
@@ -113,7 +115,7 @@ class _Shards:
         return done if done is not None and done.token == call.token else None
 
     def load(self, call: _Call, row: Sequence[Any] | None, beyond: Sequence[Sequence[Any]]) -> DoneRecords:
-        """Store what the database has, after the shard was claimed."""
+        """Store the positions that the database contains, after the shard was claimed."""
         stored = _stored(row)
         if stored is None or stored.token != call.token:
             raise call.fenced()
@@ -145,7 +147,7 @@ class _Shards:
 
 
 def _check(call: _Call, done: DoneRecords, write: PositionWrite, rows: Sequence[Sequence[Any]]) -> PositionWrite:
-    """Return what the transaction has to write, now that it has locked the row."""
+    """Return the rows that the transaction has to write, now that it has locked the row of the shard."""
     stored = _stored(rows[0] if rows else None)
     verdict = done.check(write, stored)
     if verdict is Verdict.FENCED:
@@ -236,7 +238,9 @@ class _Transactions:
         return await self._database.connect() if getattr(connection, "closed", False) else connection
 
     async def _attempt(self, connection: Any, call: _Call) -> bool:
-        """Return whether the records are done. If not, decide again."""
+        """Handle the records in a transaction. Return whether they are done. If they are not, the caller tries
+        again.
+        """
         shards = self._shards
         done = shards.known(call) or await self._claim(connection, call)
         new = shards.select_new(call, done)
@@ -292,7 +296,7 @@ class _Transactions:
 
 @final
 class _Sqlite:
-    """A file of SQLite. ``run`` calls a function that blocks."""
+    """An SQLite database file. ``run`` calls a function that blocks."""
 
     def __init__(self, path: "str | PathLike[str]", run: Callable[..., Awaitable[Any]]) -> None:
         self.tables = PositionTables(is_postgres=False)
@@ -409,7 +413,7 @@ def in_postgres(handler: Any, connect: Any, *, group: str) -> AsyncOnce[Any] | B
         group: the group of the consumer. Each group has its own positions.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
     shards, is_async = _checked(handler, group), is_async_callable(handler)
     if not isinstance(connect, str) and not callable(connect):
@@ -442,7 +446,7 @@ def in_sqlite(handler: Any, path: "str | PathLike[str]", *, group: str) -> Async
         group: the group of the consumer. Each group has its own positions.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
     shards = _checked(handler, group)
     if is_async_callable(handler):
@@ -474,7 +478,7 @@ def _execute_sqlite(connection: sqlite3.Connection, statement: Statement) -> lis
 
 
 async def _in_thread(work: Callable[..., Any], *arguments: object) -> Any:
-    """Run in a thread. A cancelled caller waits for it, so that no statement goes on after its caller has left."""
+    """Run in a thread. A cancelled caller waits for it, so that no statement continues after its caller has left."""
     with anyio.CancelScope(shield=True):
         return await anyio.to_thread.run_sync(work, *arguments)
 
@@ -485,7 +489,9 @@ async def _here(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _finish(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end in this thread, without an event loop. All that it awaits has to return at once."""
+    """Run a coroutine to its end in this thread, without an event loop. Everything that it awaits must return
+    immediately.
+    """
     try:
         work.send(None)
     except StopIteration:

@@ -6,8 +6,8 @@ loop.
 Invariants:
 
 - For each producer or consumer, a thread repeatedly asks the event loop of that producer or consumer for the current
-  state. While such a question is unanswered, the loop counts as blocked since the question was asked. HTTP requests
-  are answered at once, from the last known state.
+  state. While such a question is unanswered, the loop counts as blocked since the question was asked. HTTP requests are
+  answered immediately, from the last known state.
 - ``/livez`` fails only because of problems that a restart can cure: a blocked event loop, a stuck handler or a failed
   consumer. Lag, a lease store that is down, and a closed producer or consumer are not reasons for a restart.
 - ``/readyz`` fails until every producer and consumer has reached its stream, and once one of them is closed.
@@ -99,7 +99,7 @@ class HealthServer:
             ``prometheus_client``, otherwise its default registry.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ def _server_class(host: str) -> type[ThreadingHTTPServer]:
         block_on_close = False  # do not wait for slow clients
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Ignore errors of a connection: the client may have broken it."""
+            """Ignore errors in a connection: the client has probably broken it."""
 
     return Server
 

@@ -1,7 +1,7 @@
 """Middleware: small functions around the put of a record, and around the handling of a record or batch.
 
 Pass a list to ``Producer(middleware=[...])`` or ``Consumer(middleware=[...])``. The functions are called in the order
-of the list, each with the result of the one before. ``compress``, ``decompress`` and ``validate`` are ready to use.
+of the list, each with the result of the previous one. ``compress``, ``decompress`` and ``validate`` are ready to use.
 Your own middleware is a function, or a coroutine function, that takes a record and returns it, or a changed copy
 (``replace``). ``around`` makes a context manager the middleware of a consumer: it is open while a handler works.
 
@@ -10,8 +10,8 @@ Invariants:
 - A record that a middleware of a producer refuses is not accepted: ``put`` raises.
 - A record that a middleware of a consumer refuses fails as if its handler had raised. It is never skipped, not even if
   a context manager suppresses the exception of the handler.
-- ``decompress`` never uses much more memory than ``max_bytes``, whatever the data.
-- The messages of exceptions contain no data of the record.
+- ``decompress`` never uses much more memory than ``max_bytes``, whatever the data is.
+- The messages of exceptions contain no data from the record.
 """
 
 import inspect
@@ -95,12 +95,13 @@ def replace(record: _RecordT, *, data: bytes | None = None, headers: Mapping[str
 def around(enter: Callable[[Any], AbstractContextManager[object] | AbstractAsyncContextManager[object]]) -> Around:
     """Return a middleware for a consumer that is open while a handler of ``run`` works.
 
-    It encloses the rest of the list, and the handler. Its context manager gets an exception of these, and may raise
-    another one. If it suppresses the exception, the record or batch fails nevertheless.
+    It encloses the rest of the list, and the handler. Its context manager gets any exception that these raise, and may
+    raise another one. If it suppresses the exception, the record or batch fails nevertheless.
 
     Args:
         enter: takes what the handler is called with, a record or a batch, and returns a context manager. A function
-            with ``contextlib.contextmanager`` fits every handler, one with ``asynccontextmanager`` async handlers.
+        decorated with ``contextlib.contextmanager`` works with every handler, and a function decorated with
+        ``asynccontextmanager`` only with async handlers.
 
     Raises:
         UsageError: ``enter`` is not callable.
@@ -119,7 +120,7 @@ def compress(
 ) -> Callable[[RecordToPut], RecordToPut]:
     """Return a middleware for a producer that compresses the data, and adds the header ``content-encoding``.
 
-    Records that would not get smaller, and records that already have this header, are put as they are.
+    Records that would not get smaller, and records that already have this header, are put unchanged.
 
     Args:
         encoding: ``"gzip"``, or ``"zstd"``, which is faster and needs Python 3.14 or the extra ``shardline[zstd]``.
@@ -128,7 +129,7 @@ def compress(
         max_bytes: larger records are refused, because ``decompress`` would refuse them.
 
     Raises:
-        UsageError: an argument is wrong, or zstd is not installed.
+        UsageError: an argument is invalid, or zstd is not installed.
     """
     return _Compress(encoding, _check_level(encoding, level), *_check_sizes(min_bytes=min_bytes, max_bytes=max_bytes))
 
@@ -136,14 +137,14 @@ def compress(
 def decompress(*, max_bytes: int = RECORD_HIGHEST_MAX_BYTES) -> Callable[[Record[Any]], Record[Any]]:
     """Return a middleware for a consumer that decompresses the data by the header ``content-encoding``.
 
-    It removes the header. Records without the header are left as they are. A record whose data is damaged, or larger
+    It removes the header. Records without the header are left unchanged. A record whose data is damaged, or larger
     than ``max_bytes`` when decompressed, or in an unknown encoding, fails.
 
     Args:
         max_bytes: the maximum size of the decompressed data.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
     return _Decompress(*_check_sizes(max_bytes=max_bytes))
 
@@ -286,7 +287,7 @@ class _Validate:
 
 
 def _explain(error: Exception) -> str:
-    """Say what is wrong with the data, without its values."""
+    """Describe the fault in the data, without quoting its values."""
     list_errors: Any = getattr(error, "errors", None)  # of pydantic
     if list_errors is not None:
         kinds = sorted({found["type"] for found in list_errors(include_url=False, include_input=False)})

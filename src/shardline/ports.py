@@ -200,7 +200,7 @@ class KclFleetStore(Protocol):
 
 @runtime_checkable
 class BatchingLeaseStore(Protocol):
-    """A ``LeaseStore`` that can apply many operations at once with hardly more work than one."""
+    """A ``LeaseStore`` that can apply many operations together, with hardly more work than for one."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         """Apply operations on different leases. Return the answers of ``apply``, in the order of the operations.

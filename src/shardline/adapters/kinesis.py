@@ -69,7 +69,7 @@ class KinesisHttp:
         self._http = http
         self._codec = codec
         self.before_call: Callable[[str], Awaitable[None]] | None = None
-        """Awaited with the operation before each request. A caller that limits its requests sets it."""
+        """Awaited with the operation before each request. A caller that limits its requests sets this."""
 
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure:
         stream = request.stream

@@ -2,7 +2,7 @@
 
 ``shardline_positions`` has a row per shard: the fencing token of its last owner, and the watermark. ``shardline_done``
 has a row per record that is done beyond the watermark. PostgreSQL and SQLite get the same statements, except for the
-types, the locks and the marks of parameters.
+types, the locks and the parameter markers.
 
 Invariants:
 

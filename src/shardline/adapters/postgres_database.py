@@ -1,4 +1,4 @@
-"""PostgreSQL, as ``exactly_once`` uses it: by psycopg's connections of either kind.
+"""Accesses PostgreSQL for ``exactly_once``, over psycopg's blocking or async connections.
 
 Importing this module needs the extra ``postgres``. With blocking connections, none of the coroutines waits for an event
 loop.
@@ -6,8 +6,8 @@ loop.
 Invariants:
 
 - A transaction is committed when its block ends. It is never a part of a transaction that was open before.
-- Statements of Shardline do not depend on the kind of cursors that the user has chosen for the connection.
-- The connections to a URL need no state of the server, so they work behind pgbouncer in transaction mode.
+- Shardline's statements do not depend on the kind of cursor that the user has chosen for the connection.
+- The connections to a URL keep no state on the server, so they work behind pgbouncer in transaction mode.
 """
 
 import inspect
@@ -33,7 +33,7 @@ class PostgresDatabase:
 
     Args:
         connect: the URL of the database, or a function that returns a connection or an awaitable of one.
-        is_async: whether to connect to the URL by an ``AsyncConnection``.
+        is_async: whether to connect to the URL with an ``AsyncConnection``.
     """
 
     def __init__(self, connect: str | Callable[[], Any], *, is_async: bool) -> None:
@@ -73,7 +73,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def transaction(self, connection: Any) -> AsyncGenerator[None, None]:
-        """Enclose a transaction. Inside of it, psycopg refuses ``commit()`` and ``rollback()``."""
+        """Enclose a transaction. Inside it, psycopg refuses ``commit()`` and ``rollback()``."""
         transaction = connection.transaction()
         if isinstance(connection, AsyncConnection):
             async with transaction:

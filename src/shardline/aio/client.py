@@ -36,7 +36,7 @@ _ITERATOR_MAX_LENGTH: Final = 4 * ITERATOR_MAX_LENGTH  # emulators exceed the se
 class ConnectionArguments(TypedDict, total=False):
     """The arguments of ``Client``, which explains them. ``Producer`` and ``Consumer`` also take them.
 
-    Annotate a dict of settings with this type, so that type checkers find misspelt and wrong arguments::
+    Annotate a dict of settings with this type, so that type checkers find misspelt and invalid arguments::
 
         connection: ConnectionArguments = {"region": "eu-west-1", "read_timeout": 10}
         async with Producer("orders", **connection) as producer: ...
@@ -65,7 +65,7 @@ class Client(ControlPlane):
         async with Client(region="eu-west-1") as client:
             await client.put_records("orders", [Entry(b"...", "user-1")])
 
-    Arguments that you omit are taken from the AWS chain and environment.
+    Arguments that you omit are looked up as the AWS SDKs do, for example in the environment and in config files.
 
     Args:
         region: the AWS region, such as ``"eu-west-1"``.
@@ -75,7 +75,7 @@ class Client(ControlPlane):
         credentials: fixed credentials.
         protocol: ``"json"`` (the default) or ``"cbor"``, which needs fewer bytes, and less CPU for large records.
         verify: ``True``, ``False`` (do not verify certificates), the path of a CA file, or an ``ssl.SSLContext``.
-        connect_timeout: seconds in which a connection must be established.
+        connect_timeout: seconds within which a connection must be established.
         read_timeout: seconds without data after which a request fails.
         max_connections: the maximum number of open connections. Further requests wait for a free connection.
         proxies: proxy URLs by scheme. By default, ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` apply.
@@ -84,7 +84,7 @@ class Client(ControlPlane):
         http2: use HTTP/2 for all calls if the endpoint supports it. Subscriptions use HTTP/2 even without this setting.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Client(ControlPlane):
         """Look up the settings that were omitted. No request is sent to Kinesis.
 
         Raises:
-            UsageError: no region, an unknown profile, an unreadable CA file or a missing extra.
+            UsageError: there is no region, the profile is unknown, the CA file is unreadable or an extra is missing.
             Closed: the client has already been closed.
         """
         async with self._starting:  # if two tasks call start, the second must not replace the connection of the first
@@ -217,7 +217,9 @@ class Client(ControlPlane):
     async def put_records(
         self, stream: str, entries: Iterable[Entry | tuple[bytes, str | None] | tuple[bytes, str | None, str | None]]
     ) -> PutRecordsResponse:
-        """Send up to 500 entries in one request. The service may refuse some: check ``error_code`` of each result."""
+        """Send up to 500 entries in one request. The service may refuse some: check the ``error_code`` of each
+        result.
+        """
         request = PutRecords(parse_stream(stream), check_entries(entries))
         return value_of(await self.api.put_records(request), "PutRecords")
 
@@ -274,7 +276,9 @@ class Client(ControlPlane):
         return subscription
 
     async def call(self, operation: str, params: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Call any operation by its AWS name, with AWS's member names. Blobs are bytes, times are aware datetimes."""
+        """Call any operation by its AWS name, with AWS's member names. Blobs are bytes, and times are aware
+        datetimes.
+        """
         if not isinstance(operation, str) or not operation.isascii() or not operation.isalpha():
             raise UsageError(f"operation must be an AWS operation name such as 'DescribeLimits', not {operation!r}")
         if operation == "SubscribeToShard":

@@ -9,8 +9,8 @@ Invariants:
   ``QUEUE_MAX`` events: beyond that, the oldest are dropped, counted and logged, at most once a minute.
 - Every event that was emitted before ``stop`` reaches a sink that is fast enough. All threads together have
   ``CLOSE_TIMEOUT`` seconds for that. A thread that needs longer is abandoned, which is logged.
-- Any exception of a sink is logged, at most once a minute. That includes ``KeyboardInterrupt`` and ``SystemExit``: they
-  could not end the program, because they are not raised in the main thread.
+- Any exception that a sink raises is logged, at most once a minute. That includes ``KeyboardInterrupt`` and
+  ``SystemExit``: they could not end the program, because they are not raised in the main thread.
 - A thread is woken at most once per ``INTERVAL``, and not at all while there are no events.
 - After a fork, no sink is called in the child, because the threads exist only in the parent.
 - Importing this module does not import asyncio, so that plain functions in AWS Lambda start without asyncio.

@@ -1,11 +1,11 @@
 """Waits until the service has carried out a change of a stream or consumer.
 
-The service accepts a change at once and carries it out later. The functions here poll the status.
+The service accepts a change immediately and carries it out later. The functions here poll the status.
 
 Invariants:
 
 - Throttling, quotas and broken connections do not end a wait. Errors that are not retryable do.
-- While waiting for ACTIVE, "not found" is not an error: a new stream or consumer may not be visible at first.
+- While waiting for ACTIVE, "not found" is not an error: a new stream or consumer is possibly not visible yet.
 - A wait does not give up before its time limit, and does not last longer.
 """
 

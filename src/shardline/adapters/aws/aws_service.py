@@ -92,7 +92,7 @@ class AwsService:
 
 
 def find_service(name: str, settings: AwsSettings) -> AwsService:
-    """Take the settings that the caller left out from the AWS configuration. Blocks.
+    """Look up, in the AWS configuration, the settings that the caller left out. Blocks.
 
     Raises:
         UsageError: the settings are incomplete or invalid.

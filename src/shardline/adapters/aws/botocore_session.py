@@ -8,7 +8,8 @@ Invariants:
 - Every configuration that botocore resolves works here, because botocore's own chains are used.
 - Only botocore's public interface is used. To find the endpoint of a call, a botocore client prepares that very call,
   and is stopped before it signs the call: while signing, it would log the session token.
-- Every exception of botocore becomes a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to do.
+- Every exception from botocore becomes a ``UsageError`` or a ``CredentialsError`` with one sentence that says what to
+  do.
 - Only one thread at a time uses the session, because botocore's sessions are not thread-safe.
 - No secret gets into a log or an exception while botocore loads credentials.
 - The region that the caller passed also applies to botocore's own calls, such as AssumeRole.

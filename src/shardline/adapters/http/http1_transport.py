@@ -12,7 +12,7 @@ Invariants:
   (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
 - After ``close``, nothing is sent, and requests in flight end.
 - A connection goes back to the pool only if its response was complete and allows reuse. Any other connection is closed
-  at once, even when its request is cancelled.
+  immediately, even when its request is cancelled.
 """
 
 import math

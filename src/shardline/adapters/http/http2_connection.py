@@ -282,7 +282,7 @@ class Http2Connection:
     # ---- frames that arrive
 
     def _complete_frame(self, data: bytes, now: float) -> int:
-        """Read the frame whose first part arrived earlier. Returns where the next frame begins in ``data``.
+        """Read the frame whose first part arrived earlier. Return the position of the next frame in ``data``.
 
         Only this frame is copied. Joining everything that arrived would copy every byte once more.
         """
@@ -298,7 +298,7 @@ class Http2Connection:
         return min(at, len(data))
 
     def _continue_data(self, data: bytes, now: float) -> int:
-        """Pass on the next part of an incomplete DATA frame. Returns where the next frame begins in ``data``."""
+        """Pass on the next part of an incomplete DATA frame. Return the position of the next frame in ``data``."""
         size = min(self._rest_of_data, len(data))
         if size:
             self._rest_of_data -= size
@@ -308,7 +308,7 @@ class Http2Connection:
         return size
 
     def _read_frames(self, buffer: bytes, at: int, now: float) -> int:
-        """Read all complete frames from ``at`` on. Returns where the first incomplete one begins."""
+        """Read all complete frames from ``at`` on. Return the position of the first incomplete frame."""
         while len(buffer) - at >= _HEAD and not self.is_over:
             length_high, length_low, kind, flags, number = _FRAME_HEAD.unpack_from(buffer, at)
             length, number = length_high << 16 | length_low, number & _LAST_STREAM
@@ -415,7 +415,7 @@ class Http2Connection:
         self._reopen_window(exchange)
 
     def _spend_window(self, size: int) -> None:
-        """Reopen the window of the connection at once, whether or not callers take the data that arrives."""
+        """Reopen the window of the connection immediately, whether or not callers take the data that arrives."""
         self._credit -= size
         if self._credit < 0:
             raise HttpError("more than the window of the connection")
@@ -505,7 +505,7 @@ class Http2Connection:
         self._output.append(_frame(_WINDOW_UPDATE, 0, number, size.to_bytes(4, "big")))
 
     def _reopen_window(self, exchange: Exchange) -> None:
-        """Let the server send as many bytes as were taken, and more, once the caller has taken everything."""
+        """Let the server send as many bytes as were taken, or more if the caller has taken everything."""
         is_taken = exchange.is_whole or not exchange.body
         if exchange.is_over or not is_taken or exchange.consumed < exchange.window // 2:
             return

@@ -14,7 +14,7 @@ Invariants:
 - Every wait has a limit. Connecting, including the server's first settings, takes at most ``connect_timeout``. A
   request that cannot be sent, and a response that does not start or stops arriving, fails after ``read_timeout``. A
   response that is not an event stream also has a timeout as a whole (``SLOWEST_ANSWER``). A ping is sent to a server
-  that is silent for long.
+  that is silent for a long time.
 - A connection is closed if the server sent nothing at all while a request waited for ``read_timeout``.
 - There are at most ``max_connections`` connections to a URL. A new one is opened only when the others are full.
   Requests that find no free connection wait.
@@ -329,7 +329,7 @@ class _Link:
             self._to_send.set()
 
     async def close(self, why: str) -> None:
-        """Close the connection at once. Requests in flight fail."""
+        """Close the connection immediately. Requests in flight fail."""
         self._end("ConnectionReset", why)
         await self._stream.abort()
 

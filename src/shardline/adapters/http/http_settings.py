@@ -36,7 +36,8 @@ class HttpSettings:
     read_timeout: float = 30.0
     max_connections: int = 50
     idle_timeout: float = 15.0
-    """Connections that are idle for longer are closed, before the service can close them during a request."""
+    """Connections that have been idle for longer than this many seconds are closed, before the service can close them
+    during a request."""
     proxies: Mapping[str, str] | None = field(default=None, repr=False)
     verify: bool | str | ssl.SSLContext = True
     http2: bool = False

@@ -7,7 +7,7 @@ Invariants:
 
 - ``send`` and ``receive`` raise ``TimeoutError`` after ``timeout`` seconds.
 - ``receive`` returns ``b""`` when the peer has closed its side. A broken connection raises an ``OSError``.
-- ``abort`` closes the connection at once. A ``send`` or ``receive`` that waits raises an error.
+- ``abort`` closes the connection immediately. A ``send`` or ``receive`` that waits raises an error.
 - When more than 1 MiB is unread, reading pauses, so that the peer must wait.
 - A name lookup that hangs blocks nothing: connecting can be cancelled, and the loop can end.
 """

@@ -35,7 +35,7 @@ def is_cancelled(error: object) -> bool:
 
 @final
 class Contained:
-    """``with Contained(report):`` passes exceptions of the block to ``report`` and suppresses them.
+    """``with Contained(report):`` passes exceptions from the block to ``report`` and suppresses them.
 
     Args:
         report: called with the exception.

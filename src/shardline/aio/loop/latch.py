@@ -33,7 +33,7 @@ class Latch:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """End the wait. If the wait has not begun yet, it will end at once."""
+        """End the wait. If the wait has not begun yet, it will end immediately."""
         with suppress(RuntimeError):  # already woken
             self._lock.release()
 

@@ -32,7 +32,7 @@ class TimeLimitError(Exception):
 
 @final
 class SystemClock:
-    """The clock of the machine. ``sleep`` returns an awaitable if ``is_async``."""
+    """The clock of the computer. ``sleep`` returns an awaitable if ``is_async``."""
 
     def __init__(self, *, is_async: bool) -> None:
         self._is_async = is_async
