@@ -440,7 +440,7 @@ def test_a_function_that_is_called_in_an_event_loop(new_loop):
         plain = KinesisEventSource().each_record(fails_on()[0])
         assert plain(event_of(b"a"), None) == failed()
         function = KinesisEventSource().each_record(handle_nothing)
-        with pytest.raises(UsageError, match="inside of a running event loop, and it has its own: call it in a thread"):
+        with pytest.raises(UsageError, match="inside a running event loop, and it has its own: call it in a thread"):
             function(event_of(b"a"), None)
         assert await asyncio.to_thread(function, event_of(b"a"), None) == failed()
 

@@ -141,7 +141,7 @@ class Control:
             raise UsageError('the clock accepts {"freeze": true}, {"resume": true} or {"advance": seconds}')
         wanted = cast("dict[str, Any]", sent)
         if "freeze" in wanted and "resume" in wanted:
-            raise UsageError("the clock cannot freeze and resume at once")
+            raise UsageError("the clock cannot freeze and resume in one request")
         if any(wanted.get(name, True) is not True for name in ("freeze", "resume")):
             raise UsageError("freeze and resume must be true, or left out")
         # Check the seconds before the clock is frozen or resumed, so that an invalid request changes nothing.

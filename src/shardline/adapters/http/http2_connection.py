@@ -585,7 +585,7 @@ def _body_fault(exchange: Exchange) -> str:
     if not exchange.status:
         return "its body comes before its head"
     if exchange.expected is not None and exchange.received > exchange.expected:
-        return "its body is longer than it said"
+        return "its body is longer than declared"
     if exchange.is_whole and exchange.received > BODY_MAX_BYTES:
         return "the body of the answer is too long"
     return ""

@@ -70,7 +70,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
         work.close()
         raise UsageError(
-            "this Lambda function was called inside of a running event loop, and it has its own: call it in a thread, "
+            "this Lambda function was called inside a running event loop, and it has its own: call it in a thread, "
             "as in await asyncio.to_thread(handler, event, context)"
         )
     return _runner().run(work, context=copy_context())  # the caller's context, in which tracers keep their data

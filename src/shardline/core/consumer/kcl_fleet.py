@@ -68,7 +68,7 @@ class KclRole(Enum):
 
     __hash__ = object.__hash__
 
-    ALONE = "no KCL worker lives on the table"
+    ALONE = "no KCL worker uses the table"
     FOLLOWER = "a KCL 3 leader assigns the leases"
     TAKER = "KCL 2 workers take leases by themselves"
 
