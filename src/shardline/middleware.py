@@ -100,8 +100,8 @@ def around(enter: Callable[[Any], AbstractContextManager[object] | AbstractAsync
 
     Args:
         enter: takes what the handler is called with, a record or a batch, and returns a context manager. A function
-        decorated with ``contextlib.contextmanager`` works with every handler, and a function decorated with
-        ``asynccontextmanager`` only with async handlers.
+            decorated with ``contextlib.contextmanager`` works with every handler, and a function decorated with
+            ``asynccontextmanager`` only with async handlers.
 
     Raises:
         UsageError: ``enter`` is not callable.

@@ -84,7 +84,7 @@ def encode(value: object) -> bytes:
 
     Raises:
         CborError: the value has another type, an int is out of range, the nesting is too deep, or a text contains a
-        lone surrogate.
+            lone surrogate.
     """
     parts: list[bytes] = []
     _append(parts, cast("_Input", value), MAX_DEPTH, {})

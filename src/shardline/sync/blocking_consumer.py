@@ -298,12 +298,10 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
                 ``pathlib.Path`` of a file.
             concurrency: how many handlers may work at the same time, over all shards. By default, one for each shard.
             order: with ``"key"``, handlers work on different keys of a shard concurrently, and the records of one key
-            are
-                handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
+                are handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
                 ``processes``.
             processes: run up to this many handlers concurrently, each in a process of its own, for handlers that use
-            much
-                CPU. The handler must be importable, and cannot see the variables of this process.
+                much CPU. The handler must be importable, and cannot see the variables of this process.
             handler_timeout: with ``processes``, a process that handles one record or batch for longer than this many
                 seconds is killed, and the record or batch counts as failed. By default, ``stuck_after``.
 

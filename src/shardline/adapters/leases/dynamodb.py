@@ -9,7 +9,7 @@ Invariants:
   consistent read.
 - Listings are consistent and read every page.
 - A table with another key, or with rows of another stream or group, is refused.
-- Only rows that are leases are written, because older KCLs stop at any other row.
+- Only rows that are leases are written, because older KCLs fail at any other row.
 - An owner whose row states no lease duration may be a Java KCL worker. It counts as dead after ``kcl_failover``
   seconds.
 """

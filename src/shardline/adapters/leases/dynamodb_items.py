@@ -1,7 +1,7 @@
 """Encodes leases as rows of a KCL lease table, and decodes them.
 
-The attributes are those that the Kinesis Client Library (1.x to 3.x) writes, so that an application can switch between
-the KCL and Shardline without converting its table.
+The attributes are those that the Kinesis Client Library (KCL, 1.x to 3.x) writes, so that an application can switch
+between the KCL and Shardline without converting its table.
 
 Invariants:
 

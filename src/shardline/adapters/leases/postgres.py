@@ -12,7 +12,7 @@ Invariants:
   pgbouncer in transaction mode.
 - A fencing token is never less than the server's time.
 - The table is new, or its comment is ours. Any other table is refused and left untouched.
-- One call is one attempt, and ends within the time limit. Every exception of psycopg becomes a ``Failure``.
+- One call is one attempt, and ends within the time limit. Every exception from psycopg becomes a ``Failure``.
 - No password gets into a message or a repr.
 """
 

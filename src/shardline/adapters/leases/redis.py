@@ -9,7 +9,7 @@ Invariants:
 - Connections are opened with the store, so that no write has to connect.
 - A fencing token is never less than the server's time, which the script reads.
 - No key expires, and a server that may evict any key is refused.
-- One call is one attempt. Every exception of redis-py becomes a ``Failure``.
+- One call is one attempt. Every exception from redis-py becomes a ``Failure``.
 - No password gets into a message or a repr.
 """
 

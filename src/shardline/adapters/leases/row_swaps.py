@@ -1,7 +1,7 @@
 """Writes lease rows by compare-and-swap, for Redis and PostgreSQL.
 
 ``core.leases.apply`` decides an operation on a cached row. The server then replaces the row only if the row still has
-the bytes that the decision was made on. A store provides the function that sends swaps to its server.
+the bytes on which the decision was based. A store provides the function that sends swaps to its server.
 
 Invariants:
 
@@ -9,7 +9,7 @@ Invariants:
   decided again on the version that the server found.
 - A write takes one round trip. It takes a second round trip only if another worker has changed the row since it was
   cached. No operation is refused because of a cached row: the server's row decides.
-- Operations that arrive while a write is on its way are sent together with the next write, so that no operation waits
+- Operations that arrive while a write is in flight are sent together with the next write, so that no operation waits
   long on a slow network. Each operation is swapped separately.
 """
 
@@ -34,7 +34,7 @@ class Swap(NamedTuple):
 
     shard_id: str
     expected: bytes
-    """The row that the decision was made on, or empty if there was no row."""
+    """The row on which the decision was based, or empty if there was no row."""
     row: bytes | None
     """The new row. Empty to remove the row, ``None`` to read the row and write nothing."""
     floor: int
@@ -50,7 +50,7 @@ class SwapReply(NamedTuple):
 
 
 class InThread(Protocol):
-    """Calls a function in a worker thread, and turns the exceptions of the store's client into a ``Failure``."""
+    """Calls a function in a worker thread, and converts exceptions from the store's client to a ``Failure``."""
 
     def __call__(self, work: Callable[[], T | Failure]) -> Awaitable[T | Failure]: ...
 
@@ -62,7 +62,7 @@ class _CachedRow(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """The row that an operation is decided on."""
+    """The row on which the decision about an operation is based."""
 
     previous: bytes
     is_current: bool = False
@@ -89,7 +89,7 @@ class RowSwaps:
         place: where the rows are, for messages.
         send: sends swaps to the server, in one round trip. It is called in a worker thread.
         in_thread: calls a function in a worker thread.
-        writers: how many writes may be on their way at a time.
+        writers: how many writes may be in flight at a time.
     """
 
     def __init__(

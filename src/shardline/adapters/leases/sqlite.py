@@ -165,7 +165,7 @@ class SqliteLeases:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Create the table in a new file and check any other file.
 
-        This is one transaction: if two processes open a new file at once, only one creates the table.
+        This is one transaction: if two processes open a new file at the same time, only one creates the table.
         """
         with _transaction(connection):
             owner = _pragma(connection, "application_id")

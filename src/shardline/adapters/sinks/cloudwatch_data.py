@@ -6,8 +6,8 @@ Invariants:
   derives averages and percentiles from these values.
 - An EMF line and a request stay within the documented limits: 100 values per metric and 100 metrics per line; 150
   values per metric, 500 metrics and 400 KB per request. Larger amounts are split over several lines or requests.
-- An EMF line cannot say how often a value occurred. If a metric has more than 100 values in a period, the line contains
-  100 values that are spread evenly over the sorted values.
+- An EMF line cannot say how many times a value occurred. If a metric has more than 100 values in a period, the line
+  contains 100 values that are spread evenly over the sorted values.
 """
 
 import threading
@@ -47,7 +47,7 @@ class Period(NamedTuple):
 
     sums: dict[MetricKey, float]
     values: dict[MetricKey, Counter[float]]
-    """How often each rounded value occurred."""
+    """How many times each rounded value occurred."""
     dropped: int
     """Samples that were dropped because there were too many different metrics."""
 
@@ -127,7 +127,9 @@ def _emf_document(
 
 
 def spread(values: Counter[float]) -> list[float]:
-    """Return all values, each as often as it occurred. Of more than 100 values, return 100, spread evenly."""
+    """Return all values, each as many times as it occurred. If there are more than 100 values, return 100 of them,
+    spread evenly.
+    """
     total = values.total()
     size = min(total, _EMF_VALUES_MAX)
     wanted = [index * (total - 1) // max(1, size - 1) for index in range(size)]
@@ -149,7 +151,7 @@ def request_bodies(period: Period, at: float, *, resolution: float) -> Iterator[
     Args:
         period: the data.
         at: the time of the data, in seconds since 1970.
-        resolution: how often data is sent, in seconds. Below a minute, the metrics are high-resolution ones.
+        resolution: how often data is sent, in seconds. Below a minute, they are high-resolution metrics.
     """
     by_namespace: dict[str, list[bytes]] = {}
     storage = {} if resolution >= _MINUTE else {"StorageResolution": 1}

@@ -32,7 +32,7 @@ class Sample(NamedTuple):
     value: float
     dimensions: Dimensions
     times: int = 1
-    """How often the value occurred."""
+    """How many times the value occurred."""
     is_sum: bool = False
     """Whether the values of a period are added up. Otherwise all of them are sent."""
 

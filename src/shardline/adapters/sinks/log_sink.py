@@ -96,7 +96,7 @@ class LogSink:
             log events of that type.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     def __init__(

@@ -156,7 +156,9 @@ METRICS: Final = tuple(value for value in globals().copy().values() if isinstanc
 
 @final
 class Total:
-    """The total of a counter for one set of attributes. Several producers and consumers may add to it at once."""
+    """The total of a counter for one set of attributes. Several producers and consumers may add to it at the same
+    time.
+    """
 
     __slots__ = ("_lock", "attributes", "value")
 

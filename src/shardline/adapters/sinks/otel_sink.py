@@ -57,7 +57,7 @@ class OpenTelemetrySink:
             shards.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     def __init__(

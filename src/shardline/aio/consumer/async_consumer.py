@@ -106,7 +106,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         start: where a new group starts: ``"TRIM_HORIZON"``, ``"LATEST"``, a ``Position`` or an aware datetime.
         config: the settings.
         client: a started ``Client`` to share. By default, the consumer creates one from the connection arguments.
-        deserializer: turns ``record.data`` into ``record.value``, for example ``json.loads``.
+        deserializer: converts ``record.data`` to ``record.value``, for example ``json.loads``.
         filter: called with each record before it is deserialized. If it returns a false value, the record is not handed
             out and counts as done. It must be fast, and must not block. An exception ends the consumer.
         middleware: functions that change or check each record, in this order, before you get it, or that are around
@@ -129,7 +129,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
 
     Raises:
-        UsageError: an argument is wrong.
+        UsageError: an argument is invalid.
     """
 
     @overload
@@ -207,7 +207,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         """Connect and start reading. Another task may call ``close``. After a failure, ``start`` may be called again.
 
         Raises:
-            UsageError: no region, an unknown profile, ...: see ``Client``.
+            UsageError: there is no region, the profile is unknown, ...: see ``Client``.
             StoreError: the lease store cannot be used.
             Closed: the consumer has already been closed.
         """
@@ -274,7 +274,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_wait: how many seconds to wait for ``max_records`` records, after the first one.
 
         Raises:
-            UsageError: an argument is wrong, another task waits in an iteration, or ``run`` is active.
+            UsageError: an argument is invalid, another task waits in an iteration, or ``run`` is active.
             Closed: the consumer is closed, or not started.
         """
         wait = check_batch(max_records, max_wait)
@@ -338,18 +338,18 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             dead_letter: the target for records that failed for good: a callable, which gets a ``DeadLetter``, a
                 stream's name or ARN, a ``Producer``, or the ``pathlib.Path`` of a file. With a target, a poison record
                 does not stop the run.
-            concurrency: how many handlers may work at once, over all shards. By default, one for each shard.
-            order: with ``"key"``, handlers work on different keys of a shard at once, and the records of one key are
-                handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
+            concurrency: how many handlers may work at the same time, over all shards. By default, one for each shard.
+            order: with ``"key"``, handlers work on different keys of a shard concurrently, and the records of one key
+                are handled in order. With ``"none"``, records are handled in any order. Both need ``concurrency`` or
                 ``processes``.
-            processes: run up to this many handlers at once, each in a process of its own, for handlers that use much
-                CPU. The handler must be importable, and cannot see the variables of this process.
+            processes: run up to this many handlers concurrently, each in a process of its own, for handlers that use
+                much CPU. The handler must be importable, and cannot see the variables of this process.
             handler_timeout: with ``processes``, a process that handles one record or batch for longer than this many
-                seconds is killed, and the record or batch has failed. By default, ``stuck_after``.
+                seconds is killed, and the record or batch counts as failed. By default, ``stuck_after``.
 
         Raises:
             HandlerFailed: a handler failed for good, and there is no ``dead_letter``.
-            UsageError: an argument is wrong, another task waits in an iteration, or ``run`` is active.
+            UsageError: an argument is invalid, another task waits in an iteration, or ``run`` is active.
             Closed: the consumer is closed, or not started.
         """
         self._session.check_loop()
@@ -370,7 +370,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     # ---- control
 
     async def commit(self, shards: Iterable[str] | None = None, *, timeout: float | None = 30.0) -> dict[str, Position]:  # noqa: ASYNC109 - it raises WaitTimeout
-        """Commit all records that are done by now, and return when the lease store has the checkpoints.
+        """Commit all records that are done by now, and wait until the lease store has the checkpoints.
 
         The record that your loop or handler has in hand is not done: acknowledge it first (``ack``) to include it.
 
@@ -385,7 +385,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             WaitTimeout: the lease store has not answered in time. The consumer keeps trying to commit.
             StoreError: the lease store cannot be used, and waiting will not help.
             LeaseNotHeld: this worker does not hold the leases of some shards, or lost them before the commit.
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         return await commit(self._opened, shards, timeout)
@@ -393,8 +393,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     async def pause(self, shards: Iterable[str] | None = None) -> None:
         """Hand out no more records until ``resume``, and keep the leases.
 
-        When this returns, no further record is handed out. Your code may finish the records that it has, and retries of
-        failed records continue.
+        After this call has returned, no further record is handed out. Your code may finish the records that it has, and
+        retries of failed records continue.
 
         The worker renews the leases of paused shards, and reads ahead until ``prefetch_max_bytes`` is reached. Neither
         ``idle_timeout`` nor ``until="latest"`` ends a run while a shard is paused.
@@ -405,7 +405,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
 
         Raises:
             LeaseNotHeld: this worker does not hold some of these shards. The others are paused.
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         await pause(self._opened, shards)
@@ -418,7 +418,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
                 all shards. If all shards are paused, and you resume some, shards that are gained later stay paused.
 
         Raises:
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         await resume(self._opened, shards)
@@ -430,7 +430,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         *,
         timeout: float | None = 30.0,  # noqa: ASYNC109 - it raises WaitTimeout
     ) -> None:
-        """Continue at another position. Return when the lease store has the position: a later crash resumes there.
+        """Continue at another position. The call returns when the lease store has the position, which a restart then
+        uses.
 
         Records that have already been read are dropped. Your code may finish the record that it has, but acknowledging
         it has no effect: its ``lease.held`` is false. Other workers, and their shards, are unaffected.
@@ -446,13 +447,13 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             WaitTimeout: the lease store has not answered in time. The consumer keeps trying before it reads again.
             StoreError: the lease store cannot be used, and waiting will not help.
             LeaseNotHeld: this worker does not hold some of the shards, is handing them over, or has finished them.
-            UsageError: an argument is wrong.
+            UsageError: an argument is invalid.
             Closed: the consumer is closed, or not started.
         """
         await seek(self._opened, position, shards, timeout)
 
     async def reconfigure(self, *, max_leases: int | None) -> None:
-        """Change the maximum number of shards that this worker reads. Returns when the new limit applies.
+        """Change the maximum number of shards that this worker reads. The call returns when the new limit applies.
 
         If this worker reads more shards than the new limit allows, it releases those that it gained last. Your code has
         ``hand_over_timeout`` seconds to finish the records in hand, as with a hand-over to another worker. If the limit
@@ -462,7 +463,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             max_leases: the new maximum. ``None`` means the worker's fair share.
 
         Raises:
-            UsageError: the value is wrong.
+            UsageError: the value is invalid.
             Closed: the consumer is closed, or not started.
         """
         await reconfigure(self._opened, max_leases)

@@ -92,7 +92,7 @@ current_session: Final = ContextVar["ConsumerSession | None"]("shardline_current
 
 @final
 class TaskWaiter:
-    """A task's wait for an answer from the host. Several waits, one after the other, may use the same object."""
+    """A task's wait for an answer from the host. Several waits in succession may use the same object."""
 
     __slots__ = ("_flag", "caller")
 

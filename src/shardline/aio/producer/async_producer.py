@@ -85,8 +85,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means that
             there is no limit.
         drain_on_cancel: whether the end of the block also waits for deliveries if it is cancelled. If not, undelivered
-        records fail immediately. connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``,
-        ...: see ``Client``.
+            records fail immediately.
+        connection: ``region``, ``endpoint_url``, ``profile``, ``session``, ``credentials``, ...: see ``Client``.
 
     Raises:
         UsageError: an argument is invalid.

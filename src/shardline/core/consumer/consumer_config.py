@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Every config is valid: a wrong value raises a ``UsageError`` that names the field, the value and the range.
+- Every config is valid: an invalid value raises a ``UsageError`` that names the field, the value and the range.
 - ``None`` means that the consumer chooses a value. Intervals then depend on the lease store.
 """
 
@@ -47,7 +47,7 @@ class ConsumerConfig:
     interval grows in proportion to their number, up to half of ``lease_duration``.
     """
     max_leases: int | None = None
-    """The maximum number of shards that this worker reads. ``None`` means its fair share."""
+    """The maximum number of shards that this worker reads. ``None`` means the worker's fair share."""
     hand_over_timeout: float = 30.0
     """How much time your code has to finish the records in hand when another worker asks for their shard."""
     list_interval: float = 60.0

@@ -93,7 +93,7 @@ class Coordinator:
         stream: the stream to read.
         me: the worker's name, unique in its group.
         incarnation: an id that no other consumer has, not even an earlier consumer with the same name.
-        read_by: how this worker reads, for people who look at the group's rows.
+        read_by: how this worker reads. The group's rows show this to people.
         start: where a new group starts.
         config: the settings.
         scan_interval: the store's default, used if the config sets no interval.
@@ -281,7 +281,7 @@ class Coordinator:
         return [*events, *self._duplicates.take_events(), *self._audit.take_events()]
 
     def next_deadline(self) -> Instant:
-        """Return when to poll again at the latest."""
+        """Return the latest time at which to poll again."""
         self._alarm_at = NEVER
         if not self._is_closing:
             scan_at = self._scan_at if self._scan_sent_at is None else NEVER
@@ -479,7 +479,7 @@ class Coordinator:
         self._duplicates.handle_row(row)
 
     def _follow_changes(self, now: Instant) -> None:
-        """Scan at once after a lease was lost or released, because the shard's children may now be readable."""
+        """Scan immediately after a lease was lost or released, because the shard's children may now be readable."""
         if self.held.has_changed:
             self.held.has_changed = False
             self._scan_at = min(self._scan_at, now)
@@ -496,7 +496,9 @@ class Coordinator:
             self._backoff.reset()
 
     def _handle_store_failure(self, operation: str, failure: Failure, now: Instant) -> Instant:
-        """Return when to retry. A delay that the store requests is respected up to a third of the lease duration."""
+        """Return the time of the next attempt. A delay that the store requests is respected up to a third of the lease
+        duration.
+        """
         delay = self._backoff.next_delay()
         gives_up_at = self._health.handle_failure(operation, failure, now)
         self._events.append(StoreFailed(failure, self._backoff.failures, gives_up_at))

@@ -232,7 +232,7 @@ class DedupWindow:
         Args:
             row: the row of the lease.
             parents: the rows of the shard's parents, as far as they are known. A shard from which no record was
-            committed inherits their stamps (after a merge, those of both parents).
+                committed inherits their stamps (after a merge, those of both parents).
         """
         done = _read_window(row)
         if done is None:

@@ -1,6 +1,6 @@
 """Checks the handler and the failure policy that a user passes.
 
-A wrong argument raises a ``UsageError`` that names the argument, its value and the allowed values.
+An invalid argument raises a ``UsageError`` that names the argument, its value and the allowed values.
 """
 
 import inspect
@@ -18,20 +18,20 @@ PROCESSES_MAX: Final = 1_000
 
 @final
 class SideBySide(NamedTuple):
-    """The settings for handlers that run side by side."""
+    """The settings for handlers that run concurrently."""
 
     concurrency: int | None = None
-    """How many handlers may work at once. ``None`` means one for each shard."""
+    """How many handlers may work at the same time. ``None`` means one for each shard."""
     order: Order = "shard"
     """Which records are handled one after the other: those of a ``shard``, those of a ``key``, or ``none``."""
 
 
 def check_side_by_side(concurrency: object, order: object, *, ack: Ack) -> SideBySide:
-    """Check the settings for handlers that run side by side, and return them."""
+    """Check the settings for handlers that run concurrently, and return them."""
     check_number("concurrency", concurrency, 1, CONCURRENCY_MAX, whole=True, optional=True)
     check_choice("order", order, "shard", "key", "none")
     if concurrency is None and order != "shard":
-        raise UsageError(f"order={order!r} needs concurrency=, the number of handlers that may work at once")
+        raise UsageError(f"order={order!r} needs concurrency=, the number of handlers that may work at the same time")
     if order != "shard" and ack == "manual":
         raise UsageError(
             f"order={order!r} needs ack='auto': a record is done when its handler returns. Await the work in the "
@@ -51,7 +51,7 @@ def check_processes(
             raise UsageError("handler_timeout= needs processes=: only a process can be ended while its handler runs")
         return None, None
     if concurrency is not None:
-        raise UsageError("processes= is the number of handlers that work at once: leave out concurrency=")
+        raise UsageError("processes= is the number of handlers that work at the same time: leave out concurrency=")
     if ack == "manual":
         raise UsageError(
             "processes= needs ack='auto': a record is done when its handler returns, and a handler in another process "

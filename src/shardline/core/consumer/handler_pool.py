@@ -1,4 +1,4 @@
-"""Which handler task may call the handler, if at most ``concurrency`` handlers may run at once?
+"""Which handler task may call the handler, if at most ``concurrency`` handlers may run at the same time?
 
 The tasks of a run with ``concurrency`` belong to a pool. A task is *at work* while its handler runs, *idle* while it
 has no records, and *pausing* while its failed records wait for the next attempt.
@@ -8,7 +8,7 @@ Invariants:
 - At most ``concurrency`` tasks are at work. A handler in a thread that outlived its task counts until it returns.
 - A pausing task does not count, so failing records hold up no records of other keys. At most ``PAUSING_MAX`` tasks
   pause while others work: with more, new records wait.
-- A pause that is over comes before new records.
+- A task whose pause is over is served before tasks that wait for new records.
 - Waking a task takes constant time: tasks are woken one by one, each by the task that was started before it.
 """
 
@@ -55,7 +55,7 @@ class HandlerPool:
         return len(self._tasks) - len(self._pausing) - len(self._due) > self._concurrency
 
     def next_task(self, *, has_records: bool) -> Taker | None:
-        """Return the task to wake next, if one may work. ``has_records`` tells whether new records wait."""
+        """Return the task to wake next, if one may work. ``has_records`` says whether new records are waiting."""
         if self._due:
             return next(iter(self._due)) if self.may_retry else None
         return next(iter(self._idle), None) if has_records and self.may_take else None
@@ -79,7 +79,7 @@ class HandlerPool:
         self._at_work[task] = None
 
     def rest(self, task: Taker) -> None:
-        """Note that the task's handler does not run. A task that is over is forgotten."""
+        """Note that the task's handler is not running. A task that is over is forgotten."""
         for tasks in (self._at_work, self._idle, self._pausing, self._due):
             if task in tasks:
                 del tasks[task]

@@ -9,8 +9,8 @@ Invariants (C5 and L2 are defined in docs/guarantees.md):
 
 - Within a shard, records are handled in order, one record or batch at a time. With ``order="key"``, this holds for the
   records of one key, and with ``order="none"`` for no records (``key_lanes``).
-- A record is done when its handler has returned or its dead letter was written. If the policy stops the run, the record
-  is delivered again later.
+- A record is done when its handler has returned or its dead letter has been written. If the policy stops the run, the
+  record is delivered again later.
 - A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. This includes
   threads and sections that are shielded from cancellation, so the next task of the same shard waits for the handler.
 - A handler that raises ``LeaseNotHeld`` for its shard was *fenced*: its records are given back when the lease is found
@@ -47,7 +47,7 @@ class Handle(NamedTuple):
 
 @final
 class Attempt(NamedTuple):
-    """Call the handler once with these records, or with the single record if the run has no batches.
+    """Call the handler once with these records, or with the single record if the run does not use batches.
 
     First check whether the lease is still held, because the process may have been suspended after it got this step. If
     the lease is not held, do not call the handler, and answer with ``NOT_CALLED``. The same applies to
@@ -227,7 +227,9 @@ class HandlerTask(Taker):
         return until
 
     def _next_of(self, work: BatchWork, now: Instant) -> Step | Instant | None:
-        """Return the policy's next step, or when to ask again. ``None`` if the records are done or were given back."""
+        """Return the policy's next step, or the time at which to ask again. The result is ``None`` if the records are
+        done or were given back.
+        """
         hand_out, cursor, shard = self._hand_out, self.cursor, self.shard
         assert shard is not None, "a handler works on one shard"
         work.handle_renewed(shard.grant.held_until - hand_out.config.lease_duration, now)

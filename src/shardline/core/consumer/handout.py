@@ -10,11 +10,11 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 
 - C5, L4: a record is acknowledged under the grant under which it was read, while this grant is in force. Requesting the
   next record finishes the last record.
-- Shards take turns: after a take, the shard goes to the end of the queue.
-- User code has one record or batch of each shard at a time, even if the lease is lost and gained again meanwhile. While
-  a handler is still at work, in a thread or in a section that is shielded from cancellation, no other record of its
-  shard is handed out. In a run with ``order="key"`` or ``"none"``, this holds for handlers that outlived their lease or
-  their run, and ``key_lanes`` decides which records the other handlers get.
+- Shards take turns: after a call of ``take``, the shard goes to the end of the queue.
+- User code has one record or batch of each shard at a time, even if the lease is lost and gained again in the meantime.
+  While a handler is still at work, in a thread or in a section that is shielded from cancellation, no other record of
+  its shard is handed out. In a run with ``order="key"`` or ``"none"``, this holds for handlers that outlived their
+  lease or their run, and ``key_lanes`` decides which records the other handlers get.
 - A lease that another worker asked for is released as soon as the user has no more records of its shard. With manual
   acknowledgements, the lease is released once all these records are acknowledged. Prefetched records are dropped, and
   the next owner reads them again.
@@ -25,7 +25,7 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - After ``pause``, no record of the paused shards is handed out until ``resume``: not even the rest of a page that user
   code is working through. The leases are renewed, and reading ahead stops when the prefetch budget is full.
 - After ``seek``, the records that were read before it are void. The worker keeps the lease, and the shard is handed out
-  again from the sought position, after user code has finished the records in hand. Lifecycle callbacks are not called.
+  again from the new position, after user code has finished the records in hand. Lifecycle callbacks are not called.
 - There is one iteration at a time. A new iteration ends the older one, and the record that the older one had in hand is
   done.
 """
@@ -181,7 +181,9 @@ class HandOut:
         return any(other.is_at_work and other is not taker for other in self._tasks.get(key, ()))
 
     def can_go_on(self, stream: str, sought: ShardSought) -> bool:
-        """Whether the shard can be read from the sought position. If not, the lease is gone or is being released."""
+        """Whether the shard can be read from the position that was passed to ``seek``. If not, the lease is gone or is
+        being released.
+        """
         shard = self.shards.get((stream, sought.shard_id))
         return shard is not None and shard.is_sought and not shard.is_asked and not self.is_over
 
@@ -190,7 +192,9 @@ class HandOut:
         return shard.handling_state
 
     def keys_in_flight(self) -> dict[str, Instant]:
-        """Return the keys of the records that handlers of a run with ``order="key"`` have, and since when."""
+        """Return the keys of the records that handlers of a run with ``order="key"`` have, and since when the handlers
+        have had them.
+        """
         found: dict[str, Instant] = {}
         for taker in self._in_hand:
             since = taker.cursor.taken_at
@@ -357,7 +361,7 @@ class HandOut:
         request.is_over = True
 
     def _find_refusal(self, shard: HeldShard, holding: Holding) -> str | None:
-        """Return why the shard cannot be sought, or ``None``."""
+        """Return the reason why ``seek`` is refused for the shard, or ``None``."""
         if self.is_over:
             return "the consumer is closing, or has failed"
         if holding.phase is not Phase.ACTIVE or shard.is_asked:
@@ -473,7 +477,8 @@ class HandOut:
         """Leave the record that the taker took last, which has failed, with the taker. If the cursor is from lanes,
         the records before it are done, and the records after it wait for other takers.
 
-        Returns False if the taker could not keep the record, because the shard stops: the record is delivered again.
+        Returns False if the taker could not keep the record, because the shard is being stopped: the record is
+        delivered again.
         """
         cursor, shard = taker.cursor, self._in_hand.get(taker)
         if cursor.places is None or len(cursor.records) == 1:
@@ -665,7 +670,7 @@ class HandOut:
         return is_due
 
     def next_deadline(self) -> Instant:
-        """Return when to call ``handle_time`` at the latest."""
+        """Return the latest time at which to call ``handle_time``."""
         report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
         return min(report_at, self.work.measure_at, *waits)
@@ -693,7 +698,7 @@ class HandOut:
 
     @property
     def waiting(self) -> int:
-        """An upper bound for the number of records that can be handed out. A page without records counts as one
+        """An upper bound on the number of records that can be handed out. A page without records counts as one
         record.
         """
         return sum(max(1, shard.waiting) for shard in self._line.values())
@@ -745,8 +750,8 @@ class HandOut:
         return None, None if self.bounds.is_exhausted and not has_pages else until
 
     def _due_at(self, shard: HeldShard, taker: Taker) -> Instant:
-        """Return when to hand out the next records of the shard. NEVER if an acknowledgement, the return of a handler,
-        the end of a callback or the end of a pause has to come first.
+        """Return the time at which to hand out the next records of the shard. NEVER if an acknowledgement, the return
+        of a handler, the end of a callback or the end of a pause has to come first.
         """
         is_busy = self.is_busy(shard.key, taker) if taker.order == "shard" else shard.key in self._outliving
         if shard.is_paused or shard.is_full or is_busy or not self.lifecycle.may_hand_out(shard):

@@ -225,7 +225,7 @@ class HeldLeases:
         self._arrange(holding)
 
     def flush(self, shard_id: str) -> None:
-        """Commit the acknowledged records of the shard at once."""
+        """Commit the acknowledged records of the shard immediately."""
         holding = self.holdings[shard_id]
         holding.tracker.flush()
         self._arrange(holding)
@@ -261,11 +261,11 @@ class HeldLeases:
         return events
 
     def next_lapse(self) -> Instant:
-        """Return when to call ``handle_time`` next."""
+        """Return the time at which to call ``handle_time`` next."""
         return self._lapses.next_at()
 
     def next_work(self) -> Instant:
-        """Return when ``poll_operation`` will have an operation."""
+        """Return the time at which ``poll_operation`` will have an operation."""
         return self._work.next_at()
 
     # ---- inputs
@@ -339,7 +339,9 @@ class HeldLeases:
                 self.leave(shard_id)  # the next owner reads the shard with a new iterator
 
     def handle_children(self, rows: Rows) -> Instant:
-        """Allow SHARD_END for the shards whose children have rows (C3). Return when to list the shards again."""
+        """Allow SHARD_END for the shards whose children have rows (C3). Return the time at which to list the shards
+        again.
+        """
         list_at = NEVER
         for shard_id, listings in self.ending.items():
             holding, children = self.holdings[shard_id], self._graph.children(shard_id)
@@ -356,7 +358,9 @@ class HeldLeases:
         return list_at
 
     def _look_for_children_at(self, shard_id: str, listings: int) -> Instant:
-        """Return when to list the shards again to find children of this shard, or NEVER if it has no children (C3)."""
+        """Return the time at which to list the shards again to find children of this shard, or NEVER if it has no
+        children (C3).
+        """
         graph = self._graph
         # ``handle_listing`` passes a negative number for a trimmed shard: no further listing can show its children.
         if listings < 0:
@@ -438,7 +442,7 @@ class HeldLeases:
             self._events.append(LeaseReleased(shard_id, holding.phase is Phase.FINISHED))
 
     def _touch(self, holding: Holding) -> bool:
-        """Schedule the commit of an acknowledgement. Nearly always, a commit is scheduled already."""
+        """Schedule the commit of an acknowledgement. Nearly always, a commit is already scheduled."""
         # This is the hot path: one call per record. Once a commit is scheduled, an acknowledgement does not change its
         # time, unless the shard has ended and this was the last record.
         if not holding.is_arranged or holding.tracker.has_ended:

@@ -1,8 +1,9 @@
 """Which record may be handled next, given the keys in flight?
 
 ``ShardLanes`` contains the records of one held shard that wait for a handler, in the order of the shard. ``KeyLanes``
-contains the keys that handlers have, over all shards of the worker. A record whose key is free may be handled at once.
-A record whose key a handler has waits in the *lane* of this key, and the records behind it, of other keys, overtake it.
+contains the keys that handlers have, over all shards of the worker. A record whose key is free may be handled
+immediately. While a handler has a record of some key, the next record of this key waits in the *lane* of the key, and
+later records of other keys overtake it.
 
 A *place* is the number of a record in its shard, counted from the first record that was read under the lease.
 
@@ -16,7 +17,7 @@ Invariants (docs/guarantees.md defines C6):
 - With ``by_key=False``, and for a record without a key, there is no order: each record is a key of its own.
 - A key is *claimed* from the moment when one of its records may be taken until its last record in flight is released.
   Only the first record of a claimed key may be taken: the later ones wait in its lane.
-- No record at or behind the place ``end`` is taken, so the distance between the watermark and the furthest handled
+- No record at or after the place ``end`` is taken, so the distance between the watermark and the furthest handled
   record is bounded.
 - Looking at a record takes constant time, and each record is looked at once or twice, however many records wait.
 """
@@ -89,7 +90,7 @@ class ShardLanes:
         key: the shard.
         by_key: whether the records of one key are handled in order.
         first: the place of the first record that will be added.
-        done: the places of records that are done already. These records are left out.
+        done: the places of records that are already done. These records are left out.
     """
 
     def __init__(self, keys: KeyLanes, key: ShardKey, *, by_key: bool, first: int, done: Collection[int] = ()) -> None:

@@ -157,7 +157,9 @@ class Holding:
             self.drain_until = until
 
     def leave(self) -> None:
-        """Commit the acknowledged records, then release the lease, because the user is done or the time is up."""
+        """Commit the acknowledged records, then release the lease, because the user is done or the user's time is
+        up.
+        """
         if not self.is_over:
             if self.phase is not Phase.LEAVING:
                 self._enter(Phase.LEAVING)
@@ -241,7 +243,9 @@ class Holding:
         return average if self._reports_throughput else None
 
     def _window_at(self, checkpoint: Checkpoint) -> str | None:
-        """Return the stamps to store with a checkpoint. A position that the user sought clears the row's stamps."""
+        """Return the stamps to store with a checkpoint. A position that the user passed to ``seek`` clears the row's
+        stamps.
+        """
         if self.tracker.is_replaced:
             return ""
         return None if self.window is None else self.window.encode_through(checkpoint)
@@ -258,11 +262,11 @@ class Holding:
         return self.tracker.next_deadline(may_end=self._may_end) == NEVER
 
     def next_lapse(self) -> Instant:
-        """Return when to call ``handle_time`` next."""
+        """Return the time at which to call ``handle_time`` next."""
         return NEVER if self.is_over else min(self.grant.held_until, self.drain_until)
 
     def next_work(self) -> Instant:
-        """Return when ``poll_operation`` will have an operation."""
+        """Return the time at which ``poll_operation`` will have an operation."""
         if self.is_over or self._sent is not None:
             return NEVER
         if self._uncertain is not None:

@@ -7,9 +7,9 @@ change for its lease duration.
 Invariants:
 
 - The age of a row counts from the moment when we *received* its counter for the first time. The holder sent that write
-  earlier, so its own right (one lease duration after sending, L2) ends before we consider the row expired. Each holder
-  is judged by the lease duration that it states in the row. A holder that states no lease duration is judged by ours,
-  or on a KCL table by a duration that follows from the KCL's failover time.
+  earlier, so its right to the lease (one lease duration after sending, L2) ends before we consider the row expired.
+  Each holder is judged by the lease duration that it states in the row. A holder that states no lease duration is
+  judged by ours, or on a KCL table by a duration that follows from the KCL's failover time.
 - A row that we wrote is newer than a scan that began before the response to the write.
 - A row that is new to us counts as fresh if it has a holder, and as available if it has no holder.
 - The view reports when an unfinished row disappears: while a stream stays the same, such rows are deleted only with
@@ -69,7 +69,7 @@ class LeaseView:
         return gone
 
     def handle_written(self, shard_id: str, row: Lease | None, now: Instant) -> None:
-        """Handle the response to a write of ours: the current row, or ``None`` if there is no row."""
+        """Handle the response to one of our writes: the current row, or ``None`` if there is no row."""
         self._written_at[shard_id] = now
         if row is None:
             self._forget(shard_id)
@@ -101,7 +101,7 @@ class LeaseView:
         return now - self._available_since.get(shard_id, now)
 
     def age(self, shard_id: str, now: Instant) -> float:
-        """Return how long the row's counter has not changed."""
+        """Return the time for which the row's counter has not changed."""
         return now - self._changed_at[shard_id]
 
     # ---- internal

@@ -102,11 +102,11 @@ class Taker(ABC):
 
     @property
     def has_records(self) -> bool:
-        """Whether user code has taken records that may not be done."""
+        """Whether user code has taken records that are possibly not done yet."""
         return self.cursor.place > 0 and self.cursor.end > 0
 
     def enter(self, mine: Waiting, has_ended: Callable[[object], bool]) -> bool:
-        """Become the current caller and count the question. Return False if another live caller waits already."""
+        """Become the current caller and count the question. Return False if another live caller is already waiting."""
         waiting = self.waiting
         # Append first and then check for other callers, so that two callers that enter at the same time see each other,
         # whatever the order of their steps.
@@ -167,7 +167,7 @@ class Questions:
         """Whether ``next_deadline`` has moved to an earlier time. Reset by the hand-out."""
 
     def ask(self, taker: Taker, number: int) -> None:
-        """Add the taker's question, unless an answer has covered it already."""
+        """Add the taker's question, unless an answer has already covered it."""
         if number > taker.answered:
             self._waiting[taker] = NEVER
             self._due[taker] = None
