@@ -197,7 +197,9 @@ class Truth:
     def leave_open(self, records):
         """Note that the handler of these records was cancelled: although its code ran to its end, they may come again."""
         for record in records:
-            self.shards[record.shard_id].finished_under.pop((int(record.sequence_number), record.sub_sequence), None)
+            known = self.shards.get(record.shard_id)
+            if known is not None:  # otherwise the stream was re-created while the handler ran, without this shard
+                known.finished_under.pop((int(record.sequence_number), record.sub_sequence), None)
 
     # ---- queries
 
