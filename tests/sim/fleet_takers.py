@@ -319,6 +319,8 @@ class Application:
             self._finish(records)
             books.see_handled(records)
             books.handled[taker] = records
+        if taker is not None and taker not in self.handlers:  # a thread that outlived its handler's task
+            self.world.truth.leave_open(records)
         if is_shielded and task.is_cancelled:
             books.see_outlived(taker)
             self.world.truth.leave_open(records)

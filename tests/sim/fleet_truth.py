@@ -195,7 +195,7 @@ class Truth:
             known.finished_under[place] = record.lease
 
     def leave_open(self, records):
-        """Note that the handler of these records was cancelled: although its code ran to its end, they may come again."""
+        """Note that the handler of these records was cancelled. Although its code ran to its end, they may come again."""
         for record in records:
             known = self.shards.get(record.shard_id)
             if known is not None:  # otherwise the stream was re-created while the handler ran, without this shard
