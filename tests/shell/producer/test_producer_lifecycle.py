@@ -450,7 +450,7 @@ def test_one_event_loop_after_the_other(kinesis, make_producer, stored, anyio_ba
 
 async def test_nothing_is_left_behind(make_producer, anyio_backend_name):
     """There are no tasks, threads or connections left."""
-    threads = {thread.name for thread in threading.enumerate()} | {"Trio thread"}
+    threads = {thread.name for thread in threading.enumerate()}
     async with make_producer() as producer:
         await (await producer.put(b"x", key="k"))
     if anyio_backend_name == "asyncio":
@@ -463,4 +463,5 @@ async def test_nothing_is_left_behind(make_producer, anyio_backend_name):
         ) as two:
             await two.put(b"x", key="k")
     left = {thread.name for thread in threading.enumerate()} - threads
-    assert not [name for name in left if not name.startswith(("AnyIO worker", "asyncio_"))]
+    loops = ("AnyIO worker", "asyncio_", "Trio thread")  # the test's own event loop may start these at any time
+    assert not [name for name in left if not name.startswith(loops)]
