@@ -208,10 +208,10 @@ class Books:
         """Check that each failure is reported once. The report of a handler's failure may wait for its dead letter."""
         self.see_told(self.handled.pop(taker, ()))
         step = taker.step
-        # A shard may also be stopped after its dead letter was given to the task.
-        if self._has_given_back(taker) and not isinstance(step, WriteDeadLetter):
-            self.untold[taker].clear()
-        self.failed_shards.pop(taker, None)
+        if not isinstance(step, WriteDeadLetter):  # its shard may be stopped since, and then nothing is written
+            if self._has_given_back(taker):
+                self.untold[taker].clear()
+            self.failed_shards.pop(taker, None)
         untold = len(self.untold.setdefault(taker, []))
         most = 1 if step is None or isinstance(step, WriteDeadLetter | Stop) else 0
         assert isinstance(step, WriteDeadLetter) <= untold <= most, f"{untold} failures are not reported: {step}"
