@@ -22,7 +22,7 @@ from shardline.core.consumer import fanout_reader, page_reader, planner, trim_wa
 from shardline.server.model import consumers
 
 MOST_EVENTS = 400_000
-PATIENCE = 90.0  # how long a calm world may take to come to rest
+PATIENCE = 90.0  # how long a calm world may take to come to rest, beside the time that user code needs
 LOOK_EVERY = 0.5
 
 
@@ -199,10 +199,15 @@ class FleetWorld:
             self.is_ending = True
             for worker in self.processes:
                 worker.close()
-        elif self.time > self.fleet.calm_at + PATIENCE:
-            raise AssertionError(f"no rest {PATIENCE} s after all trouble was over: {reason}")
+        elif self.time > self.fleet.calm_at + self._patience():
+            raise AssertionError(f"no rest {self._patience():.0f} s after all trouble was over: {reason}")
         else:
             self.at(self.now + LOOK_EVERY, self._look)
+
+    def _patience(self):
+        """Return how long the calm world may take. Slow user code may handle each record of the fullest shard once more."""
+        fullest = max((len(known.records) for known in self.truth.shards.values()), default=0)
+        return PATIENCE + fullest * self.fleet.user.duration[1]
 
 
 @contextmanager
