@@ -164,7 +164,8 @@ def test_what_was_put_before_a_failure_is_delivered_too(maker, kinesis):
 
 
 def test_a_record_that_is_not_delivered_makes_the_invocation_raise(maker, kinesis):
-    producer = maker.producer("results", config=QUICK)
+    # The linger keeps the records until the flush: the next test has records that fail before it.
+    producer = maker.producer("results", config=ProducerConfig(linger=30, record_ttl=60))
     function = KinesisEventSource(producer=producer).each_record(maker.handler(producer))
     assert function(event_of(b"a"), Context()) == failed()
     fault = kinesis.faults.error("AccessDeniedException", "not allowed", status=400, operation="PutRecords")
