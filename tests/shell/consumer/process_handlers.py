@@ -4,7 +4,9 @@ import ctypes
 import gc
 import os
 import resource
+import signal
 import sys
+import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -52,6 +54,12 @@ class UnpicklableError(Exception):
     def __init__(self):
         super().__init__("no")
         self.hook = lambda: None
+
+
+class HugeError(Exception):
+    def __init__(self):
+        super().__init__("with all its data")
+        self.data = bytes(20_000_000)
 
 
 class StrangeError(BaseException):
@@ -111,6 +119,26 @@ def send_junk(record):
             if isinstance(connection, Connection) and connection.writable:
                 connection.send_bytes(b"junk")
     handle(record)
+
+
+def raise_huge(record):
+    raise HugeError
+
+
+def announce_junk(record):
+    """Handle a record. At record 5, the first time, announce a message to the program, and do not send it."""
+    if record.data == b"5" and is_first("junk"):
+        for connection in gc.get_objects():
+            if isinstance(connection, Connection) and connection.writable:
+                os.write(connection.fileno(), (1_000_000).to_bytes(4, "big"))
+    handle(record)
+
+
+def stop_afterwards(record):
+    """Handle a record. After the first one, stop the process a moment later, so that it is stopped while it waits."""
+    note(f"{os.getpid()} {record.key} {len(record.data)}")
+    if is_first("stop"):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGSTOP)).start()
 
 
 def leave(record):

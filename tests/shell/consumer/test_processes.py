@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tests.shell.blocking import EVERY_API
 from tests.shell.consumer import process_handlers as handlers
 
 from shardline import FailurePolicy, HandlerFailed, HandlerProcessFailed, UsageError
+from shardline.aio.consumer import handler_processes
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +117,77 @@ async def test_a_process_that_sends_something_else_is_replaced_and_its_record_co
     assert retried.error_type == "HandlerProcessFailed"
 
 
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_a_process_that_announces_a_message_and_does_not_send_it_is_replaced(make_consumer, put):
+    await put(range(60), keys=6)
+    events = []
+    async with make_consumer(until="latest", sinks=[events.append]) as consumer:
+        await consumer.run(handlers.announce_junk, processes=2, order="key", policy=HASTY, handler_timeout=2.0)
+    assert {int(line.split()[2]) for line in handlers.notes()} == {*range(60)}
+    (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
+    assert retried.message == "a handler's process has stopped in the middle of a message: it was killed"
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "trio"], indirect=True)
+async def test_a_process_that_stops_while_it_waits_is_replaced_when_a_large_record_comes(make_consumer, client_of):
+    events = []
+    async with make_consumer(sinks=[events.append]) as consumer, client_of() as client:
+        await client.put_records("s", [(b"small", "k")])
+        async with anyio.create_task_group() as tasks:
+            run = partial(consumer.run, handlers.stop_afterwards, processes=1, policy=HASTY, handler_timeout=2.0)
+            tasks.start_soon(run)
+            await until(handlers.notes)
+            pid = handlers.notes()[0].split()[0]
+            await until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+            await client.put_records("s", [(bytes(900_000), "k")])  # more than a pipe holds
+            await until(lambda: len(handlers.notes()) == 2)
+            tasks.cancel_scope.cancel()
+    assert [line.split()[1:] for line in handlers.notes()] == [["k", "5"], ["k", "900000"]]
+    assert not is_alive(pid)
+    (retried,) = [event for event in events if type(event).__name__ == "HandlerRetried"]
+    assert retried.message == "a handler's process has stopped in the middle of a message: it was killed"
+
+
+class FailsOnce:
+    """The context of multiprocessing when the system has no file, or no process, left for the second process."""
+
+    def __init__(self, kind, context):
+        self.kind, self.context, self.count = kind, context, 0
+        self.RawValue = context.RawValue
+
+    def Pipe(self):
+        self.count += 1
+        if self.kind == "file":
+            self.fail()
+        return self.context.Pipe()
+
+    def Process(self, **arguments):
+        process = self.context.Process(**arguments)
+        if self.kind == "process" and self.count == 2:
+            process.start = self.fail
+        return process
+
+    def fail(self):
+        if self.count == 2:
+            raise OSError(11, f"no {self.kind} left")
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio", "trio"], indirect=True)
+@pytest.mark.parametrize("kind", ["file", "process"])
+async def test_a_process_that_cannot_be_started_is_started_later(make_consumer, put, monkeypatch, kind):
+    await put(range(60), keys=6)
+    monkeypatch.setattr(handler_processes, "_spawn", FailsOnce(kind, handler_processes._spawn))
+    events = []
+    policy = FailurePolicy(attempts=3, backoff=0.01, backoff_max=0.02)
+    async with make_consumer(until="latest", sinks=[events.append]) as consumer:
+        await consumer.run(partial(handlers.fail_once, "exit"), processes=1, order="key", policy=policy)
+    check_notes(60)
+    assert [event.message for event in events if type(event).__name__ == "HandlerRetried"] == [
+        "a handler's process exited with code 3 while it handled records",
+        f"a handler's process could not be started: [Errno 11] no {kind} left",
+    ]
+
+
 @pytest.mark.parametrize("event_loop_kind", ["asyncio", "blocking"], indirect=True)
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
@@ -161,6 +234,20 @@ async def test_without_dead_letters_a_record_that_kills_its_process_stops_the_ru
         with pytest.raises(HandlerFailed) as caught:
             await consumer.run(handlers.always_die, processes=1, policy=HASTY)
     assert "exited with code 3" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("event_loop_kind", ["asyncio"], indirect=True)
+async def test_an_exception_that_is_too_large_to_send_is_described(make_consumer, put):
+    await put(range(1))
+    async with make_consumer(until="latest") as consumer:
+        with pytest.raises(HandlerFailed) as caught:
+            await consumer.run(handlers.raise_huge, processes=1, policy=FailurePolicy(attempts=1))
+    cause = caught.value.__cause__
+    assert isinstance(cause, HandlerProcessFailed)
+    assert re.fullmatch(
+        r"the handler raised HugeError, which has 20,\d+,\d+ bytes and is too large to send", str(cause)
+    )
+    assert "with all its data" in cause.__notes__[0]
 
 
 @pytest.mark.parametrize("event_loop_kind", ["asyncio", "trio", "blocking"], indirect=True)

@@ -8,7 +8,8 @@ Invariants:
 - Only the parent ends the process early: Ctrl-C and SIGTERM, which a whole process group may get, have no effect here.
 - ``progress`` counts the records of the message whose handling has begun, so the parent knows after a crash which
   record was in the handler.
-- An exception that cannot be pickled is replaced by its description. Nothing that a handler raises ends the process.
+- An exception that cannot be pickled, or is too large, is replaced by its description. Nothing that a handler raises
+  ends the process.
 - If a handler forks, the copy of this process answers no message.
 """
 
@@ -39,6 +40,9 @@ UNGUARDED_MAIN: Final = 117
 """The exit code of a process that ran the program's main module up to ``run(processes=...)``."""
 IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """The signals that a process starts with blocked, and that have no effect in it."""
+ERROR_MAX_BYTES: Final = 16_777_216
+"""The maximum size of a pickled exception. An exception may contain more data than the records."""
+_TRACEBACK_MAX_LENGTH: Final = 20_000
 _forks: Final = threading.Event()  # set in a copy of the process
 
 
@@ -113,17 +117,22 @@ def records_of(work: Work, deserializer: Callable[[bytes], Any] | None) -> list[
 
 
 def pickled_error(error: BaseException) -> bytes:
-    """Pickle an exception, or a description of it if it cannot be pickled or unpickled."""
-    text = "".join(traceback.format_exception(error))
+    """Pickle an exception, or a description of it if it cannot be pickled or unpickled, or is too large."""
+    # The end of a traceback says the most.
+    note = "in a handler's process:\n" + "".join(traceback.format_exception(error))[-_TRACEBACK_MAX_LENGTH:]
+    problem = "which cannot be pickled"
     try:
-        error.add_note(f"in a handler's process:\n{text}")
+        error.add_note(note)
         found = pickle.dumps(error)
-        pickle.loads(found)  # noqa: S301 - our own bytes: some exceptions can be pickled, but not unpickled
-    except Exception:  # noqa: BLE001 - the user's exception may do anything
-        described = HandlerProcessFailed(f"the handler raised {type(error).__name__}, which cannot be pickled")
-        described.add_note(f"in a handler's process:\n{text}")
-        found = pickle.dumps(described)
-    return found
+        if len(found) <= ERROR_MAX_BYTES:
+            pickle.loads(found)  # noqa: S301 - our own bytes: some exceptions can be pickled, but not unpickled
+            return found
+        problem = f"which has {len(found):,} bytes and is too large to send"
+    except Exception:  # noqa: BLE001, S110 - the user's exception may do anything
+        pass
+    described = HandlerProcessFailed(f"the handler raised {type(error).__name__}, {problem}")
+    described.add_note(note)
+    return pickle.dumps(described)
 
 
 def refuse_in_unguarded_main() -> None:

@@ -7,7 +7,8 @@ Invariants:
 - A process gets one message at a time. ``core/consumer/process_messages`` decides how large a message is, when a
   process counts as hung, and which records are then done.
 - A process that ends or hangs is killed and replaced. The record or batch that it was handling has failed, as if the
-  handler had raised ``HandlerProcessFailed``.
+  handler had raised ``HandlerProcessFailed``. The same applies if no process can be started.
+- No message and no answer waits without a limit for a process that has stopped in the middle of it.
 - When a call is cancelled, because the lease is lost or the run ends, its process is dead before the cancellation
   continues (L2, which docs/guarantees.md defines). So no two handlers have the same record.
 - No process outlives its run: ``close`` kills all of them.
@@ -16,18 +17,29 @@ Invariants:
 import multiprocessing as mp
 import pickle
 import signal
+import socket
+import struct
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import c_ulonglong
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, Final, final
 
 import anyio
 import anyio.to_thread
 
-from shardline.aio.consumer.handler_child import IGNORED_SIGNALS, UNGUARDED_MAIN, Answer, Handlers, Work, row_of, work
+from shardline.aio.consumer.handler_child import (
+    ERROR_MAX_BYTES,
+    IGNORED_SIGNALS,
+    UNGUARDED_MAIN,
+    Answer,
+    Handlers,
+    Work,
+    row_of,
+    work,
+)
 from shardline.core.consumer.handler_errors import summarize_error
 from shardline.core.consumer.process_messages import MessageWatch
 from shardline.errors import HandlerProcessFailed, UsageError
@@ -35,6 +47,7 @@ from shardline.model.record import Record
 
 _LOOK_INTERVAL: Final = 0.25  # seconds between two looks at a busy process
 _START_TIMEOUT: Final = 60.0  # seconds for the start of a process, and the import of the handler's module
+_ANSWER_MAX_BYTES: Final = ERROR_MAX_BYTES + 1_048_576
 _spawn: Final = mp.get_context("spawn")
 
 
@@ -75,19 +88,24 @@ class HandlerProcess:
 
         Raises:
             UsageError: the process could not import the handler.
-            HandlerProcessFailed: the process ended first.
+            HandlerProcessFailed: the process could not be started, or ended first.
         """
-        with _signals_blocked():
-            self._process.start()
+        try:
+            with _signals_blocked():
+                self._process.start()
+        except OSError as error:
+            raise HandlerProcessFailed(f"a handler's process could not be started: {error}") from error
         self._theirs.close()
         if self._is_killed:  # kill() came before the process had started
             self._process.kill()
+        _limit_transfers(self._ours, _START_TIMEOUT)
         answer = self._ask(self._handlers, _START_TIMEOUT)
         if answer.error is not None:
             cause = load_error(answer.error)
             raise UsageError(
                 f"processes: another process cannot import the handler: {answer.summary.error_type}: {cause}"
             ) from cause
+        _limit_transfers(self._ours, self._timeout)
         self.is_started = True
 
     def call(self, message: Work) -> Answer:
@@ -125,7 +143,12 @@ class HandlerProcess:
                         f"a handler did not return within {timeout or 0:g} s: its process was killed"
                     )
             if self._ours.poll():
-                return _load_answer(self._ours.recv_bytes())
+                return _load_answer(self._ours.recv_bytes(_ANSWER_MAX_BYTES))
+        except BlockingIOError as error:
+            watch.handle_progress(self.progress.value, 0.0)
+            raise HandlerProcessFailed(
+                "a handler's process has stopped in the middle of a message: it was killed"
+            ) from error
         except (EOFError, OSError):  # the process has ended, or is about to
             pass
         self._process.join(_LOOK_INTERVAL)
@@ -159,6 +182,23 @@ def _signals_blocked() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _limit_transfers(connection: Connection, timeout: float | None) -> None:
+    """Limit how long sending and receiving wait for a process that reads or writes nothing.
+
+    Without a limit, a stopped process would block the sender of a large message endlessly, and damaged bytes that
+    announce a large answer would block its receiver. On Windows, there is no limit.
+    """
+    if sys.platform != "win32":
+        seconds = 0 if timeout is None else 1 + int(timeout)  # 0 means that there is no limit
+        end = socket.socket(fileno=connection.fileno())
+        try:
+            end.settimeout(None)  # a new socket has the default timeout of the program, if there is one
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))  # a ``struct timeval``
+        finally:
+            end.detach()
 
 
 def _load_answer(message: bytes) -> Answer:
@@ -223,7 +263,10 @@ class HandlerProcesses:
     async def _take(self) -> HandlerProcess:
         if self._idle:
             return self._idle.pop()
-        process = HandlerProcess(self._handlers, self._timeout)
+        try:
+            process = HandlerProcess(self._handlers, self._timeout)
+        except OSError as error:  # too many files are open, for example
+            raise HandlerProcessFailed(f"a handler's process could not be started: {error}") from error
         self._all.add(process)
         is_started = False
         try:
