@@ -267,6 +267,9 @@ class Application:
                     self.reached.add("a process that hangs was killed")
                 else:
                     yield duration * (self.rng.random() if is_dying else 1.0)
+            except Cancelled:  # the process is killed, and its message comes again
+                self.world.truth.leave_open(done)
+                raise
             finally:
                 books.see_return(records)
             if is_dying or is_hanging or fails:
