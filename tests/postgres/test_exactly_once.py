@@ -143,7 +143,7 @@ def test_the_watermark_does_not_move_back_if_two_transactions_lock_it_in_the_oth
             handle(record(number, grant))
         with psycopg.connect(database) as other:  # stands for the second transaction
             other.execute("SELECT * FROM shardline_positions FOR NO KEY UPDATE")
-            grant.last_done = record(last - 5, grant)
+            grant.done_place = record(last - 5, grant).sequence_number, 0
             thread = threading.Thread(target=handle, args=(record(last + 1, grant),))
             thread.start()
             thread.join(0.5)

@@ -162,7 +162,8 @@ class Application:
             self.reached.add("a run interrupted, or stopped, and another begun")
             return False
         finally:
-            self.worker.post(partial(self.hand_out.leave, run))
+            if not self.is_dropped:
+                self.worker.post(partial(self.hand_out.leave, run))
         return not self.hand_out.is_over
 
     def _end_handler(self, taker):
@@ -190,12 +191,20 @@ class Application:
                     yield from self._work(taker, task)
                 books.see_outcome(taker)
         finally:
-            is_at_work = thread is not None and not thread.is_over
-            if is_at_work:
-                self.reached.add(f"a thread outlived its {'lease' if taker.shard.is_over else 'run'}")
-            if 0 < taker.cursor.place < taker.cursor.end:
-                self.reached.add("a part of a page given back")
-            self.worker.post(partial(self.hand_out.leave, taker, is_at_work=is_at_work))
+            if not self.is_dropped:
+                self._leave(taker, is_at_work=thread is not None and not thread.is_over)
+
+    @property
+    def is_dropped(self):
+        """Whether this code is dropped with its world or its process, without having come to its end."""
+        return self.world.is_over or self.worker.is_dead
+
+    def _leave(self, taker, *, is_at_work):
+        if is_at_work:
+            self.reached.add(f"a thread outlived its {'lease' if taker.shard.is_over else 'run'}")
+        if 0 < taker.cursor.place < taker.cursor.end:
+            self.reached.add("a part of a page given back")
+        self.worker.post(partial(self.hand_out.leave, taker, is_at_work=is_at_work))
 
     def _end_thread(self, taker):
         if taker in self.handlers:
@@ -271,7 +280,8 @@ class Application:
                 self.world.truth.leave_open(done)
                 raise
             finally:
-                books.see_return(records)
+                if not self.is_dropped:
+                    books.see_return(records)
             if is_dying or is_hanging or fails:
                 # The parent knows how many records of the message are done, from the answer or from the progress.
                 handled = Handled(number, has_failed=True) if not (is_dying or is_hanging) else watch.handled
@@ -316,7 +326,7 @@ class Application:
         finally:
             if is_shielded:
                 task.is_shielded = False
-            if taker is not None:  # otherwise the body of a loop has its records until it asks for more
+            if taker is not None and not self.is_dropped:  # the body of a loop has its records until it asks for more
                 books.see_return(records)
         if not fails and taker is not None:
             self._finish(records)

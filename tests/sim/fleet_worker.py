@@ -6,6 +6,7 @@ and be closed in good order. Requests that it has sent continue without it.
 
 from functools import partial
 from random import Random
+from weakref import ref
 
 from fleet_books import Books
 from fleet_callbacks import Callbacks
@@ -47,6 +48,7 @@ class Worker(Process, CoordinatorShell):
         config = self.config = world.config_of(plan)
         self.incarnation = f"{number}.{life}"
         self.latest_at = self._latest_at()
+        here = ref(self)  # records refer to the clock, and the garbage collector does not track records
         machine = Coordinator(
             StreamRef(STREAM),
             self.name,
@@ -58,7 +60,7 @@ class Worker(Process, CoordinatorShell):
             latest_at=self.latest_at,
             rng=self.rng,
             now=self.now,
-            clock=lambda: self.now,
+            clock=lambda: here().now,
         )
         CoordinatorShell.__init__(self, machine)
         self.is_bounded = life == 0

@@ -49,6 +49,8 @@ class FleetWorld:
         self.has_stopped = False
         """Whether the fleet gave up on a re-created stream, as it was configured to."""
         self.is_ending = False
+        self.is_over = False
+        """Whether the run has ended. Code of the world that has not come to its end is then dropped, and does nothing."""
         self._plan_trouble()
 
     @property
@@ -169,6 +171,12 @@ class FleetWorld:
     # ---- the run
 
     def run(self):
+        try:
+            return self._run()
+        finally:
+            self.is_over = True
+
+    def _run(self):
         with (
             _deleting_after(self.fleet.delete_after),
             _keeping(self.fleet.retention),

@@ -1,8 +1,10 @@
 """Does the command of the simulation do what it was asked to, or print why it does not?"""
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import producer
@@ -74,3 +76,15 @@ def test_one_who_has_read_enough_sees_no_traceback():
         line = [sys.executable, str(SCRIPT), "--seed", "7"]
         done = subprocess.run(line, stdout=nowhere, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_world_that_has_ended_leaves_nothing_behind():
+    """Otherwise a soak would fill the memory: a world has about a megabyte."""
+    worlds = []
+    for seed in range(30):
+        world = FleetWorld(seed)
+        world.run()
+        worlds.append(weakref.ref(world))
+        del world
+    gc.collect()
+    assert [seed for seed, world in enumerate(worlds) if world() is not None] == []

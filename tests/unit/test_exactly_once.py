@@ -192,11 +192,11 @@ def test_records_that_finish_out_of_order_are_remembered_until_the_watermark_pas
     with in_sqlite(insert, path, group="billing") as handle:
         for number in range(2, PRUNE_AT + 2):
             handle(record(number, grant))
-        grant.last_done = record(1, grant)  # record 1 was dead-lettered
+        grant.done_place = record(1, grant).sequence_number, 0  # record 1 was dead-lettered
         handle(record(PRUNE_AT + 2, grant))
     assert query(path, "SELECT sequence_number FROM shardline_positions") == [("1",)]
     grant = lease(2, is_in_order=False)
-    grant.last_done = record(PRUNE_AT, grant)
+    grant.done_place = record(PRUNE_AT, grant).sequence_number, 0
     with in_sqlite(insert, path, group="billing") as handle:
         for number in range(1, PRUNE_AT + 4):
             handle(record(number, grant))

@@ -11,16 +11,14 @@ Invariants:
 - The token is the counter that the lease had when it was taken. Every later holder has a greater token.
 - While ``is_in_order`` is true, a handler gets a record only when all records before it are done.
 - All records at or before ``done_through`` are done.
+- A grant does not refer to records: records refer to it, and the garbage collector does not track them.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from shardline.core.clock import Instant
-
-if TYPE_CHECKING:
-    from shardline.model.record import Record
-    from shardline.model.sequence import SequenceNumber
+from shardline.model.sequence import SequenceNumber
 
 
 @final
@@ -31,7 +29,7 @@ class Grant:
     grant after the lease has expired and before the shell runs.
     """
 
-    __slots__ = ("_clock", "_revoked", "held_until", "is_in_order", "last_done", "shard_id", "token")
+    __slots__ = ("_clock", "_revoked", "done_place", "held_until", "is_in_order", "shard_id", "token")
 
     def __init__(
         self, shard_id: str, token: int, held_until: Instant, clock: Callable[[], Instant] | None = None
@@ -42,8 +40,10 @@ class Grant:
         self.held_until: Instant = held_until
         self.is_in_order: bool = False
         """Whether the records of the shard are handled one after the other. Written by ``HeldShard``."""
-        self.last_done: Record | None = None
-        """If records are not handled in order: all records through this one are done. Written by ``HeldShard``."""
+        self.done_place: tuple[str, int] | None = None
+        """If records are not handled in order: all records through this sequence number and sub-sequence are done.
+        Written by ``HeldShard``.
+        """
         self._revoked: bool = False
         self._clock: Callable[[], Instant] | None = clock
 
@@ -52,10 +52,10 @@ class Grant:
         return not self._revoked and now < self.held_until
 
     @property
-    def done_through(self) -> "SequenceNumber | None":
+    def done_through(self) -> SequenceNumber | None:
         """How far all records of the shard are done. Only set if records are not handled in order."""
         # The number is parsed here, and not for each record that is done.
-        return None if self.last_done is None else self.last_done.order
+        return None if self.done_place is None else SequenceNumber.parse(*self.done_place)
 
     @property
     def held(self) -> bool:

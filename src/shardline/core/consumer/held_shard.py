@@ -415,7 +415,7 @@ class HeldShard:
         passed, self._passed = self._passed, None
         if passed is None:
             return False
-        self.grant.last_done = passed
+        self.grant.done_place = passed.sequence_number or "0", passed.sub_sequence
         return self.acknowledge(passed, now, through=True)
 
     def acknowledge(self, record: Record, now: Instant, *, through: bool) -> bool:

@@ -1,5 +1,7 @@
 """Do the hand-out, the held shard and the tasks of a pool keep order, commits and limits, with handlers side by side?"""
 
+import gc
+
 from tests.harness.hand_out import Desk
 
 from shardline.core.clock import NEVER
@@ -8,6 +10,7 @@ from shardline.core.consumer.failure_policy import FailurePolicy, WriteDeadLette
 from shardline.core.consumer.handler_task import Attempt, Outcome, Stop
 from shardline.core.consumer.handout import CancelHandler
 from shardline.core.consumer.lifecycle import CallbackKind
+from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 
 POLICY = FailurePolicy(attempts=2, backoff=1.0, backoff_max=1.0)
@@ -72,6 +75,8 @@ def test_handlers_of_different_keys_work_side_by_side_and_the_watermark_follows(
     shell.end(1)
     assert (shell.at_work(), shell.desk.watermark()) == ([3], 2)
     assert (grant.is_in_order, grant.done_through) == (False, SequenceNumber(2))
+    # A record refers to the grant, and the garbage collector does not track records: a reference back would be a leak.
+    assert not any(isinstance(value, Record) for value in gc.get_referents(grant))
     shell.end(3)
     assert (shell.at_work(), shell.desk.watermark()) == ([], 4)
     assert shell.hand_out.budget.total_bytes == 0
