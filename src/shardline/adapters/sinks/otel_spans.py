@@ -6,10 +6,13 @@ Invariants:
 - The span of a handler links to each distinct context that its records carry. If all of them carry the same context,
   this context is also the parent: the handler then works in the trace of the producer.
 - A span contains no data and no keys, and not the text of an exception, which may quote data or keys.
-- Spans are ended in a separate thread, because ``end`` may call an exporter: an exporter that hangs or raises then
-  delays no handler and no event loop. If too many spans wait, further ones are dropped, and this is logged.
-- Starting a span calls the tracer provider in the handler's thread. After a start that took longer than
-  ``SLOW_START`` seconds, no spans of handlers are started for ``SUSPENSION`` seconds.
+- Spans of handlers start and end in a separate thread, because ``start_span`` calls the tracer provider, and ``end``
+  may call an exporter: a provider or an exporter that hangs or raises then delays no handler and no event loop. If too
+  many spans wait, further ones are dropped, and this is logged.
+- If the handler itself uses its span, for example as the parent of another span, the span starts at that moment, in
+  the thread of the handler.
+- After a start that took longer than ``SLOW_START`` seconds, no spans of handlers are started for ``SUSPENSION``
+  seconds. While a start has not returned for that long, no further spans of handlers are created.
 """
 
 import atexit
@@ -18,8 +21,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
@@ -28,9 +32,11 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import (
     Link,
+    NonRecordingSpan,
     Span,
     SpanContext,
     SpanKind,
+    Status,
     StatusCode,
     Tracer,
     get_current_span,
@@ -75,15 +81,16 @@ class SpanEnder:
     def __init__(self) -> None:
         self._logged_at = -_LOG_PERIOD
         self._pid = 0
+        self._starts_at = 0.0  # written by the thread: when it began to start a span, or 0 if it does not start one
 
-    def end(self, span: Span, ended_at: int) -> None:
+    def end(self, span: "HandlerSpan", ended_at: int, error_type: str | None) -> None:
         """Have the thread end the span, with this time in nanoseconds since 1970. Does not wait."""
         if self._pid != os.getpid():
             self._begin()
         if len(self._waiting) >= _QUEUE_MAX:
-            self._log("the exporter of spans is too slow: spans are dropped")
+            self.log("the exporter of spans is too slow: spans are dropped")
             return
-        self._waiting.append((span, ended_at))
+        self._waiting.append((span, ended_at, error_type))
         if not self._has_spans.is_set():
             self._has_spans.set()
 
@@ -97,8 +104,17 @@ class SpanEnder:
         self._has_spans.set()
         return has_ended.wait(timeout)
 
+    def has_hung(self, now: float) -> bool:
+        """Return whether the thread has been starting the same span for longer than ``SLOW_START`` seconds."""
+        starts_at = self._starts_at
+        if not starts_at or now - starts_at <= SLOW_START or self._pid != os.getpid():
+            return False
+        self.log("the tracer provider hangs at the start of a span: handlers get no spans until it returns")
+        return True
+
     def _begin(self) -> None:
-        self._waiting: deque[tuple[Span, int] | threading.Event] = deque()
+        self._waiting: deque[tuple[HandlerSpan, int, str | None] | threading.Event] = deque()
+        self._starts_at = 0.0
         self._has_spans, self._is_flushing = threading.Event(), threading.Event()
         threading.Thread(target=self._run, name="shardline spans", daemon=True).start()
         if not self._pid:
@@ -117,12 +133,20 @@ class SpanEnder:
                 if isinstance(ended, threading.Event):
                     ended.set()
                     continue
+                span, ended_at, error_type = ended
+                self._starts_at = time.monotonic()
+                started = span.started()
+                self._starts_at = 0.0
                 try:
-                    ended[0].end(ended[1])
+                    if started.is_recording():
+                        if error_type is not None:
+                            started.set_attribute(ERROR, error_type)
+                            started.set_status(StatusCode.ERROR)
+                        started.end(ended_at)
                 except Exception:  # noqa: BLE001 - from an exporter or a span processor
-                    self._log("a span could not be exported", exc_info=True)
+                    self.log("a span could not be exported", exc_info=True)
 
-    def _log(self, message: str, *, exc_info: bool = False) -> None:
+    def log(self, message: str, *, exc_info: bool = False) -> None:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_PERIOD:
             self._logged_at = now
@@ -232,26 +256,32 @@ class RecordTracing:
 
     def handling(self, records: Sequence[Record[Any]], /) -> "Processing | None":
         """Return the span around a call of a handler. A tuple holds the single record of a handler without batches."""
-        return None if time.monotonic() < self._suspended_until else Processing(self, records)
+        now = time.monotonic()
+        return None if now < self._suspended_until or self._ender.has_hung(now) else Processing(self, records)
 
-    def start(self, records: Sequence[Record[Any]]) -> tuple[Span, Context]:
-        """Start the span around the processing of records. Return the span and the context for the user's code."""
+    def open(self, records: Sequence[Record[Any]]) -> "HandlerSpan":
+        """Return the span around the processing of records, which begins now."""
         parent, links = self._find_contexts(records)
+        return HandlerSpan(self, get_current() if parent is None else parent, self._describe(records), links)
+
+    def start(self, context: Context, attributes: dict[str, str | int], links: list[Link], began_at: int) -> Span:
+        """Have the tracer provider start the span of a handler. Its exceptions are logged."""
         started_at = time.monotonic()
-        span = self._tracer.start_span(self._processing[0], parent, SpanKind.CONSUMER, self._describe(records), links)
+        name = self._processing[0]
+        try:
+            span = self._tracer.start_span(name, context, SpanKind.CONSUMER, attributes, links, began_at)
+        except Exception:  # noqa: BLE001 - from a sampler, an id generator or a span processor
+            self._ender.log("a span could not be started", exc_info=True)
+            span = pass_through(context)
         now = time.monotonic()
         if now - started_at > SLOW_START:
             self._suspended_until = now + SUSPENSION
             message = "starting a span took %.1f s: handlers get no spans for %g s"
             _log.warning(message, now - started_at, SUSPENSION)
-        return span, set_span_in_context(span, parent)
+        return span
 
-    def end(self, span: Span, error: BaseException | None) -> None:
-        if span.is_recording():
-            if error is not None:
-                span.set_attribute(ERROR, type(error).__qualname__)
-                span.set_status(StatusCode.ERROR)
-            self._ender.end(span, time.time_ns())
+    def end(self, span: "HandlerSpan", error: BaseException | None) -> None:
+        self._ender.end(span, time.time_ns(), None if error is None else type(error).__qualname__)
 
     def context_of(self, record: Record[Any]) -> Context:
         """Return the context that the headers of a record carry, or an empty context."""
@@ -311,6 +341,78 @@ class RecordTracing:
         return known
 
 
+def pass_through(context: Context) -> Span:
+    """Return a span that records nothing. Spans under it continue the trace of the context."""
+    return NonRecordingSpan(get_current_span(context).get_span_context())
+
+
+@final
+class HandlerSpan(Span):
+    """The span of a handler. The tracer provider starts it when code uses the span, or else after the span has ended.
+
+    Its times are those of the handler in either case.
+    """
+
+    def __init__(
+        self, tracing: RecordTracing, context: Context, attributes: dict[str, str | int], links: list[Link]
+    ) -> None:
+        self.parent_context = context  # of the record, or else of the code that calls the handler
+        self._start: Callable[[], Span] = partial(tracing.start, context, attributes, links, time.time_ns())
+        self._lock = threading.RLock()
+        self._span: Span | None = None
+        self._is_starting = False
+
+    def started(self) -> Span:
+        """Return the span of the tracer provider, which is started first if necessary."""
+        if self._span is None:
+            with self._lock:
+                if self._is_starting:  # the provider's own code asks for the current span
+                    return pass_through(self.parent_context)
+                if self._span is None:
+                    self._is_starting = True
+                    try:
+                        self._span = self._start()
+                    finally:
+                        self._is_starting = False
+        return self._span
+
+    def end(self, end_time: int | None = None) -> None:
+        self.started().end(end_time)
+
+    def get_span_context(self) -> SpanContext:
+        return self.started().get_span_context()
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self.started().set_attributes(attributes)
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.started().set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+        self.started().add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Any = None) -> None:
+        self.started().add_link(context, attributes)
+
+    def update_name(self, name: str) -> None:
+        self.started().update_name(name)
+
+    def is_recording(self) -> bool:
+        return self.started().is_recording()
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        self.started().set_status(status, description)
+
+    def record_exception(
+        self, exception: BaseException, attributes: Any = None, timestamp: int | None = None, escaped: bool = False
+    ) -> None:
+        self.started().record_exception(exception, attributes, timestamp, escaped)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the SDK's spans have beyond the API, such as ``attributes``."""
+        return getattr(self.started(), name)
+
+
 @final
 class Processing:
     """The span around one call of a handler, as a context manager. The user's code runs in the context of the span."""
@@ -322,9 +424,9 @@ class Processing:
         self._records = records
 
     def __enter__(self) -> Span:
-        self._span, context = self._tracing.start(self._records)
+        self._span = self._tracing.open(self._records)
         self._before = get_current()
-        attach(context)
+        attach(set_span_in_context(self._span, self._span.parent_context))
         return self._span
 
     def __exit__(

@@ -1,12 +1,13 @@
 """Do records carry the context of the span under which they were put, and do handlers work in it?"""
 
 import os
+import re
 import threading
 import time
 
 import pytest
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -336,20 +337,139 @@ def test_a_processor_that_raises_is_logged_once(world, caplog):
     assert (line.getMessage(), line.exc_info[0]) == ("a span could not be exported", RuntimeError)
 
 
-def test_a_slow_provider_is_not_asked_for_a_while(world, monkeypatch, caplog):
+@pytest.mark.parametrize("is_used", [False, True], ids=["in its thread", "in the handler"])
+def test_a_slow_provider_is_not_asked_for_a_while(world, monkeypatch, caplog, is_used):
     monkeypatch.setattr(otel_spans, "SLOW_START", 0.01)
-    world.provider.add_span_processor(SlowProcessor(world.exporter))
-    with world.consumer.handling([record()]):
-        pass
+    world.provider.add_span_processor(StartingProcessor(lambda: time.sleep(0.02)))
+    with world.consumer.handling([record()]) as span:
+        if is_used:
+            span.get_span_context()
+    assert len(world.spans()) == 1
     assert world.consumer.handling([record()]) is None
-    assert "starting a span took 0.0 s: handlers get no spans for 60 s" in caplog.text
+    assert re.search(r"starting a span took [\d.]+ s: handlers get no spans for 60 s", caplog.text)
     monkeypatch.setattr(world.consumer, "_suspended_until", time.monotonic())
     assert world.consumer.handling([record()]) is not None
 
 
-class SlowProcessor(SimpleSpanProcessor):
+def test_a_provider_that_hangs_delays_no_handler(world, monkeypatch, caplog):
+    monkeypatch.setattr(otel_spans, "SLOW_START", 0.05)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang():
+        hangs.set()
+        goes_on.wait(30)
+
+    world.provider.add_span_processor(StartingProcessor(hang))
+    began_at = time.monotonic()
+    for _ in range(3):
+        with world.consumer.handling([record()]):
+            pass
+    assert hangs.wait(10)
+    time.sleep(0.06)
+    assert world.consumer.handling([record()]) is None
+    assert world.consumer.handling([record()]) is None
+    assert time.monotonic() - began_at < 5
+    message = "the tracer provider hangs at the start of a span: handlers get no spans until it returns"
+    assert [line.getMessage() for line in caplog.records] == [message]
+    goes_on.set()
+    assert len(world.spans()) == 3, "the spans that waited are not lost"
+
+
+@pytest.mark.parametrize("is_used", [False, True], ids=["in its thread", "in the handler"])
+def test_a_provider_that_raises_fails_no_handler(world, caplog, is_used):
+    put, of_span = world.put()
+    world.provider.add_span_processor(StartingProcessor(raise_error))
+    with world.consumer.handling((put,)) as span:
+        if is_used:
+            assert span.get_span_context() == of_span_without_parent(of_span)
+            assert not span.is_recording()
+            span.set_attribute("is", "ignored")
+    assert [span.name for span in world.spans()] == ["checkout"]
+    [line] = caplog.records
+    assert (line.getMessage(), line.exc_info[0]) == ("a span could not be started", RuntimeError)
+
+
+def raise_error():
+    raise RuntimeError("broken")
+
+
+def of_span_without_parent(context):
+    """The context of a span as it arrives in another process."""
+    return trace.SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=context.trace_flags)
+
+
+class StartingProcessor(SpanProcessor):
+    """Calls a function when a span starts."""
+
+    def __init__(self, call):
+        self._call = call
+
     def on_start(self, *_, **__):
-        time.sleep(0.02)
+        self._call()
+
+
+# ---- the span of a handler
+
+
+def test_a_span_that_the_handler_does_not_use_starts_in_another_thread(world):
+    threads = []
+    world.provider.add_span_processor(StartingProcessor(lambda: threads.append(threading.current_thread().name)))
+    with world.consumer.handling([record()]):
+        assert threads == []
+    assert len(world.spans()) == 1
+    with world.consumer.handling([record()]), world.tracer.start_as_current_span("child"):
+        pass
+    assert len(world.spans()) == 3
+    assert threads == ["shardline spans", "MainThread", "MainThread"]
+
+
+def test_the_provider_may_ask_for_the_current_span_when_it_starts_one(world):
+    put, of_span = world.put()
+    seen = []
+    world.provider.add_span_processor(
+        StartingProcessor(lambda: seen.append(trace.get_current_span().get_span_context().span_id))
+    )
+    with world.consumer.handling((put,)) as span:
+        assert span.is_recording()
+    assert seen == [of_span.span_id], "the span itself has not started"
+    assert len(world.spans()) == 2
+
+
+def test_threads_of_a_handler_start_its_span_once(world):
+    started, all_wait = [], threading.Barrier(4)
+    world.provider.add_span_processor(StartingProcessor(lambda: (started.append(1), time.sleep(0.01))))
+    found = set()
+    with world.consumer.handling([record()]) as span:
+
+        def use():
+            all_wait.wait(10)
+            found.add(span.get_span_context().span_id)
+
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (len(started), len(found), len(world.spans())) == (1, 1, 1)
+
+
+def test_the_span_of_a_handler_takes_all_that_a_span_takes(world):
+    other = trace.SpanContext(1, 2, is_remote=True)
+    with world.consumer.handling([record()]) as span:
+        span.set_attributes({"one": 1})
+        span.set_attribute("two", 2)
+        span.add_event("event", {"three": 3}, 4)
+        span.add_link(other, {"five": 5})
+        span.update_name("renamed")
+        span.set_status(StatusCode.OK)
+        span.record_exception(ValueError("text"), timestamp=6)
+        assert (span.name, span.attributes["one"]) == ("renamed", 1), "attributes of the SDK's spans"
+        span.end(7)
+        assert not span.is_recording()
+    [found] = world.spans()
+    assert (found.name, found.attributes["two"], found.end_time) == ("renamed", 2, 7)
+    assert [(event.name, event.timestamp) for event in found.events] == [("event", 4), ("exception", 6)]
+    assert (found.links[0].context, found.status.status_code) == (other, StatusCode.OK)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
