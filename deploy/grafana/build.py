@@ -46,9 +46,11 @@ def difference(lag: str, smaller: str) -> str:
     return " - ".join(f"shardline_consumer_{each}_lag_seconds{C}" for each in (lag, smaller))
 
 
-def count_below(metric: str, labels: str, limit: float) -> str:
-    """Return the number of shards whose gauge is below a limit. There is no such number if there is no such shard."""
-    return f"count by (stream) ({gauge('min', metric, labels, 'stream, shard_id')} < {limit})"
+def hot_shards(labels: str) -> str:
+    """Return the number of shards that are throttled or have a backlog. If no shard is or has, there is no number."""
+    is_throttled = f"{gauge('min', 'producer_rate_ratio', labels, 'stream, shard_id')} < 0.9"
+    has_backlog = f"{gauge('max', 'producer_shard_backlog_seconds', labels, 'stream, shard_id')} > 2"
+    return f"count by (stream) ({is_throttled} or {has_backlog})"
 
 
 def none_of(metric: str, labels: str) -> str:
@@ -110,9 +112,10 @@ OVERVIEW = [
     Number(
         "Hot shards (partitions)",
         "short",
-        "Shards that throttle the producers now, because too many records have keys of the same shard. Spread the keys,"
-        " or split the shard. Rate left by throttling shows which shard it is, if the sink has by_shard=True.",
-        [(f"{count_below('producer_rate_ratio', P, 0.9)} or {none_of('producer_open_shards', P)}", "{{stream}}")],
+        "Shards that get more than they can store: they throttle the producers, or more than 2 s of data wait for them."
+        " Too many records have keys of the same shard, like those of a hot partition. Spread the keys, or split the"
+        " shard. Backlog by shard (partition) shows which shard it is, if the sink has by_shard=True.",
+        [(f"{hot_shards(P)} or {none_of('producer_open_shards', P)}", "{{stream}}")],
         warning=None,
         limit=1,
     ),
@@ -147,10 +150,12 @@ DETAILS = [
         limit=300,
     ),
     Panel(
-        "Rate left by throttling (hot shards)",
-        "percentunit",
-        "The producer lowers the rate of a shard (partition) that is throttled. A low line is a hot shard.",
-        [(gauge("min", "producer_rate_ratio", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
+        "Backlog by shard (partition)",
+        "s",
+        "How long a shard takes to store what waits for it in the producers. A high line is a hot shard. Rate left by"
+        " throttling shows whether the shard is throttled, too.",
+        [(gauge("max", "producer_shard_backlog_seconds", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
+        limit=2,
     ),
     Panel(
         "Shards (partitions) by worker",
@@ -239,6 +244,12 @@ ROWS = {
             RECORDS,
             "Records that were sent again or failed, per second.",
             [(rate("producer_errors_total", P, "code"), "{{code}}")],
+        ),
+        Panel(
+            "Rate left by throttling",
+            "percentunit",
+            "The producer lowers the rate of a shard (partition) that is throttled. A low line is a hot shard.",
+            [(gauge("min", "producer_rate_ratio", P, "stream, shard_id"), "{{stream}} {{shard_id}}")],
         ),
         Panel(
             "Failed records",

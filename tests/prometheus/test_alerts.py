@@ -43,7 +43,10 @@ SCENES = {
         'producer_buffered_bytes{stream="orders"}': ("95x30", "50x30"),
         'producer_buffer_max_bytes{stream="orders"}': ("100x30", "100x30"),
     },
-    "ShardlineHotShard": {'producer_rate_ratio{stream="orders"}': ("0.2x30", "0.9x30")},
+    "ShardlineHotShard": {
+        'producer_rate_ratio{stream="orders"}': ("1x30", "0.9x30"),
+        'producer_shard_backlog_seconds{stream="orders"}': ("9x30", "3x30"),
+    },
     "ShardlineShardsUnknown": {'producer_shard_map_failures_total{stream="orders"}': ("0+1x30", "0x10 1x20")},
     "ShardlineWorkerDown": {'up{job="shardline", instance="a:1"}': ("0x30", "1x30")},
 }
@@ -93,6 +96,14 @@ def test_the_alert_fires_only_when_it_should(name, tmp_path):
 
     assert fires(name, named(0), tmp_path)
     assert not fires(name, named(1), tmp_path)
+
+
+def test_a_throttled_shard_is_hot_even_if_nothing_waits_for_it(tmp_path):
+    series = {
+        'shardline_producer_rate_ratio{stream="orders"}': "0.2x30",
+        'shardline_producer_shard_backlog_seconds{stream="orders"}': "0x30",
+    }
+    assert fires("ShardlineHotShard", series, tmp_path)
 
 
 def test_the_alerts_use_metrics_that_exist():

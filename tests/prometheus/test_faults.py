@@ -146,10 +146,10 @@ def test_each_fault_turns_one_number_of_the_overview(fleet):
     shown = fleet.show()
     assert seen | {HOT: "green"} == healthy, fleet.picture()
     assert shown[HOT].last == {"orders": 1}
-    rates = shown["Rate left by throttling (hot shards)"].last
-    [hot] = [name for name, rate in rates.items() if rate < 0.9]
+    rates, backlogs = shown["Rate left by throttling"].last, shown["Backlog by shard (partition)"].last
+    [hot] = [name for name in rates if rates[name] < 0.9 or backlogs[name] > 2]
     assert hot.startswith("orders shardId-")
-    assert len(rates) == 4
+    assert len(rates) == len(backlogs) == 4
 
     fleet.photograph("hot-shard")
 
@@ -188,7 +188,7 @@ def test_the_panels_that_a_description_of_the_overview_names_exist():
     assert panels()[0]["title"].startswith("Overview")
     named = {
         SLOW: {"Handler duration", "Handler retries"},
-        HOT: {"Rate left by throttling"},
+        HOT: {"Backlog by shard (partition)"},
         DEAD: {"Processes that answer", "Shards (partitions) by worker"},
         LETTERS: {"Dead letters"},
     }

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 from shardline import events as ev
+from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 Combine: TypeAlias = Literal["sum", "max", "min"]
@@ -102,6 +103,13 @@ RATE: Final = _metric(
     shards=True,
     combine="min",
     idle=1.0,
+)
+BACKLOG: Final = _metric(
+    "producer_shard_backlog_seconds",
+    "gauge",
+    "How long a shard takes to store what waits for it, at its limits and after throttling; the highest of all shards.",
+    shards=True,
+    combine="max",
 )
 TRIPPED: Final = _metric(
     "producer_tripped_shards", "gauge", "Shards that get one entry at a time, after many failures."
@@ -190,6 +198,22 @@ PRODUCER_METRICS: Final = tuple(metric for metric in METRICS if metric.name.star
 CONSUMER_METRICS: Final = tuple(metric for metric in METRICS if metric.name.startswith("consumer_"))
 
 _COMBINED: Final[dict[Combine, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max, "min": min}
+
+
+def backlogs(event: ev.ProducerMeasured) -> dict[str, float]:
+    """Return how many seconds each shard takes to store what waits for it, at its limits and after throttling.
+
+    If too many records have keys of one shard, a producer that is alone keeps to the limits of the shard. So it is not
+    throttled, and only this time shows the hot shard.
+    """
+    return {
+        lane.shard_id: max(
+            lane.queued_entries / SHARD_WRITE_RECORDS_PER_SECOND, lane.queued_bytes / SHARD_WRITE_BYTES_PER_SECOND
+        )
+        / lane.rate_share
+        for lane in event.lanes
+        if lane.shard_id
+    }
 
 
 def combined(metric: Metric, values: Iterable[float]) -> float:
@@ -299,6 +323,7 @@ class Meter:
             Change(TRIPPED, sum(lane.tripped for lane in lanes)),
             *self.split(QUEUED, {lane.shard_id: lane.queued_entries for lane in lanes}),
             *self.split(RATE, {lane.shard_id: lane.rate_share for lane in lanes}),
+            *self.split(BACKLOG, backlogs(event)),
         ]
 
     def shards_changed(self, event: ev.ShardsChanged) -> list[Change]:

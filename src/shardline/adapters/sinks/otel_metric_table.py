@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from shardline import events
+from shardline.adapters.sinks.metric_table import backlogs
 from shardline.events import EventSource
 
 Attributes: TypeAlias = Mapping[str, str | int]
@@ -98,6 +99,12 @@ _RATE_SHARE: Final = Metric(
     "gauge",
     "1",
     "Lowest share of the configured rates that throttling has left to a shard.",
+)
+_BACKLOG: Final = Metric(
+    "shardline.producer.shard_backlog",
+    "gauge",
+    "s",
+    "How long a shard takes to store what waits for it, at its limits and after throttling.",
 )
 _OPEN_SHARDS: Final = Metric("shardline.producer.open_shards", "gauge", "{shard}", "Open shards of the stream.")
 _READ: Final = Metric("shardline.consumer.read.records", "counter", "{record}", "Records that were read.")
@@ -370,11 +377,15 @@ class EventMetrics:
         instruments.set(_BUFFER_LIMIT, event.buffer_max_bytes, self._gauge)
         instruments.set(_OLDEST, event.oldest_waiting, self._gauge)
         instruments.set(_IN_FLIGHT, event.requests_in_flight, self._gauge)
+        waits = backlogs(event)
         if self._by_shard:
             for lane in event.lanes:
                 instruments.set(_RATE_SHARE, lane.rate_share, {**self._gauge, PARTITION: lane.shard_id})
+            for shard_id, wait in waits.items():
+                instruments.set(_BACKLOG, wait, {**self._gauge, PARTITION: shard_id})
         elif event.lanes:
             instruments.set(_RATE_SHARE, min(lane.rate_share for lane in event.lanes), self._gauge)
+            instruments.set(_BACKLOG, max(waits.values(), default=0.0), self._gauge)
 
     # ---- reading and handling
 

@@ -7,7 +7,7 @@ from tests.harness.event_examples import CONSUMER_EXAMPLES, EXAMPLES, FAILURE, P
 
 from shardline import events as ev
 from shardline.adapters.sinks import metric_table as m
-from shardline.adapters.sinks.metric_table import Change, Meter
+from shardline.adapters.sinks.metric_table import Change, Meter, backlogs
 from shardline.adapters.sinks.otel_metric_table import EventMetrics
 
 
@@ -107,9 +107,28 @@ def test_the_lanes_of_a_producer():
         ("producer_tripped_shards",): 1,
         ("producer_queued_entries",): 4,
         ("producer_rate_ratio",): 0.5,
+        ("producer_shard_backlog_seconds",): 0.006,
     }
     nothing = changed(EXAMPLES[ev.ProducerMeasured]._replace(lanes=()))
     assert (nothing["producer_rate_ratio",], nothing["producer_queued_entries",]) == (1.0, 0.0)
+    assert nothing["producer_shard_backlog_seconds",] == 0.0
+
+
+def lane(shard_id, entries, size, share=1.0):
+    return ev.LaneStats(shard_id, entries, size, 1, share, tripped=False)
+
+
+def test_a_hot_shard_has_a_backlog_even_if_it_is_not_throttled():
+    lanes = (
+        lane("bytes", 60, 3 << 20),
+        lane("entries", 4_000, 1_000),
+        lane("throttled", 1_000, 1, 0.25),
+        lane("", 9_000, 9),
+    )
+    measured = EXAMPLES[ev.ProducerMeasured]._replace(lanes=lanes)
+    assert backlogs(measured) == {"bytes": 3.0, "entries": 4.0, "throttled": 4.0}
+    assert changed(measured)["producer_shard_backlog_seconds",] == 4.0
+    assert changed(measured, by_shard=True)["producer_shard_backlog_seconds", "bytes"] == 3.0
 
 
 def test_a_shard_that_is_gone_goes_back_to_its_idle_value():

@@ -118,6 +118,7 @@ OF_PRODUCERS = [
             ("shardline.producer.oldest_record.age", OF_PRODUCER, 0.5),
             ("shardline.producer.requests.in_flight", OF_PRODUCER, 2),
             ("shardline.producer.rate_share", OF_PRODUCER, 0.25),
+            ("shardline.producer.shard_backlog", OF_PRODUCER, 0.004),
         ),
     ),
 ]
@@ -341,6 +342,11 @@ def test_the_shard_is_an_attribute_only_on_request():
         for (name, attributes), value in shares.items()
         if name == "shardline.producer.rate_share"
     } == {"shard-0": 1.0, "shard-1": 0.25}
+    assert {
+        dict(attributes)[PARTITION]: value
+        for (name, attributes), value in shares.items()
+        if name == "shardline.producer.shard_backlog"
+    } == {"shard-0": 0.001, "shard-1": 0.004}
 
 
 def test_a_producer_without_shards_has_no_rate_share():
