@@ -1,6 +1,6 @@
-/* Reads the protobuf message of an aggregate (codec/aggregation.py describes the format). Plain C, without Python.
+/* Reads the protobuf message of an aggregate. Plain C, without Python.
  *
- * The bytes come from other writers, so nothing about them is trusted. A Cursor never leaves its bytes: every read
+ * codec/aggregation.py describes the format, and passes the magic bytes and the field tags to bind_format. The bytes come from other writers, so nothing about them is trusted. A Cursor never leaves its bytes: every read
  * compares with the end first, and a length that reaches beyond the end makes the message broken. */
 #ifndef SHARDLINE_AGGREGATE_FORMAT_H
 #define SHARDLINE_AGGREGATE_FORMAT_H
@@ -10,6 +10,15 @@
 #include <string.h>
 
 #define VARINT_MAX_BYTES 10
+
+/* The magic bytes of an aggregate, the field tags of AggregatedRecord and of Record, and the highest number of a field
+ * that must have its tag. */
+typedef struct {
+    uint8_t magic[4];
+    uint8_t key, hash_key, record;
+    uint8_t key_index, hash_key_index, data, tag;
+    uint8_t known_fields;
+} Format;
 
 /* The bytes of a message that are not read yet. */
 typedef struct {
@@ -24,7 +33,7 @@ typedef struct {
 } Span;
 
 /* What the next field is. END and BROKEN are no fields. */
-typedef enum { BROKEN = -1, END, KEY, HASH_KEY, RECORD } MessageField;
+typedef enum { BROKEN, END, KEY, HASH_KEY, RECORD } MessageField;
 
 typedef struct {
     int has_key_index, has_hash_key_index, has_payload;
@@ -76,13 +85,13 @@ static inline int read_span(Cursor *cursor, Span *span)
     return skip(cursor, size);
 }
 
-/* Skip a field with its tag. Fields 1 to 3 are refused: their tag would have been recognised, unless its wire type is
+/* Skip a field with its tag. The known fields are refused: their tag would have been recognised, unless its wire type is
  * wrong or it is padded. Groups are refused, too. Returns 0 if the message is broken. */
-static inline int skip_unknown(Cursor *cursor)
+static inline int skip_unknown(const Format *format, Cursor *cursor)
 {
     uint64_t tag, number;
     Span span;
-    if (!read_varint(cursor, &tag) || tag >> 3 <= 3 || tag >> 32 != 0) {
+    if (!read_varint(cursor, &tag) || tag >> 3 <= format->known_fields || tag >> 32 != 0) {
         return 0;
     }
     switch (tag & 7) {
@@ -100,15 +109,16 @@ static inline int skip_unknown(Cursor *cursor)
 }
 
 /* Return the next known field of an AggregatedRecord, and its bytes. */
-static inline MessageField next_field(Cursor *cursor, Span *span)
+static inline MessageField next_field(const Format *format, Cursor *cursor, Span *span)
 {
     while (cursor->at < cursor->end) {
         uint8_t tag = *cursor->at;
-        if (tag == 0x0A || tag == 0x12 || tag == 0x1A) {
+        if (tag == format->record || tag == format->key || tag == format->hash_key) {
             cursor->at++;
-            return read_span(cursor, span) ? (MessageField)(tag >> 3) : BROKEN;
+            MessageField field = tag == format->record ? RECORD : tag == format->key ? KEY : HASH_KEY;
+            return read_span(cursor, span) ? field : BROKEN;
         }
-        if (!skip_unknown(cursor)) {
+        if (!skip_unknown(format, cursor)) {
             return BROKEN;
         }
     }
@@ -117,49 +127,37 @@ static inline MessageField next_field(Cursor *cursor, Span *span)
 
 /* Read one Record. If a field occurs twice, the last one counts. Returns 0 if the record is broken or has no key index
  * or no data. If `tags` is not NULL, the fields that hold tags are copied there. */
-static inline int read_record(Span record, RecordFields *fields, uint8_t *tags)
+static inline int read_record(const Format *format, Span record, RecordFields *fields, uint8_t *tags)
 {
     Cursor cursor = {record.bytes, record.bytes + record.size};
     memset(fields, 0, sizeof *fields);
     while (cursor.at < cursor.end) {
-        const uint8_t *begin = cursor.at;
+        const uint8_t *begin = cursor.at++;
         Span span;
-        switch (*cursor.at) {
-        case 0x08:
-            cursor.at++;
-            if (!read_varint(&cursor, &fields->key_index)) {
-                return 0;
+        int is_read;
+        if (*begin == format->key_index) {
+            is_read = fields->has_key_index = read_varint(&cursor, &fields->key_index);
+        }
+        else if (*begin == format->data) {
+            is_read = fields->has_payload = read_span(&cursor, &fields->payload);
+        }
+        else if (*begin == format->hash_key_index) {
+            is_read = fields->has_hash_key_index = read_varint(&cursor, &fields->hash_key_index);
+        }
+        else if (*begin == format->tag) {
+            is_read = read_span(&cursor, &span);
+            size_t size = (size_t)(cursor.at - begin);
+            if (is_read && tags != NULL) {
+                memcpy(tags + fields->tags_size, begin, size);
             }
-            fields->has_key_index = 1;
-            break;
-        case 0x10:
-            cursor.at++;
-            if (!read_varint(&cursor, &fields->hash_key_index)) {
-                return 0;
-            }
-            fields->has_hash_key_index = 1;
-            break;
-        case 0x1A:
-            cursor.at++;
-            if (!read_span(&cursor, &fields->payload)) {
-                return 0;
-            }
-            fields->has_payload = 1;
-            break;
-        case 0x22:
-            cursor.at++;
-            if (!read_span(&cursor, &span)) {
-                return 0;
-            }
-            if (tags != NULL) {
-                memcpy(tags + fields->tags_size, begin, (size_t)(cursor.at - begin));
-            }
-            fields->tags_size += (size_t)(cursor.at - begin);
-            break;
-        default:
-            if (!skip_unknown(&cursor)) {
-                return 0;
-            }
+            fields->tags_size += size;
+        }
+        else {
+            cursor.at = begin;
+            is_read = skip_unknown(format, &cursor);
+        }
+        if (!is_read) {
+            return 0;
         }
     }
     return fields->has_key_index && fields->has_payload;

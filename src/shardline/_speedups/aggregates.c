@@ -1,11 +1,7 @@
 /* Opens aggregates: finds frames, splits messages into columns, and checks the hash keys of the partition keys. */
 #include "speedups.h"
 
-#include "aggregate_format.h"
-
-static const uint8_t magic[4] = {0xF3, 0x89, 0x9A, 0xC2};
-#define MD5_SIZE 16
-#define FRAME_SIZE (sizeof magic + MD5_SIZE)
+#define FRAME_SIZE (sizeof ((Format *)NULL)->magic + MD5_SIZE)
 
 /* Append a new reference to a list and give it up. Returns -1 with an exception if `item` is NULL or memory is short. */
 static int append_new(PyObject *list, PyObject *item)
@@ -22,53 +18,45 @@ static int append_new(PyObject *list, PyObject *item)
  * bytes in between. The digests are computed side by side. */
 PyObject *find_frames(PyObject *module, PyObject *blobs)
 {
+    const Format *format = &state_of_module(module)->format;
     if (!PyList_CheckExact(blobs)) {
         PyErr_SetString(PyExc_TypeError, "find_frames needs a list of bytes");
         return NULL;
     }
     Py_ssize_t count = PyList_GET_SIZE(blobs), framed = 0;
-    PyObject *found = PyList_New(count);
-    Md5Job *jobs = PyMem_New(Md5Job, (size_t)count + 1);
-    uint8_t *digests = PyMem_Malloc(MD5_SIZE * ((size_t)count + 1));
-    if (found == NULL || jobs == NULL || digests == NULL) {
-        PyErr_NoMemory();
-        goto fail;
+    PyObject *found = new_list_like(blobs);
+    Md5Job *jobs = found == NULL ? NULL : new_jobs(count);
+    if (jobs == NULL) {
+        Py_XDECREF(found);
+        return NULL;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *blob = PyList_GET_ITEM(blobs, i);
         if (!PyBytes_Check(blob)) {
             PyErr_SetString(PyExc_TypeError, "find_frames needs a list of bytes");
-            goto fail;
+            Py_CLEAR(found);
+            break;
         }
         const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(blob);
         size_t size = (size_t)PyBytes_GET_SIZE(blob);
-        int may_be = size > FRAME_SIZE && memcmp(bytes, magic, sizeof magic) == 0;
+        int may_be = size > FRAME_SIZE && memcmp(bytes, format->magic, sizeof format->magic) == 0;
         PyList_SET_ITEM(found, i, PyBool_FromLong(may_be));
         if (may_be) {
-            jobs[framed].bytes = bytes + sizeof magic;
-            jobs[framed].size = size - FRAME_SIZE;
-            jobs[framed].digest = digests + MD5_SIZE * framed;
-            framed++;
+            jobs[framed].bytes = bytes + sizeof format->magic;
+            jobs[framed++].size = size - FRAME_SIZE;
         }
     }
     md5_side_by_side(jobs, (size_t)framed);
-    for (Py_ssize_t i = 0, job = 0; i < count; i++) {
+    for (Py_ssize_t i = 0, job = 0; found != NULL && i < count; i++) {
         if (PyList_GET_ITEM(found, i) == Py_True) {
             const uint8_t *written = jobs[job].bytes + jobs[job].size;
-            if (memcmp(written, jobs[job].digest, MD5_SIZE) != 0) {
+            if (memcmp(written, jobs[job++].digest, MD5_SIZE) != 0) {
                 PyList_SetItem(found, i, Py_NewRef(Py_False));
             }
-            job++;
         }
     }
     PyMem_Free(jobs);
-    PyMem_Free(digests);
     return found;
-fail:
-    PyMem_Free(jobs);
-    PyMem_Free(digests);
-    Py_XDECREF(found);
-    return NULL;
 }
 
 /* The columns of an aggregate while they are filled. The two lists of numbers become columns when all tables are known,
@@ -117,11 +105,11 @@ static int make_room(Columns *columns, size_t count)
 }
 
 /* Add one record. Returns 1, 0 if the record is broken, or -1 with an exception. */
-static int add_record(Columns *columns, Span record)
+static int add_record(const Format *format, Columns *columns, Span record)
 {
     RecordFields fields;
     Py_ssize_t place = PyList_GET_SIZE(columns->payloads);
-    if (!read_record(record, &fields, NULL)) {
+    if (!read_record(format, record, &fields, NULL)) {
         return 0;
     }
     if (make_room(columns, (size_t)place) < 0) {
@@ -137,7 +125,7 @@ static int add_record(Columns *columns, Span record)
         PyObject *tags = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)fields.tags_size);
         int kept = -1;
         if (index != NULL && tags != NULL) {
-            read_record(record, &fields, (uint8_t *)PyBytes_AS_STRING(tags));
+            read_record(format, record, &fields, (uint8_t *)PyBytes_AS_STRING(tags));
             kept = PyDict_SetItem(columns->tags, index, tags);
         }
         Py_XDECREF(index);
@@ -163,12 +151,12 @@ static int add_text(PyObject *table, Span text)
 }
 
 /* Read a whole message. Returns 1, 0 if it is broken, or -1 with an exception. */
-static int read_message(Columns *columns, Cursor cursor)
+static int read_message(const Format *format, Columns *columns, Cursor cursor)
 {
     for (;;) {
         Span span;
         int result = 0;
-        switch (next_field(&cursor, &span)) {
+        switch (next_field(format, &cursor, &span)) {
         case KEY:
             result = add_text(columns->keys, span);
             break;
@@ -176,7 +164,7 @@ static int read_message(Columns *columns, Cursor cursor)
             result = add_text(columns->hash_keys, span);
             break;
         case RECORD:
-            result = add_record(columns, span);
+            result = add_record(format, columns, span);
             break;
         case END:
             return PyList_GET_SIZE(columns->payloads) > 0;
@@ -217,13 +205,14 @@ PyObject *split_message(PyObject *module, PyObject *blob)
         PyErr_SetString(PyExc_TypeError, "split_message needs the bytes of a frame");
         return NULL;
     }
+    const Format *format = &state_of_module(module)->format;
     const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(blob);
-    Cursor cursor = {bytes + sizeof magic, bytes + PyBytes_GET_SIZE(blob) - MD5_SIZE};
+    Cursor cursor = {bytes + sizeof format->magic, bytes + PyBytes_GET_SIZE(blob) - MD5_SIZE};
     Columns columns = {PyList_New(0), PyList_New(0), PyList_New(0), PyDict_New(), NULL, NULL, 0};
     PyObject *keys = NULL, *hash_keys = NULL, *result = NULL;
     int is_read = -1;
     if (columns.keys != NULL && columns.hash_keys != NULL && columns.payloads != NULL && columns.tags != NULL) {
-        is_read = read_message(&columns, cursor);
+        is_read = read_message(format, &columns, cursor);
     }
     if (is_read > 0) {
         Py_ssize_t count = PyList_GET_SIZE(columns.payloads);
@@ -255,40 +244,34 @@ PyObject *keys_in_range(PyObject *module, PyObject *const *arguments, Py_ssize_t
     }
     PyObject *keys = arguments[0];
     Py_ssize_t count = PyList_GET_SIZE(keys);
-    PyObject *inside = PyList_New(count);
-    Md5Job *jobs = PyMem_New(Md5Job, (size_t)count + 1);
-    uint8_t *digests = PyMem_Malloc(MD5_SIZE * ((size_t)count + 1));
-    if (inside == NULL || jobs == NULL || digests == NULL) {
-        PyErr_NoMemory();
+    PyObject *inside = new_list_like(keys);
+    Md5Job *jobs = inside == NULL ? NULL : new_jobs(count);
+    if (jobs == NULL) {
         goto fail;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
-        Py_ssize_t size;
-        const char *text = NULL;
-        if (!PyUnicode_Check(PyList_GET_ITEM(keys, i))) {
+        PyObject *key = PyList_GET_ITEM(keys, i);
+        Py_ssize_t size = 0;
+        if (!PyUnicode_Check(key)) {
             PyErr_SetString(PyExc_TypeError, "a partition key is a str");
-        }
-        else {
-            text = PyUnicode_AsUTF8AndSize(PyList_GET_ITEM(keys, i), &size); /* it stays with the key */
-        }
-        if (text == NULL) {
             goto fail;
         }
-        jobs[i] = (Md5Job){(const uint8_t *)text, (size_t)size, digests + MD5_SIZE * i};
+        jobs[i].bytes = (const uint8_t *)PyUnicode_AsUTF8AndSize(key, &size); /* it stays with the key */
+        jobs[i].size = (size_t)size;
+        if (jobs[i].bytes == NULL) {
+            goto fail;
+        }
     }
     md5_side_by_side(jobs, (size_t)count);
     for (Py_ssize_t i = 0; i < count; i++) {
-        const uint8_t *digest = digests + MD5_SIZE * i;
-        int is_inside = memcmp(digest, PyBytes_AS_STRING(arguments[1]), MD5_SIZE) >= 0 &&
-                        memcmp(digest, PyBytes_AS_STRING(arguments[2]), MD5_SIZE) <= 0;
+        int is_inside = memcmp(jobs[i].digest, PyBytes_AS_STRING(arguments[1]), MD5_SIZE) >= 0 &&
+                        memcmp(jobs[i].digest, PyBytes_AS_STRING(arguments[2]), MD5_SIZE) <= 0;
         PyList_SET_ITEM(inside, i, PyBool_FromLong(is_inside));
     }
     PyMem_Free(jobs);
-    PyMem_Free(digests);
     return inside;
 fail:
     PyMem_Free(jobs);
-    PyMem_Free(digests);
     Py_XDECREF(inside);
     return NULL;
 }

@@ -24,7 +24,7 @@ static int is_plain(PyObject *item, Py_ssize_t max_bytes, Py_ssize_t key_max_len
 
 /* make_plain(delivery_type: type, items: list, max_bytes: int, key_max_length: int) -> list
  *
- * Return the deliveries of the first items of put_many, up to the first that is not surely valid. Runs no Python code. */
+ * Return the deliveries of the first items of put_many, up to the first that is not surely valid. */
 PyObject *make_plain(PyObject *module, PyObject *args)
 {
     State *state = state_of_module(module);
@@ -33,19 +33,22 @@ PyObject *make_plain(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!nn:make_plain", &type, &PyList_Type, &items, &max_bytes, &key_max_length)) {
         return NULL;
     }
-    while (count < PyList_GET_SIZE(items) && is_plain(PyList_GET_ITEM(items, count), max_bytes, key_max_length)) {
-        count++;
-    }
-    PyObject *deliveries = PyList_New(count);
-    for (Py_ssize_t at = 0; deliveries != NULL && at < count; at++) {
-        PyObject *item = PyList_GET_ITEM(items, at);
+    PyObject *deliveries = PyList_New(PyList_GET_SIZE(items)); /* a finalizer that it runs may change the items */
+    for (; deliveries != NULL && count < PyList_GET_SIZE(items) && count < PyList_GET_SIZE(deliveries); count++) {
+        PyObject *item = PyList_GET_ITEM(items, count);
+        if (!is_plain(item, max_bytes, key_max_length)) {
+            break;
+        }
         PyObject *key = PyTuple_GET_ITEM(item, 0), *data = PyTuple_GET_ITEM(item, 1);
         PyObject *delivery = make_delivery(state, type, data, key, state->zero_seconds);
         if (delivery == NULL) {
             Py_CLEAR(deliveries);
             break;
         }
-        PyList_SET_ITEM(deliveries, at, delivery);
+        PyList_SET_ITEM(deliveries, count, delivery);
+    }
+    if (deliveries != NULL && PyList_SetSlice(deliveries, count, PyList_GET_SIZE(deliveries), NULL) < 0) {
+        Py_CLEAR(deliveries);
     }
     return deliveries;
 }

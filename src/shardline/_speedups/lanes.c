@@ -257,7 +257,7 @@ static PyObject *sort_records(PyObject *self, PyTypeObject *type, PyObject *cons
         PyErr_SetString(PyExc_TypeError, "sort needs a list of records");
         return NULL;
     }
-    PyObject *records = PyList_AsTuple(args[0]); /* keeps the records, whatever happens to the list */
+    PyObject *records = tuple_of_list(args[0]); /* keeps the records, whatever happens to the list */
     if (records == NULL) {
         return NULL;
     }

@@ -229,6 +229,19 @@ void md5_side_by_side(const Md5Job *jobs, size_t count)
     }
 }
 
+Md5Job *new_jobs(Py_ssize_t count)
+{
+    Md5Job *jobs = PyMem_Malloc(((size_t)count + 1) * (sizeof *jobs + MD5_SIZE));
+    if (jobs == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        jobs[i].digest = (uint8_t *)(jobs + count) + MD5_SIZE * i;
+    }
+    return jobs;
+}
+
 /* The MD5 of each message, as 16 bytes. Raises TypeError if an argument is of another type. */
 PyObject *md5_many(PyObject *module, PyObject *messages)
 {
@@ -236,19 +249,18 @@ PyObject *md5_many(PyObject *module, PyObject *messages)
         PyErr_SetString(PyExc_TypeError, "md5_many needs a list of bytes");
         return NULL;
     }
-    Py_ssize_t count = PyList_GET_SIZE(messages);
-    PyObject *digests = PyList_New(count);
-    Md5Job *jobs = PyMem_New(Md5Job, count + 1);
-    if (digests == NULL || jobs == NULL) {
-        goto fail_memory;
+    PyObject *digests = new_list_like(messages);
+    Md5Job *jobs = digests == NULL ? NULL : new_jobs(PyList_GET_SIZE(messages));
+    if (jobs == NULL) {
+        goto fail;
     }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(messages); i++) {
         PyObject *message = PyList_GET_ITEM(messages, i);
         if (!PyBytes_Check(message)) {
             PyErr_SetString(PyExc_TypeError, "md5_many needs a list of bytes");
             goto fail;
         }
-        PyObject *digest = PyBytes_FromStringAndSize(NULL, 16);
+        PyObject *digest = PyBytes_FromStringAndSize(NULL, MD5_SIZE);
         if (digest == NULL) {
             goto fail;
         }
@@ -257,13 +269,9 @@ PyObject *md5_many(PyObject *module, PyObject *messages)
         jobs[i].size = (size_t)PyBytes_GET_SIZE(message);
         jobs[i].digest = (uint8_t *)PyBytes_AS_STRING(digest);
     }
-    md5_side_by_side(jobs, (size_t)count);
+    md5_side_by_side(jobs, (size_t)PyList_GET_SIZE(messages));
     PyMem_Free(jobs);
     return digests;
-fail_memory:
-    if (!PyErr_Occurred()) {
-        PyErr_NoMemory();
-    }
 fail:
     PyMem_Free(jobs);
     Py_XDECREF(digests);

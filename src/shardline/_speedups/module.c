@@ -30,7 +30,7 @@ static PyMethodDef functions[] = {
     {"make_lane_table", make_lane_table, METH_O,
      PyDoc_STR("make_lane_table($module, endings, /)\n--\n\nReturn the table of the lanes that end at these hash keys.")},
     {"bind_format", bind_format, METH_VARARGS,
-     PyDoc_STR("bind_format($module, magic, key, record, key_index, data, /)\n--\n\n"
+     PyDoc_STR("bind_format($module, magic, tags_of_message, tags_of_record, known_fields, /)\n--\n\n"
                "Remember the magic bytes and the field tags of an aggregate.")},
     {"add_ordinary", add_ordinary, METH_VARARGS,
      PyDoc_STR("add_ordinary($module, keys, ours, records, at, size, max_bytes, /)\n--\n\n"

@@ -3,23 +3,30 @@
  * codec/aggregation.py describes the format, and passes the magic bytes and the field tags to bind_format. */
 #include "speedups.h"
 
-/* bind_format(magic: bytes, key: int, record: int, key_index: int, data: int) -> None
+/* bind_format(magic: bytes, tags_of_message: bytes, tags_of_record: bytes, known_fields: int) -> None
  *
- * Remember the magic bytes and the field tags of an aggregate. */
+ * Remember the magic bytes of an aggregate and the field tags of its messages: of the partition keys, explicit hash keys
+ * and records, and, in a record, of the two indices, the data and the tags. */
 PyObject *bind_format(PyObject *module, PyObject *args)
 {
     State *state = state_of_module(module);
-    Format format;
-    PyObject *magic;
-    if (!PyArg_ParseTuple(args, "Sbbbb:bind_format", &magic, &format.key, &format.record, &format.key_index, &format.data)) {
+    PyObject *magic, *message, *record;
+    unsigned char known_fields;
+    if (!PyArg_ParseTuple(args, "SSSb:bind_format", &magic, &message, &record, &known_fields)) {
         return NULL;
     }
-    if (PyBytes_GET_SIZE(magic) != sizeof format.magic) {
-        PyErr_SetString(PyExc_ValueError, "the magic bytes of an aggregate are four");
+    if (PyBytes_GET_SIZE(magic) != sizeof state->format.magic || PyBytes_GET_SIZE(message) != 3 ||
+        PyBytes_GET_SIZE(record) != 4) {
+        PyErr_SetString(PyExc_ValueError, "an aggregate has four magic bytes, and the tags of three and of four fields");
         return NULL;
     }
-    memcpy(format.magic, PyBytes_AS_STRING(magic), sizeof format.magic);
-    state->format = format;
+    const char *of_message = PyBytes_AS_STRING(message), *of_record = PyBytes_AS_STRING(record);
+    state->format = (Format){
+        .key = (uint8_t)of_message[0], .hash_key = (uint8_t)of_message[1], .record = (uint8_t)of_message[2],
+        .key_index = (uint8_t)of_record[0], .hash_key_index = (uint8_t)of_record[1], .data = (uint8_t)of_record[2],
+        .tag = (uint8_t)of_record[3], .known_fields = known_fields,
+    };
+    memcpy(state->format.magic, PyBytes_AS_STRING(magic), sizeof state->format.magic);
     Py_RETURN_NONE;
 }
 
@@ -264,7 +271,7 @@ PyObject *encode_records(PyObject *module, PyObject *groups)
         PyErr_SetString(PyExc_TypeError, "encode_records needs a list of groups");
         return NULL;
     }
-    PyObject *all = PyList_AsTuple(groups), *blobs = PyList_New(0), *records = NULL;
+    PyObject *all = tuple_of_list(groups), *blobs = PyList_New(0), *records = NULL;
     Md5Job *jobs = NULL;
     Py_ssize_t count = 0;
     if (all == NULL || blobs == NULL) {
@@ -288,7 +295,7 @@ PyObject *encode_records(PyObject *module, PyObject *groups)
             PyErr_SetString(PyExc_ValueError, "an aggregate has at least one record");
             goto fail;
         }
-        records = PyList_AsTuple(listed); /* keeps the records, and so their keys, whatever happens to the list */
+        records = tuple_of_list(listed); /* keeps the records, and so their keys, whatever happens to the list */
         PyObject *blob = records == NULL ? NULL : encode_group(state, records, keyless_key, &jobs[count]);
         Py_CLEAR(records);
         int failed = blob == NULL || PyList_Append(blobs, blob) < 0;

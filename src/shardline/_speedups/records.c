@@ -1,49 +1,40 @@
 /* Where are the fields of a buffered record?
  *
- * A record is an instance of a Python class with slots. The class passes itself to bind_record once, and the other files
- * read and write its slots without the cost of attribute access. */
+ * A record is a msgspec struct. Its class passes itself to bind_record once, and the other files read and write its fields
+ * without the cost of attribute access. */
 #include "speedups.h"
-#include <structmember.h>
-
-/* Return the offset of a slot of the class, or -1 with an exception. */
-static Py_ssize_t offset_of(PyObject *record_type, const char *name)
-{
-    PyObject *slot = PyObject_GetAttrString(record_type, name);
-    if (slot == NULL) {
-        return -1;
-    }
-    Py_ssize_t offset = -1;
-    if (Py_IS_TYPE(slot, &PyMemberDescr_Type)) {
-        const PyMemberDef *member = ((PyMemberDescrObject *)slot)->d_member;
-        if (member->type == T_OBJECT_EX && !(member->flags & READONLY)) {
-            offset = member->offset;
-        }
-    }
-    Py_DECREF(slot);
-    if (offset <= 0) {
-        PyErr_Format(PyExc_TypeError, "%s is not a slot of the record class", name);
-        return -1;
-    }
-    return offset;
-}
 
 /* bind_record(record_type: type) -> None
  *
- * Remember the class of the records. Raises TypeError, and changes nothing, if the class lacks a slot. */
+ * Remember the class of the records. Raises TypeError, and changes nothing, if its fields are not exactly the slots. */
 PyObject *bind_record(PyObject *module, PyObject *record_type)
 {
     State *state = state_of_module(module);
     RecordSlots slots;
+    Py_ssize_t offsets[FIELDS_MAX], count;
     if (!PyType_Check(record_type)) {
         PyErr_SetString(PyExc_TypeError, "bind_record needs a class");
         return NULL;
     }
-#define FIND(name) \
-    if ((slots.name = offset_of(record_type, #name)) < 0) { \
-        return NULL; \
+    if ((count = find_offsets((PyTypeObject *)record_type, offsets)) < 0) {
+        return NULL;
     }
+    PyObject *names = PyObject_GetAttrString(record_type, "__struct_fields__");
+    if (names == NULL) {
+        return NULL;
+    }
+    Py_ssize_t place = 0;
+    int are_same = PyTuple_CheckExact(names) && PyTuple_GET_SIZE(names) == count;
+#define FIND(name) \
+    are_same = are_same && place < count && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, place), #name) == 0; \
+    slots.name = are_same ? offsets[place++] : 0;
     RECORD_SLOTS(FIND)
 #undef FIND
+    Py_DECREF(names);
+    if (!are_same || place != count) {
+        PyErr_Format(PyExc_TypeError, "the fields of %s are not those of a record", ((PyTypeObject *)record_type)->tp_name);
+        return NULL;
+    }
     state->slots = slots;
     Py_CLEAR(state->last_type);
     Py_XSETREF(state->record_type, (PyTypeObject *)Py_NewRef(record_type));

@@ -39,12 +39,16 @@ int accept_quietly(Room *room, PyObject *record, Py_ssize_t size)
 /* Decide whether records fit, and append them if they do. Returns a value of Put; -1 with an exception. */
 static int accept_records(Room *room, PyObject *records, Py_ssize_t size, int in_turn)
 {
-    Py_ssize_t count = PyList_GET_SIZE(records), waiting;
+    Py_ssize_t waiting = count_waiters(room), count = PyList_GET_SIZE(records);
+    if (waiting < 0) {
+        return -1;
+    }
+    if (room->records == NULL || !PyList_CheckExact(room->records) || size < 0) {
+        PyErr_SetString(PyExc_TypeError, "accept needs a list of records, and a size that is not negative");
+        return -1;
+    }
     if (room->refusal != NULL && room->refusal != Py_None) {
         return REFUSED;
-    }
-    if ((waiting = count_waiters(room)) < 0) {
-        return -1;
     }
     Py_ssize_t reserved = room->reserved_records + count, reserved_bytes = room->reserved_bytes + size;
     if (reserved > room->limit_records || (waiting > 0 && !in_turn)) {
@@ -72,12 +76,7 @@ static PyObject *accept(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!np:accept", &PyList_Type, &records, &size, &in_turn)) {
         return NULL;
     }
-    Room *room = (Room *)self;
-    if (room->records == NULL || !PyList_CheckExact(room->records) || size < 0) {
-        PyErr_SetString(PyExc_TypeError, "accept needs a list of records, and a size that is not negative");
-        return NULL;
-    }
-    result = accept_records(room, records, size, in_turn);
+    result = accept_records((Room *)self, records, size, in_turn);
     return result < 0 ? NULL : PyLong_FromLong(result);
 }
 

@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "aggregate_format.h"
+
 #ifdef Py_GIL_DISABLED
 #error "the extension is not proved for free-threaded builds of Python"
 #endif
@@ -56,12 +58,6 @@ typedef struct {
 #undef OFFSET
 } RecordSlots;
 
-/* The magic bytes and the field tags of an aggregate. */
-typedef struct {
-    uint8_t magic[4];
-    unsigned char key, record, key_index, data;
-} Format;
-
 typedef struct {
 #define FIELD(type, name) type name;
     STATE_OBJECTS(FIELD)
@@ -78,13 +74,33 @@ static inline State *state_of_module(PyObject *module)
     return (State *)PyModule_GetState(module);
 }
 
+/* ---- structs.c: making lists and structs */
+
+/* Return a new list with as many empty places as a list has items. Creating a list may run Python code, because it may
+ * collect garbage: if that changed the length of the list, RuntimeError is raised. */
+PyObject *new_list_like(PyObject *list);
+/* Return a tuple of the items of a list: PyList_AsTuple of Python 3.11 does not survive such a change. */
+PyObject *tuple_of_list(PyObject *list);
+
+#define FIELDS_MAX 32
+
+/* Find the offset of each field of a msgspec struct. Returns the number of fields, or -1 with a TypeError. */
+Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX]);
+/* make_structs(cls, count: int, columns: tuple) -> list */
+PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
+
 /* ---- md5.c: MD5 of many messages, side by side */
+
+#define MD5_SIZE 16
 
 typedef struct {
     const uint8_t *bytes;
     size_t size;
     uint8_t *digest; /* where the 16 bytes of the digest are written */
 } Md5Job;
+
+/* Return jobs with room for their digests, to be filled and then freed with PyMem_Free. */
+Md5Job *new_jobs(Py_ssize_t count);
 
 /* Compute the digest of every job. Neither allocates nor fails, and needs no GIL. */
 void md5_side_by_side(const Md5Job *jobs, size_t count);
@@ -153,15 +169,6 @@ static inline void prefetch_records(const State *state, PyObject *const *records
         PREFETCH(slot_of(records[at + AHEAD], state->slots.data));
     }
 }
-
-/* ---- structs.c: making records */
-
-#define FIELDS_MAX 32
-
-/* Find the offset of each field of a msgspec struct. Returns the number of fields, or -1 with a TypeError. */
-Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX]);
-/* make_structs(cls, count: int, columns: tuple) -> list */
-PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count);
 
 /* ---- room.c: the records and counters of the intake. Adds the class Room to the module. */
 

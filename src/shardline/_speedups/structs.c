@@ -1,4 +1,4 @@
-/* Makes many msgspec structs at once, field by field, without a call for each.
+/* Makes lists, and many msgspec structs at once, field by field, without a call for each.
  *
  * The places of the fields come from the member descriptors of the type, which are public API of Python. They are
  * checked, so that a future msgspec with another layout is refused instead of corrupted. */
@@ -9,6 +9,30 @@
 #ifndef Py_T_OBJECT_EX
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #endif
+
+/* Return the new object, or release it and raise RuntimeError if the list no longer has its length. */
+static PyObject *if_as_long_as(PyObject *list, PyObject *made)
+{
+    if (made != NULL && Py_SIZE(made) != PyList_GET_SIZE(list)) {
+        PyErr_SetString(PyExc_RuntimeError, "a list has changed its length while it is read");
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+PyObject *new_list_like(PyObject *list)
+{
+    return if_as_long_as(list, PyList_New(PyList_GET_SIZE(list)));
+}
+
+PyObject *tuple_of_list(PyObject *list)
+{
+    PyObject *made = if_as_long_as(list, PyTuple_New(PyList_GET_SIZE(list)));
+    for (Py_ssize_t i = 0; made != NULL && i < PyList_GET_SIZE(list); i++) {
+        PyTuple_SET_ITEM(made, i, Py_NewRef(PyList_GET_ITEM(list, i)));
+    }
+    return made;
+}
 
 Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX])
 {
@@ -69,6 +93,10 @@ PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t 
         return NULL;
     }
     int fit = count >= 0 && PyTuple_GET_SIZE(columns) == fields;
+    PyObject *structs = fit ? PyList_New(count) : NULL; /* first, because it may run Python code */
+    if (fit && structs == NULL) {
+        return NULL;
+    }
     for (Py_ssize_t i = 0; fit && i < fields; i++) {
         PyObject *column = PyTuple_GET_ITEM(columns, i);
         fit = PyList_CheckExact(column) ? PyList_GET_SIZE(column) == count
@@ -76,9 +104,8 @@ PyObject *make_structs(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     }
     if (!fit) {
         PyErr_SetString(PyExc_TypeError, "a column for each field needs a value for each struct, or one for all");
-        return NULL;
+        Py_CLEAR(structs);
     }
-    PyObject *structs = PyList_New(count);
     for (Py_ssize_t i = 0; structs != NULL && i < count; i++) {
         PyObject *made = PyObject_New(PyObject, type);
         if (made == NULL) {

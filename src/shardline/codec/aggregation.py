@@ -85,11 +85,11 @@ _seven_bytes: Final[Callable[[bytes, int], tuple[int, ...]]] = Struct("7B").unpa
 
 
 @twin
-def bind_format(magic: bytes, key: int, record: int, key_index: int, data: int, /) -> None:
+def bind_format(magic: bytes, tags_of_message: bytes, tags_of_record: bytes, known_fields: int, /) -> None:
     """Pass the magic bytes and the field tags to the compiled form. The pure form does not need them."""
 
 
-bind_format(MAGIC, _KEY, _RECORD, _KEY_INDEX, _DATA)
+bind_format(MAGIC, bytes((_KEY, _HASH_KEY, _RECORD)), bytes((_KEY_INDEX, _HASH_KEY_INDEX, _DATA, _TAG)), _KNOWN_FIELDS)
 
 
 @final
