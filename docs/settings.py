@@ -208,15 +208,18 @@ CONSUMER = [
                 cost("with too few workers, some shards have no reader."),
             ],
             "hand_over_timeout": [
-                up("if your handlers need more than 30 seconds for the records in hand."),
+                up("if your handlers need longer."),
                 down("if shards must move quickly."),
-                cost("after the timeout, handlers are cancelled and their records are delivered again."),
+                cost("then handlers are cancelled and their records are delivered again."),
             ],
             "worker_id": [
-                set_it("to recognize a worker in logs and tables. Each process needs its own name."),
+                set_it("to recognize a worker in logs and tables."),
+            ],
+            "keep_leases": [
+                on("for [rolling restarts](../../guides/consumer/fleets.md#restarting-without-moving-shards)."),
             ],
             "store_patience": [
-                up("if permissions take a long time to fix and you prefer a waiting worker to a restarting one."),
+                up("if permissions take long to fix."),
                 down("if a supervisor restarts workers and raises an alarm."),
             ],
         },
@@ -235,7 +238,7 @@ CONSUMER = [
                 cost("an unacknowledged record holds back the checkpoint of its shard."),
             ],
             "max_unacknowledged": [
-                up("if you work on many records at the same time, or acknowledge many records together."),
+                up("if you work on, or acknowledge, many records together."),
                 down("to save memory, or to notice a forgotten acknowledgement early."),
                 cost("a limit below the number of records that you acknowledge together stops the shard permanently."),
             ],
@@ -249,7 +252,7 @@ CONSUMER = [
                 down("in small containers."),
             ],
             "page_max_records": [
-                down("to get small batches without a backlog in memory. 10,000 is the limit of the service."),
+                down("to get small batches without a backlog in memory."),
             ],
             "idle_poll_interval": [
                 up("for many idle shards: fewer calls and less CPU."),

@@ -8,8 +8,14 @@ from dataclasses import replace
 import pytest
 from tests.harness.coordinator import LOST, A, Group, at, hold_one, names
 
-from shardline.core.consumer.consumer_events import HandOverAsked, LeaseGained, LeaseLost, WorkerIdShared
-from shardline.core.leases import CommitCheckpoint, RenewLease, TakeLease
+from shardline.core.consumer.consumer_events import (
+    HandOverAsked,
+    LeaseGained,
+    LeaseLost,
+    LeaseReleased,
+    WorkerIdShared,
+)
+from shardline.core.leases import AskHandOver, CommitCheckpoint, ReleaseLease, RenewLease, TakeLease
 from shardline.model.lease import Lease
 
 YEAR = 365 * 86_400.0
@@ -352,3 +358,169 @@ def test_an_owner_on_a_kcls_table_that_states_none_is_judged_by_the_kcls_time(kc
     assert group.loads() == [0]
     group.run(2.0)
     assert group.loads() == [4]
+
+
+# ---- leases that are kept for a restart
+
+
+def exit_of(group, worker, *, is_clean=True):
+    """Let a worker exit in good order."""
+    worker.machine.close(is_clean=is_clean)
+    worker.pump()
+    group.run(0.1)
+    assert worker.machine.is_closed
+    group.workers.remove(worker)
+
+
+def keepers(**settings):
+    """Two workers that keep their leases, with two shards each."""
+    group = Group(keep_leases=True, **settings)
+    workers = [group.worker(name) for name in "ab"]
+    group.run(60.0)
+    assert group.loads() == [2, 2]
+    return group, *workers
+
+
+def test_a_rolling_restart_moves_nothing():
+    group, *workers = keepers()
+    before = {worker.name: worker.numbers for worker in workers}
+    for _ in range(3):
+        for worker in [*workers]:
+            exit_of(group, worker)
+            group.run(8.0)
+            workers.remove(worker)
+            workers.append(group.worker(worker.name))
+            group.run(3.0)
+            assert {worker.name: worker.numbers for worker in workers} == before
+    assert group.done(ReleaseLease, since=1_060.0) == group.done(AskHandOver, since=1_060.0) == []
+    assert [worker.seen(WorkerIdShared) for worker in workers] == [[], []]
+
+
+def test_a_worker_that_keeps_its_leases_has_committed_and_says_that_they_are_gone():
+    group, worker = hold_one(keep_leases=True)
+    grant = worker.held[A].grant
+    worker.read(A, 5)
+    group.run(0.1)
+    worker.read(A, 6)
+    exit_of(group, worker)
+    assert (group.rows[A].checkpoint, group.rows[A].owner) == (at(6), "me")
+    assert group.rows[A].is_kept_by("me")
+    assert not grant.held
+    assert len(worker.seen(LeaseReleased)) == 1
+    again = group.worker("me")
+    group.run(0.6)
+    assert A in again.held
+    assert again.held[A].grant.token > grant.token
+
+
+def test_a_kept_lease_is_taken_by_others_after_a_lease_duration():
+    group, first, second = keepers()
+    exit_of(group, first)
+    group.run(9.5)
+    assert len(second.held) == 2
+    group.run(3.0)
+    assert len(second.held) == 4
+
+
+def test_a_worker_that_joins_does_not_ask_for_kept_leases():
+    group, first, second = keepers()
+    exit_of(group, first)
+    began = group.now
+    group.worker("c")
+    group.run(5.0)
+    assert group.done(AskHandOver, began) == []
+    first_again = group.worker("a")
+    group.run(0.1)
+    assert (len(first_again.held), len(second.held)) == (2, 2)
+    group.run(10.0)
+    assert group.loads() == [1, 1, 2]  # the new worker asks the restarted one
+
+
+def test_an_unclean_close_releases_the_leases():
+    group, worker = hold_one(keep_leases=True)
+    exit_of(group, worker, is_clean=False)
+    assert group.rows[A].owner is None
+
+
+def test_a_worker_that_exits_before_it_has_its_kept_leases_leaves_them_kept():
+    group, worker = hold_one(keep_leases=True)
+    exit_of(group, worker)
+    again = group.sleeper("me")
+    again.mute = True
+    again.pump()
+    (scan,) = again.outbox
+    again.machine.close()
+    again.mute = False
+    again.answer(scan)
+    group.run(0.1)
+    assert again.machine.is_closed
+    assert group.rows[A].is_kept_by("me")
+
+
+def test_a_worker_that_keeps_no_leases_gives_back_what_its_earlier_life_kept():
+    group, worker = hold_one(keep_leases=True)
+    exit_of(group, worker)
+    again = group.sleeper("me", keep_leases=False)
+    again.mute = True
+    again.pump()
+    (scan,) = again.outbox
+    again.machine.close()
+    again.mute = False
+    again.answer(scan)
+    group.run(0.1)
+    assert group.rows[A].owner is None
+
+
+def test_a_lease_that_another_worker_asked_for_is_handed_over_and_not_kept():
+    group, worker = hold_one(keep_leases=True)
+    worker.drains = False
+    group.apply("other", AskHandOver(A, "other", "me"))
+    exit_of(group, worker)
+    assert group.rows[A].holder == "other"
+
+
+def test_a_request_that_comes_just_before_the_lease_is_kept_is_granted():
+    group, worker = hold_one(keep_leases=True)
+    worker.mute = True
+    worker.machine.close()
+    worker.pump()
+    (keep,) = worker.waiting(TakeLease)
+    assert keep.incarnation.is_kept
+    group.apply("other", AskHandOver(A, "other", "me"))
+    worker.mute = False
+    group.run(0.1)
+    assert group.rows[A].holder == "other"
+
+
+def test_a_lost_answer_to_keeping_a_lease_is_no_loss():
+    group, worker = hold_one(keep_leases=True)
+    worker.close()
+    (keep,) = worker.outbox
+    worker.answer(keep, LOST)
+    group.run(5.0)
+    assert worker.machine.is_closed
+    assert group.rows[A].is_kept_by("me")
+    assert (worker.seen(LeaseLost), len(worker.seen(LeaseReleased))) == ([], 1)
+
+
+def test_a_surplus_lease_is_released_and_not_kept():
+    group, first, second = keepers()
+    first.drains = False
+    first.machine.limit_leases(1, group.now)
+    exit_of(group, first)
+    kept = [row for row in group.rows.values() if row.is_kept_by("a")]
+    assert len(kept) == 1
+    group.run(3.0)
+    assert len(second.held) == 3
+
+
+def test_live_twins_that_keep_leases_are_still_found():
+    group, first, _ = keepers()
+    twin = group.worker("a")
+    group.run(30.0)
+    assert twin.held == {}
+    assert first.seen(LeaseLost) == []
+    assert [event.worker_id for event in twin.seen(WorkerIdShared)] == ["a"]
+    exit_of(group, first)
+    group.run(2.0)
+    assert len(twin.held) == 2

@@ -15,7 +15,7 @@ from producer_endpoint import STREAM
 
 from shardline.core.consumer.consumer_events import HandOverOverdue
 from shardline.core.consumer.lifecycle import CallbackKind
-from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease
+from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, TakeLease
 
 ASSIGNED, SHARD_END, REVOKED = CallbackKind.ASSIGNED, CallbackKind.SHARD_END, CallbackKind.REVOKED
 
@@ -125,7 +125,7 @@ class Callbacks:
             assert is_called, "SHARD_END is written before on_shard_end has returned"
         overdue = [event.shard_id for event in self.worker.machine.held._events if isinstance(event, HandOverOverdue)]
         is_time_up = self.is_time_up or operation.shard_id in overdue  # the host hears of it next
-        if isinstance(operation, ReleaseLease | FinishHandOver) and not is_time_up:
+        if isinstance(operation, ReleaseLease | FinishHandOver | TakeLease) and not is_time_up:
             is_called = REVOKED not in self.wanted or self._has_ended(grant) or not self.was_assigned(grant)
             is_called = is_called or shard.reader.failure is not None  # the coordinator lets go of a missing shard
             assert is_called, "the lease is released before on_revoked has returned"

@@ -44,6 +44,7 @@ class Watch:
         # For each row at LATEST: when it was created, by which worker, and the time that LATEST stands for.
         self.pins = []
         self.tokens = {}  # by shard: the last token that was given out, whatever the store has forgotten
+        self.kept = {}  # by shard: the worker that kept the lease on exit, when, and for how long it is reserved
         self.takers = {}  # by shard: the process that took it last, by name and incarnation
         self.alarms = set()  # shards for which a loss was reported
         self.places = {}  # by shard: since when its reader had not read, and when its next page came
@@ -67,6 +68,8 @@ class Watch:
         match operation:
             case CreateLease(lease):
                 self._see_created(worker_id, lease, late=late)
+            case TakeLease() if operation.incarnation.is_kept:
+                self._see_kept(worker_id, operation, row)
             case TakeLease():
                 self._see_taken(operation, row, answer)
             case AskHandOver():
@@ -142,8 +145,30 @@ class Watch:
         if len(self.pins) == 1:
             self.world.handle_begun(worker_id)
 
+    def _see_kept(self, worker_id, operation, row):
+        """A worker has exited, and keeps its lease for its restart."""
+        assert self.holders.get(row.shard_id) == operation.by == row.holder, "L4: kept by one that does not hold it"
+        self._check_committed(worker_id, row)
+        self.tokens[row.shard_id] = operation.token
+        self.kept[row.shard_id] = (operation.by, self.world.now, operation.incarnation.lease_duration)
+        self.reached.add("a lease kept on exit")
+
+    def _check_kept(self, operation, row):
+        """Check that a kept lease waits for its worker, as long as the worker's lease duration."""
+        name, at, duration = self.kept.pop(row.shard_id, (None, 0.0, 0.0))
+        if name is None or not row.is_kept_by(name) or self.world.store.is_forgetful or self.truth.epoch:
+            return
+        if operation.by == name:
+            self.reached.add("a kept lease taken by its restarted worker")
+            return
+        drift = max(abs(plan.drift) for plan in self.world.fleet.workers)
+        waited = self.world.now - at
+        assert waited >= duration * (1.0 - 2 * drift) - SLACK, f"{row.shard_id} was kept for {name}, only {waited} s"
+        self.reached.add("a kept lease taken by another worker in the end")
+
     def _see_taken(self, operation, row, answer):
         by, shard_id = operation.by, row.shard_id
+        self._check_kept(operation, row)
         last = self.tokens.get(shard_id, 0)
         assert answer.counter > last, f"{shard_id} was given out with the token {last}, and now {answer.counter}"
         self.tokens[shard_id] = answer.counter

@@ -284,6 +284,7 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
         _draw_lanes(Random(f"lanes {seed}"), fleet)
         _draw_dedup(Random(f"dedup {seed}"), fleet)
         _draw_processes(Random(f"processes {seed}"), fleet)
+        _draw_keeping(Random(f"keeping {seed}"), fleet)
         fleet.user.limits = Random(f"limits {seed}").random() < 0.15
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
@@ -342,6 +343,16 @@ def _draw_identities(rng, fleet):
             plan.name = f"worker-{number}"
         if len(fleet.workers) > 1 and rng.random() < 0.5:
             fleet.workers[1].name = fleet.workers[0].name
+
+
+def _draw_keeping(rng, fleet):
+    """Let workers that close cleanly keep their leases for their restart."""
+    if rng.random() < (0.6 if fleet.workers[0].name is not None else 0.08):
+        fleet.config = replace(fleet.config, keep_leases=True)
+        for number, plan in enumerate(fleet.workers):
+            plan.name = plan.name or f"worker-{number}"
+            if rng.random() < 0.3:
+                plan.trouble = sorted([*plan.trouble, (rng.uniform(plan.starts_at, fleet.duration), "close", 0.0)])
 
 
 def _draw_durations(rng, fleet, lease):

@@ -125,7 +125,7 @@ class Store(FakeStore):
 
     def _with_our_time(self, operation):
         """Raise the floor of a token to the store's time, as a store with a clock does."""
-        if not self.kind.has_clock or not isinstance(operation, TakeLease):
+        if not self.kind.has_clock or not isinstance(operation, TakeLease) or not operation.floor:
             return operation
         skew = self.fleet.store_clocks[self.set_back_at is not None]
         time = int((BEGIN + self.world.time + skew) * 1000)

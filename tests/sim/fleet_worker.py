@@ -24,7 +24,7 @@ from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFaile
 from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.failures import Failure, FailureKind
-from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease
+from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards
 from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp
 from shardline.model.stream import StreamRef
@@ -164,7 +164,7 @@ class Worker(Process, CoordinatorShell):
             if not self.callbacks.is_settled:
                 return  # it is called again when a callback has ended, or the time is up
             self.world.watch.excuse(self.machine.trims)
-            self.machine.close()
+            self.machine.close(is_clean=self.is_clean)
             self.wake()
 
     def _end_if_closed(self):
@@ -193,6 +193,8 @@ class Worker(Process, CoordinatorShell):
         """
         assert not self.hand_out.shards, "every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
+        if self.config.keep_leases and self.is_clean:
+            rows = [row for row in rows if not row.is_kept_by(self.name)]
         ours = [row for row in rows if not row.is_foreign_to(self.machine._duplicates.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
         if (
@@ -278,7 +280,9 @@ class Worker(Process, CoordinatorShell):
 
     def operate(self, operation):
         now = self.now
-        if isinstance(operation, _HOLDERS):
+        is_kept = isinstance(operation, TakeLease) and operation.incarnation.is_kept
+        assert self.is_closing or not is_kept, "leases are kept on exit only"
+        if isinstance(operation, _HOLDERS) or is_kept:
             self._check_may_write(operation, now)
             self.callbacks.check_write(operation)
         world = self.world

@@ -9,6 +9,8 @@ Invariants:
   fencing token.
 - A lease at LATEST stores the time that LATEST refers to (L6). Otherwise each restart before the first commit would
   skip the records that arrived in the meantime.
+- A lease whose incarnation is ``KEPT`` belongs to its owner, but no process holds it: the owner's last process has
+  ended and has kept the lease for its next one.
 - An incarnation counts only for the owner that it names. A Java KCL that takes a lease keeps attributes that it does
   not know, so a row may hold the incarnation of an earlier owner.
 """
@@ -22,6 +24,8 @@ from shardline.model.hashing import HashRange
 from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, Position, PositionKind, at_timestamp
 from shardline.model.sequence import SequenceNumber
 
+KEPT: Final = "kept"
+"""The id of an incarnation that is no process: a worker that exited has kept the lease for its restart."""
 _KINDS: Final = frozenset(PositionKind) - {PositionKind.AFTER_SEQUENCE_NUMBER}
 
 
@@ -66,6 +70,11 @@ class Incarnation(NamedTuple):
     read_by: str | None = None
     """How the process reads the shard: ``"polling"`` or ``"fan-out"``, or ``None`` if the row does not contain it. No
     worker acts on this."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no process holds the lease, because the owner's last process kept it when it exited."""
+        return self.id == KEPT
 
 
 @final
@@ -133,7 +142,12 @@ class Lease:
     def is_foreign_to(self, me: Incarnation) -> bool:
         """Return whether the row says that another process took the lease under our worker name."""
         known = self.incarnation_of(me.owner)
-        return known is not None and known.id != me.id
+        return known is not None and known.id not in {me.id, KEPT}
+
+    def is_kept_by(self, owner: str) -> bool:
+        """Return whether the last process of this worker kept the lease, and no other worker has asked for it."""
+        known = self.incarnation_of(owner)
+        return self.owner == owner and known is not None and known.is_kept
 
     @property
     def fence(self) -> Fence:

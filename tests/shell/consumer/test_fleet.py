@@ -10,7 +10,7 @@ import pytest
 from tests.harness.sinks import sinks_are_up_to_date
 from tests.shell.blocking import EVERY_API
 
-from shardline import StoreError, WaitTimeout
+from shardline import StoreError, UsageError, WaitTimeout
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.aio.consumer.consumer_driver import ConsumerDriver
 from shardline.core.consumer.consumer_events import (
@@ -496,3 +496,41 @@ async def test_wait_ready_tells_when_it_is_not(make_consumer, group):
         store.is_down = False
         await consumer.wait_ready()
         assert consumer.is_ready
+
+
+@EVERY_API
+async def test_a_rolling_restart_with_kept_leases_moves_nothing(make_consumer, put, group, store, eventually):
+    settings = {"group": group, "store": store, "keep_leases": True, "lease_duration": 30.0}
+    await put(range(60))
+    workers = {name: make_consumer(**settings, worker_id=name) for name in ("w1", "w2")}
+    for worker in workers.values():
+        await worker.start()
+    await eventually(lambda: loads(*workers.values()) == [3, 3])
+    before = {name: held(worker) for name, worker in workers.items()}
+    for name in [*workers]:
+        await workers[name].close()
+        workers[name] = make_consumer(**settings, worker_id=name)
+        await workers[name].start()
+        await eventually(lambda: loads(*workers.values()) == [3, 3])
+        assert {name: held(worker) for name, worker in workers.items()} == before
+    for worker in workers.values():
+        await worker.close()
+
+
+async def test_an_exit_by_an_exception_releases_leases_that_would_be_kept(make_consumer, group, store, eventually):
+    async def leave_by_an_exception():
+        async with make_consumer(
+            group=group, store=store, keep_leases=True, worker_id="w1", lease_duration=30.0
+        ) as first:
+            await eventually(lambda: loads(first) == [6])
+            raise ValueError("out")
+
+    with pytest.raises(ValueError, match="out"):
+        await leave_by_an_exception()
+    async with make_consumer(group=group, store=store) as second:
+        await eventually(lambda: loads(second) == [6], 5.0)
+
+
+def test_kept_leases_need_a_worker_id(make_sync_consumer):
+    with pytest.raises(UsageError, match="keep_leases needs a worker_id"):
+        make_sync_consumer(keep_leases=True)

@@ -77,6 +77,10 @@ def check_settings(
         config = replace(config, dedup=dedup)
     if worker_id is not None:
         config = replace(config, worker_id=worker_id)
+    if config.keep_leases and config.worker_id is None:
+        raise UsageError(
+            "keep_leases needs a worker_id: a worker can only get its leases back if it restarts under the same name"
+        )
     return config, config.worker_id or new_worker_id()
 
 

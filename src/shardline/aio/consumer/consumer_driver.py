@@ -190,11 +190,14 @@ class ConsumerDriver:
                 self.stop()
         return is_loop_gone
 
-    def release(self, now: Instant) -> None:
-        """Commit the acknowledged records, release all leases, and end (L5). Call it through ``post``."""
+    def release(self, now: Instant, *, is_clean: bool = False) -> None:
+        """Commit the acknowledged records, release all leases, and end (L5). Call it through ``post``.
+
+        With ``keep_leases``, a clean close of a consumer that has not failed keeps the leases.
+        """
         self.hand_out.close(now)
         self.hand_out.handle_time(now)
-        self.coordinator.close()
+        self.coordinator.close(is_clean=is_clean and self.hand_out.failure is None)
         self.wake()
 
     def disown(self, error: Exception) -> None:

@@ -12,7 +12,8 @@ Invariants (C5 and L5 are defined in docs/guarantees.md):
 - C5: a clean close counts as requesting the next record. ``close`` waits for another task or thread that has records:
   these records are done when it requests the next one. If that task has ended, ``close`` does not wait: its records are
   done if the task returned, and are delivered again if the task failed.
-- L5: ``close`` releases the leases, within its timeout. Before that, it waits for the lifecycle callbacks: within its
+- L5: ``close`` releases the leases, within its timeout, or keeps them (``keep_leases``) if no caller left its block
+  because of an exception. Before that, it waits for the lifecycle callbacks: within its
   timeout, but at least ``_MIN_RELEASE_TIME`` seconds, so that ``on_revoked`` is also called if the block was left
   because of an exception.
 - Only one iteration is active at a time. With two, a request in one iteration would acknowledge the records of the
@@ -515,7 +516,7 @@ class ConsumerSession:
                     await self.stop_handing_out()
                     await self._end_user_code(driver, caller, until, clean=clean)
                     await _end_callbacks(driver, max(until, time.monotonic() + _MIN_RELEASE_TIME))
-                    driver.post(driver.release)
+                    driver.post(partial(driver.release, is_clean=not self.left_by_error))
                     with anyio.move_on_after(max(until - time.monotonic(), _MIN_RELEASE_TIME)):
                         await ended.wait()
                 finally:

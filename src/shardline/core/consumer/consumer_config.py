@@ -81,6 +81,8 @@ class ConsumerConfig:
     """A handler, or a loop body, that holds the same records for this long counts as stuck. ``None`` disables this."""
     worker_id: str | None = None
     """The worker's name in the lease store, unique within the group. ``None`` means a new unique name."""
+    keep_leases: bool = False
+    """Whether a clean close keeps the shards for a restart with the same ``worker_id``."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -122,4 +124,5 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "store_patience": _number(lowest=0.0, highest=86_400.0),
     "stuck_after": _number(lowest=0.1, highest=86_400.0, optional=True),
     "worker_id": _worker_id,
+    "keep_leases": _switch,
 }

@@ -18,7 +18,7 @@ Invariants (docs/guarantees.md):
 - L4: the worker reports a lost lease and writes nothing more for it. During an outage of the store, reading continues
   until the leases expire, and starts again after the outage.
 - L5: ``close`` commits the acknowledged records, releases every lease, and withdraws requests for leases
-  (``ReleaseOnExit``).
+  (``ReleaseOnExit``). With ``keep_leases``, a clean close keeps the leases for the worker's restart.
 - L6: a row at LATEST is pinned to a time, and its shard is read from that time. A worker that completes the rows of a
   group pins new rows to the time when the group began.
 """
@@ -222,14 +222,18 @@ class Coordinator:
         self.held.mark_missing(shard_id)
         self.topology.discovery.list_by(now)
 
-    def close(self) -> None:
-        """Release every lease (L5). Records that the user has not finished by now will be delivered again."""
+    def close(self, *, is_clean: bool = True) -> None:
+        """Release every lease (L5). Records that the user has not finished by now will be delivered again.
+
+        If the close is clean and the config says ``keep_leases``, the leases are kept for the worker's restart.
+        """
         self._is_closing = True
+        self._release_on_exit.keeps_leases = is_clean and self._config.keep_leases
         if self.kcl is not None:
             self.kcl.close()
         self._plan.clear()
         for shard_id in self.held.holdings:
-            self.held.leave(shard_id)
+            self._leave(shard_id)
         self._give_back()
         self.trims.handle_no_summary()
 
@@ -349,7 +353,7 @@ class Coordinator:
             self.held.handle_taken(result, flight.sent_at, now, self.view.rows)
             self._shed(now)  # the limit may have been lowered while the take was in flight
             if self._is_closing:
-                self.held.leave(operation.shard_id)
+                self._leave(operation.shard_id)
         elif self._is_closing:
             self._release_on_exit.handle_applied(operation, result)
         elif isinstance(result, Refused) and self.kcl is not None and self.kcl.handle_refused(operation.shard_id):
@@ -432,6 +436,10 @@ class Coordinator:
         unknown_at = NEVER if self.topology.graph.covers(self.view.rows) else now
         if (list_at := min(self.held.handle_children(self.view.rows), unknown_at)) < NEVER:
             self.topology.discovery.list_by(max(now, list_at))
+
+    def _leave(self, shard_id: str) -> None:
+        """Begin to release a lease on exit, or to keep it for the restart."""
+        self.held.leave(shard_id, keep=self._release_on_exit.keeps_leases)
 
     def _shed(self, now: Instant) -> None:
         """Begin to release the leases that exceed ``max_leases``."""

@@ -10,7 +10,7 @@ Invariants:
 
 - We may take a row under our worker_id immediately if the row names our incarnation (we took the row, but the response
   was lost) or no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the
-  lease).
+  lease). The same is true of a row that our last process has kept for its restart (``KEPT``).
 - A row under our worker_id with another incarnation belongs to another worker. We take it only after its owner has been
   silent for its lease duration. This is how a worker that was killed and restarted gets its leases back.
 - If the counter of such a row moves twice, the other process is alive and thus a duplicate. One move proves nothing:
@@ -62,7 +62,7 @@ class DuplicateWorkers:
             self._contested.discard(shard_id)
         # The lease is no longer held by another process under our worker_id. Forget its moves: for a later holder, the
         # count starts from zero.
-        if row.holder != self.me.owner or other is None or other.id == self.me.id:
+        if row.holder != self.me.owner or other is None or not row.is_foreign_to(self.me):
             self._seen_rows.pop(shard_id, None)
             return
         known = self._seen_rows.get(shard_id)

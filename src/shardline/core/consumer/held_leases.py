@@ -201,11 +201,13 @@ class HeldLeases:
             self.ending[shard_id] = listings
             self._arrange(holding)
 
-    def leave(self, shard_id: str) -> None:
-        """Commit and release the lease, because the user is done with the shard."""
+    def leave(self, shard_id: str, *, keep: bool = False) -> None:
+        """Commit and release the lease, because the user is done with the shard. With ``keep``, the lease is kept for
+        the worker's next process.
+        """
         holding = self.holdings.get(shard_id)
         if holding is not None:
-            holding.leave()
+            holding.leave(keep=keep)
             self._arrange(holding)
 
     def shed(self, most: int, now: Instant) -> None:

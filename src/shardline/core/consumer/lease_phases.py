@@ -14,9 +14,10 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - An operation whose response was lost is sent again unchanged before any other operation. If the store refuses the
   second attempt, the first may have been applied (``landed``). The operation then counts from the time of the first
   attempt.
-- A release (on a hand-over or on exit) first commits the acknowledged records, and then gives up the lease. It begins
-  when the user is done, or when the user's time is up. At this moment, the grant is revoked, and no more records are
-  acknowledged.
+- A release (on a hand-over or on exit) first commits the acknowledged records, and then gives up the lease. On exit, a
+  worker may keep the lease for its restart instead: the row then still names the worker, but no process. A release
+  begins when the user is done, or when the user's time is up. At this moment, the grant is revoked, and no more records
+  are acknowledged.
 """
 
 from collections.abc import Mapping
@@ -35,13 +36,14 @@ from shardline.core.leases import (
     Refused,
     ReleaseLease,
     RenewLease,
+    TakeLease,
     WriteChildren,
     landed,
 )
-from shardline.model.lease import Checkpoint, Incarnation, Lease
+from shardline.model.lease import KEPT, Checkpoint, Incarnation, Lease
 from shardline.model.position import Position
 
-HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | WriteChildren
+HoldingOperation: TypeAlias = RenewLease | CommitCheckpoint | FinishHandOver | ReleaseLease | TakeLease | WriteChildren
 
 _RENEWALS: Final = 3  # the number of renewals per lease duration, so that two renewals may be lost
 
@@ -112,6 +114,7 @@ class Holding:
         self._first_sent_at: Instant = sent_at
         self._children: frozenset[str] | None = None  # set once the shard was read to its end and all have rows
         self.phase: Phase = Phase.ACTIVE
+        self._is_kept: bool = False  # whether the row goes on naming this worker after the release
         self.drain_until: Instant = NEVER
         self._is_overdue: bool = False
         self.is_arranged: bool = False
@@ -156,12 +159,13 @@ class Holding:
             self._enter(Phase.DRAINING)
             self.drain_until = until
 
-    def leave(self) -> None:
+    def leave(self, *, keep: bool = False) -> None:
         """Commit the acknowledged records, then release the lease, because the user is done or the user's time is
-        up.
+        up. With ``keep``, the lease is kept for the worker's next process, unless it is being released already.
         """
         if not self.is_over:
             if self.phase is not Phase.LEAVING:
+                self._is_kept = keep and self.phase is Phase.ACTIVE
                 self._enter(Phase.LEAVING)
             self.drain_until = NEVER
             self.grant.revoke()  # another worker may hold the lease before the response to our release comes
@@ -231,6 +235,8 @@ class Holding:
             # If another worker asked for the lease, the lease goes to that worker. Otherwise it is available to all.
             if self.row.checkpoint_owner == me:
                 return FinishHandOver(shard_id, me, counter)
+            if self._is_kept:
+                return TakeLease(shard_id, me, self.row.fence, Incarnation(me, KEPT, self._duration))
             return ReleaseLease(shard_id, me, counter)
         return RenewLease(shard_id, me, counter, self._measure(now)) if now >= self._renew_at else None
 
@@ -341,7 +347,7 @@ class Holding:
             self._committed = WrittenCheckpoint(operation.checkpoint.position, sent_at)
             if self.tracker.is_finished:
                 self._end(Phase.FINISHED)
-        elif isinstance(operation, FinishHandOver | ReleaseLease):
+        elif isinstance(operation, FinishHandOver | ReleaseLease | TakeLease):
             if isinstance(operation, FinishHandOver):
                 self.handed_to = row.owner
             self._end(Phase.RELEASED)
@@ -349,7 +355,7 @@ class Holding:
     def _handle_refused(self, operation: HoldingOperation, row: Lease | None) -> None:
         if isinstance(operation, CommitCheckpoint):
             self.tracker.handle_commit_failed()
-        self._handle_current(row, None if isinstance(operation, WriteChildren) else operation.counter)
+        self._handle_current(row, _counter_of(operation))
 
     def _handle_current(self, row: Lease | None, counter: int | None) -> None:
         """Check the current row. The lease is still ours if the row names us and its counter is at most ``counter``.
@@ -381,3 +387,14 @@ class Holding:
         self._enter(phase)
         self.grant.revoke()
         self.tracker.close()
+
+
+def _counter_of(operation: HoldingOperation) -> int | None:
+    """Return the counter that the operation expected in the row, or ``None`` if it expected none."""
+    match operation:
+        case WriteChildren():
+            return None
+        case TakeLease(seen=seen):
+            return seen.counter
+        case _:
+            return operation.counter

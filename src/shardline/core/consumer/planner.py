@@ -12,6 +12,7 @@ Invariants:
 - If a row names us as its owner although we do not hold the lease, we may take the lease immediately: the response to a
   write that takes the lease or hands it over was lost, or the hand-over has ended. If another process took the lease
   under our worker_id, it belongs to that process (``DuplicateWorkers``).
+- A lease that its owner kept when it exited is not asked for. It becomes available after the owner's lease duration.
 - If a hand-over that we asked for has not ended long after its timeout, we take the lease. The old owner had enough
   time, and its writes are fenced.
 - A row is deleted when it has not changed for 30 lease durations (5 minutes, as with the KCL). A slow worker may be
@@ -156,8 +157,11 @@ class Planner:
 
     def _can_ask(self, row: Lease) -> bool:
         """Return whether the owner would hand the lease over if we asked. A KCL owner is only asked if its rows are
-        ignored: otherwise it is either dead, or its fleet decides who gets the lease.
+        ignored: otherwise it is either dead, or its fleet decides who gets the lease. An owner that has exited, and has
+        kept the lease for its restart, would not answer.
         """
+        if row.owner is not None and row.is_kept_by(row.owner):
+            return False
         return self._kcl is None or self._kcl.asks_kcl_owners or row.incarnation_of(row.owner) is not None
 
     def _take(self, row: Lease, now: Instant) -> TakeLease:

@@ -9,7 +9,8 @@ Invariants:
 - If a row names us as its next owner, or as its holder although we do not hold the lease, the lease is given back. A
   hand-over in progress is cancelled. If the hand-over has ended, the lease is released (L5), or handed over to another
   worker that asked for it in the meantime. If the store refuses a write, its response contains the row, which
-  determines the next step. A lease that another process took under our worker_id is not given back.
+  determines the next step. A lease that another process took under our worker_id is not given back, nor is a lease
+  that an earlier process kept if this worker keeps its leases.
 - Failed operations are retried for one lease duration. After that time, the leases have expired, so that other workers
   can take them anyway.
 """
@@ -39,6 +40,8 @@ class ReleaseOnExit:
     def __init__(self, me: Incarnation) -> None:
         self._incarnation: Incarnation = me
         self._me: str = me.owner
+        self.keeps_leases: bool = False
+        """Whether kept leases stay with this worker. Written by the coordinator."""
         self._pending: dict[str, ExitOperation] = {}
         self._retry_at: Instant = -NEVER
         self._until: Instant = NEVER
@@ -100,6 +103,8 @@ class ReleaseOnExit:
     def _consider(self, shard_id: str, row: Lease | None) -> None:
         self._pending.pop(shard_id, None)
         if row is None or self._me not in {row.owner, row.checkpoint_owner} or row.checkpoint.is_finished:
+            return
+        if self.keeps_leases and row.is_kept_by(self._me):
             return
         if row.is_foreign_to(self._incarnation):
             return

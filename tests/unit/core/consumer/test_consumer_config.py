@@ -51,6 +51,7 @@ def test_a_config_does_not_change():
         ("stuck_after", None),
         ("worker_id", "w"),
         ("worker_id", None),
+        ("keep_leases", True),
     ],
 )
 def test_what_is_allowed_is_taken(name, value):
@@ -82,6 +83,7 @@ def test_what_is_allowed_is_taken(name, value):
         ("worker_id", "", "must be 1 to 255 printable characters, or None, not ''"),
         ("worker_id", "a\nb", "must be 1 to 255 printable characters"),
         ("worker_id", "x" * 256, "must be 1 to 255 printable characters"),
+        ("keep_leases", 1, "must be True or False, not 1"),
         ("worker_id", 7, "must be 1 to 255 printable characters, or None, not 7"),
     ],
 )

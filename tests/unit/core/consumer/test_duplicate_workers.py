@@ -6,7 +6,7 @@ import pytest
 
 from shardline.core.consumer.consumer_events import WorkerIdShared
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
-from shardline.model.lease import Incarnation, Lease
+from shardline.model.lease import KEPT, Incarnation, Lease
 
 ME = Incarnation("me", "this", 10.0)
 TWIN = Incarnation("me", "that", 10.0)
@@ -32,6 +32,7 @@ def move(duplicates, row, times):
         (OURS, True),
         (Lease("s", 5, "me"), True),
         (Lease("s", 5, "me", incarnation=Incarnation("you", "that", 10.0)), True),
+        (replace(ITS, incarnation=TWIN._replace(id=KEPT)), True),
         (ITS, False),
         (Lease("s", 5, "you", incarnation=ME), False),
         (Lease("s", 5), False),
@@ -49,6 +50,10 @@ def test_a_row_under_our_name_that_moves_twice_is_a_twins(duplicates):
     third = replace(ITS, incarnation=TWIN._replace(id="third"))
     assert move(duplicates, third, 1) == []
     assert move(duplicates, third, 2) == SHARED
+
+
+def test_rows_that_are_kept_for_a_restart_are_no_twins(duplicates):
+    assert move(duplicates, replace(ITS, incarnation=TWIN._replace(id=KEPT)), 9) == []
 
 
 def test_a_restart_after_a_kill_finds_rows_that_stand_still_or_move_once(duplicates):

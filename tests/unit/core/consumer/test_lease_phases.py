@@ -18,10 +18,11 @@ from shardline.core.leases import (
     Refused,
     ReleaseLease,
     RenewLease,
+    TakeLease,
     WriteChildren,
     apply,
 )
-from shardline.model.lease import Checkpoint, Incarnation, Lease
+from shardline.model.lease import KEPT, Checkpoint, Incarnation, Lease
 from shardline.model.position import SHARD_END, TRIM_HORIZON
 
 
@@ -330,3 +331,52 @@ def test_a_seek_clears_the_stamps(world):
     assert plain.row.window == ""
     plain.holding.reopen(plain.grant, plain.tracker)
     assert plain.holding.window is None
+
+
+# ---- a lease that is kept for a restart
+
+
+def test_a_lease_is_kept_after_the_last_commit(world):
+    world.done(4)
+    world.holding.leave(keep=True)
+    assert isinstance(world.step(), CommitCheckpoint)
+    keep = world.step()
+    assert keep == TakeLease("s", "me", replace(world.row, counter=8).fence, Incarnation("me", KEPT, 10.0))
+    assert world.holding.phase is Phase.RELEASED
+    assert (world.row.counter, world.row.owner, world.row.is_kept_by("me")) == (9, "me", True)
+
+
+def test_a_lease_that_was_kept_twice_is_kept(world):
+    world.holding.leave(keep=True)
+    world.holding.leave()
+    world.step()
+    assert world.row.is_kept_by("me")
+
+
+def test_a_lease_that_is_being_released_is_not_kept(world):
+    world.holding.drain(105.0)
+    world.holding.leave(keep=True)
+    assert isinstance(world.step(), ReleaseLease)
+
+
+def test_a_lease_that_was_asked_for_meanwhile_is_handed_over(world):
+    world.holding.leave(keep=True)
+    world.ask()
+    assert isinstance(world.step(), TakeLease)
+    assert isinstance(world.step(), FinishHandOver)
+    assert world.row.holder == "other"
+
+
+def test_a_lost_answer_to_keeping_is_sent_again(world):
+    world.holding.leave(keep=True)
+    first = world.lose_answer()
+    assert world.step(world.now + 1.0) == first
+    assert world.holding.phase is Phase.RELEASED
+
+
+def test_a_lease_that_another_process_took_meanwhile_is_not_kept(world):
+    world.holding.leave(keep=True)
+    world.row = apply(world.row, TakeLease("s", "me", world.row.fence, Incarnation("me", "twin", 10.0)))
+    world.step()
+    assert world.holding.phase is Phase.LOST
+    assert not world.row.is_kept_by("me")

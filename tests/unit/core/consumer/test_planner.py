@@ -13,7 +13,7 @@ from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
-from shardline.model.lease import Fence, Incarnation
+from shardline.model.lease import KEPT, Fence, Incarnation
 from shardline.model.position import SHARD_END, TRIM_HORIZON
 
 ME = Incarnation("me", "this", 10.0)
@@ -84,6 +84,15 @@ def test_one_is_asked_for_from_who_has_more(world, stream):
     world.scan(owned(stream.rows(4, 5, 8), w_4="a", w_5="a", w_8="a"))
     (ask,) = world.plan()
     assert (ask.by, ask.owner) == ("me", "a")
+
+
+def test_a_lease_that_its_owner_has_kept_is_not_asked_for(world, stream):
+    rows = owned(stream.rows(4, 5, 8), w_4="a", w_5="a", w_8="a")
+    kept = Incarnation("a", KEPT, 10.0)
+    world.scan({shard_id: replace(row, incarnation=kept) for shard_id, row in rows.items()})
+    assert world.plan() == []
+    world.scan(rows, 101.0)
+    assert len(world.plan()) == 1
 
 
 def test_a_row_that_names_us_is_taken_at_once(world, stream):

@@ -15,7 +15,7 @@ from shardline.core.leases import (
     ReleaseLease,
     TakeLease,
 )
-from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
+from shardline.model.lease import KEPT, Checkpoint, Fence, Incarnation, Lease
 from shardline.model.position import SHARD_END
 
 ASKED = Lease("s", counter=5, owner="me", checkpoint_owner="other")
@@ -119,3 +119,22 @@ def test_for_one_lease_duration():
     assert one.next_deadline() == 110.0
     assert one.poll_operation([], 110.0) is None
     assert one.is_over
+
+
+KEPT_FOR_US = replace(GIVEN, incarnation=Incarnation("me", KEPT, 10.0))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "row", "operation"),
+    [
+        (True, KEPT_FOR_US, None),
+        (False, KEPT_FOR_US, RELEASE),
+        (True, GIVEN, RELEASE),  # handed over to us, and never held
+        (True, replace(KEPT_FOR_US, owner="third", checkpoint_owner="me"), FINISH),
+    ],
+)
+def test_a_lease_that_an_earlier_life_kept_stays_kept_if_we_keep_leases(keeps, row, operation):
+    one = ReleaseOnExit(Incarnation("me", "this", 10.0))
+    one.keeps_leases = keeps
+    one.handle_rows([row], ())
+    assert one.poll_operation([], 100.0) == operation
