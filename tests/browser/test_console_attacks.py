@@ -16,10 +16,12 @@ EVIL = '<img src=x onerror="window.bad=1"><script>window.bad=1</script>'
 
 
 @asynccontextmanager
-async def foreign_page(html="<!doctype html><title>foreign</title>"):
-    """Serve a page of another origin. Yield its address."""
+async def foreign_page(html="<!doctype html><title>foreign</title>", visits=None):
+    """Serve a page of another origin, and note each visit with its Referer. Yield its address."""
 
-    async def answer(_):
+    async def answer(request):
+        if visits is not None:
+            visits.append((str(request.url), request.headers.get("Referer")))
         return web.Response(text=html, content_type="text/html")
 
     application = web.Application()
@@ -128,6 +130,82 @@ def test_a_page_of_another_origin_reads_and_changes_nothing_even_with_the_token(
             assert any("frame-ancestors" in problem for problem in tab.problems)
             assert kinesis.streams["orders"].record_count == 0
             assert [one.operation for one in kinesis.requests if one.operation == "PutRecords"] == []
+
+    asyncio.run(run())
+
+
+# Each attack resolves to what the foreign page found out. TOKEN and BASE are replaced.
+FOREIGN = {
+    "events": "new Promise((done) => { const events = new EventSource('BASE/api/live/stream?stream=orders');"
+    " events.onmessage = (event) => done(event.data); events.onerror = () => { events.close(); done('blocked'); }; })",
+    "socket": "new Promise((done) => { const socket = new WebSocket('BASE/api/live/stream?stream=orders'.replace('http', 'ws'));"
+    " socket.onmessage = socket.onopen = () => done('open'); socket.onerror = () => done('blocked'); })",
+    "script": "new Promise((done) => { const script = Object.assign(document.createElement('script'), {src: 'BASE/app.js', type: 'module'});"
+    " script.onload = () => done('loaded'); script.onerror = () => done('blocked'); document.head.append(script); })",
+    "style": "new Promise((done) => { const sheet = Object.assign(document.createElement('link'), {href: 'BASE/style.css', rel: 'stylesheet'});"
+    " sheet.onload = () => done('loaded'); sheet.onerror = () => done('blocked'); document.head.append(sheet); })",
+    "beacon": 'new Promise((done) => { navigator.sendBeacon(\'BASE/api/put\', \'{"stream": "orders", "key": "k", "data": "x"}\');'
+    " setTimeout(() => done('blocked'), 300); })",
+    "form": "new Promise((done) => { document.body.insertAdjacentHTML('beforeend', `<iframe name=hole></iframe><form method=post"
+    ' enctype=text/plain target=hole action=\'BASE/api/put\'><input name=\'{"stream": "orders", "data": "\' value=\'"}\'></form>`);'
+    " document.forms[0].submit(); setTimeout(() => done('blocked'), 500); })",
+    # A sandboxed frame has the origin null.
+    "null origin": "new Promise((done) => { onmessage = (event) => done(event.data);"
+    " document.body.append(Object.assign(document.createElement('iframe'), {sandbox: 'allow-scripts', srcdoc: `<script>"
+    "fetch('BASE/api/streams', {headers: {Authorization: 'Bearer TOKEN'}}).then((one) => one.text())"
+    ".then((text) => parent.postMessage(text, '*'), () => parent.postMessage('blocked', '*'))</` + `script>`})); })",
+    "window": "new Promise((done) => { const other = open('BASE/#token=TOKEN');"
+    " setTimeout(() => { try { done(other.closed ? 'blocked' : String(other.document.title)); } catch { done('blocked'); } }, 1500); })",
+}
+
+
+def test_no_other_way_from_a_foreign_page_reads_or_changes_anything(tmp_path):
+    """Events, sockets, scripts, forms, beacons, frames without an origin, and windows: with the token where they can."""
+
+    async def run():
+        async with looking(tmp_path) as (tab, kinesis, _, url), foreign_page() as other:
+            base, _, token = url.partition("/#token=")
+            await tab.open(other)
+            await tab.until("document.title === 'foreign'")
+            await tab.run("localStorage.clear()")
+            kinesis.requests.clear()
+            for name, attack in FOREIGN.items():
+                if name == "window":
+                    assert [request.operation for request in kinesis.requests] == []
+                script = attack.replace("BASE", base).replace("TOKEN", token)
+                assert await tab.run(f"({script}).catch(() => 'blocked')") == "blocked", name
+            assert kinesis.streams["orders"].record_count == 0
+
+    asyncio.run(run())
+
+
+def test_a_link_out_of_the_console_carries_neither_its_address_nor_its_token(tmp_path):
+    visits = []
+
+    async def run():
+        async with looking(tmp_path) as (tab, _, _, _), foreign_page(visits=visits) as other:
+            await tab.run(f"location.href = '{other}?from=console'")
+            await tab.until("document.title === 'foreign'")
+            assert (f"{other}?from=console", None) in visits
+
+    asyncio.run(run())
+
+
+def test_headers_cannot_pass_for_facts_about_the_record(tmp_path):
+    """A header may be named "sequence": the page must still show the real sequence number."""
+
+    async def run():
+        async with looking(tmp_path) as (tab, _, client, _):
+            async with Producer("orders", client=client) as producer:
+                await (await producer.put(b"x", key="k", headers={"sequence": "forged", "stream": "forged"}))
+            await show(tab, "records?stream=orders&key=k", "1 of 1 record")
+            await tab.until("document.querySelector('.records [aria-label=Headers]')")
+            own, headers = await tab.run(
+                "[...document.querySelectorAll('.records .facts')].map((each) => each.innerText)"
+            )
+            assert "forged" not in own
+            assert re.search(r"sequence\s+[0-9]{50,}", own)
+            assert headers.count("forged") == 2
 
     asyncio.run(run())
 

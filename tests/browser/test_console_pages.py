@@ -5,11 +5,13 @@
 
 import asyncio
 import sys
+import time
 
 import pytest
 from tests.browser.consoles import GROUP, looking, show
 
 from shardline.aio.producer.async_producer import Producer
+from shardline.console.stream_watch import StreamWatch
 
 PAGES = {
     "streams": "rate against the limit",
@@ -184,6 +186,62 @@ def test_a_tail_pauses_and_starts_in_the_past(tmp_path):
             await tab.run(pause)
             await client.put_record("orders", b"after", key="user-1")
             await tab.until("document.querySelector('.records').innerText.includes('after')")
+
+    asyncio.run(run())
+
+
+def test_a_hidden_tab_lets_go_of_its_connection_when_other_tabs_need_it(tmp_path):
+    """A browser has six connections to a host: seven tabs with live pages would otherwise block each other."""
+    hide = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}); document.dispatchEvent(new Event('visibilitychange'))"
+
+    async def run():
+        async with looking(tmp_path) as (tab, kinesis, _, _):
+            await show(tab, "stream/orders", "Lineage")
+            await tab.until("document.querySelectorAll('.shards li').length === 2")
+            others = "new BroadcastChannel('shardline-live').postMessage('opened');"
+            await tab.run(others * 9)  # a tab that is shown keeps its connection
+            await tab.run(hide.format("true"))
+            await tab.run(others * 3)
+            await asyncio.sleep(3)
+            kinesis.requests.clear()
+            await asyncio.sleep(3)
+            assert "GetRecords" in {request.operation for request in kinesis.requests}
+            await tab.run(others)
+            await asyncio.sleep(3)
+            kinesis.requests.clear()
+            await asyncio.sleep(3)
+            assert [request.operation for request in kinesis.requests] == []
+            await tab.run(hide.format("false"))
+            await asyncio.sleep(3)
+            assert "GetRecords" in {request.operation for request in kinesis.requests}
+            assert tab.problems == []
+
+    asyncio.run(run())
+
+
+def test_a_bug_behind_a_live_page_is_shown_on_it(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(StreamWatch, "update", fail)
+
+    async def run():
+        async with looking(tmp_path) as (tab, _, _, _):
+            await show(tab, "stream/orders", "internal error: ZeroDivisionError")
+            assert await tab.run("document.querySelector('[role=alert]').innerText.includes('internal error')")
+
+    asyncio.run(run())
+
+
+def test_the_clock_of_the_embedded_server_goes_on(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (tab, kinesis, _, _):
+            await show(tab, "server", "Advance 1 hour")
+            kinesis.clock.advance(7200)
+            then = time.strftime("%Y-%m-%dT%H:", time.gmtime(kinesis.clock.now()))
+            await tab.until(f"document.querySelector('main').innerText.includes('{then}')")
+            kinesis.faults.throttle(operation="PutRecords", count=1)  # by another program
+            await tab.until("document.querySelector('main table')")
 
     asyncio.run(run())
 

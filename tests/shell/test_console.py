@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import json
 import re
 import subprocess
@@ -21,6 +22,7 @@ from shardline.cli.invocation import Invocation
 from shardline.codec.record_lines import PlainRecord, line_of
 from shardline.console.console_actions import shown_store
 from shardline.console.console_command import serving
+from shardline.console.stream_watch import StreamWatch
 from shardline.sync import Consumer, Producer
 from shardline.testing import Delays, LocalKinesis
 
@@ -95,6 +97,10 @@ async def running(tmp_path, *, delays=None, more_stores=(), **how):
         ({"Authorization": "Bearer wrong"}, 403),
         ({"Authorization": ""}, 403),
         ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "2130706433"}, 403),
+        ({"Host": "127.0.0.1@evil.example"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
@@ -118,6 +124,51 @@ def test_a_form_cannot_change_anything_and_a_foreign_name_gets_no_page(tmp_path)
             assert (await console.get("/", Host="evil.example"))[0] == 403
             assert (await console.get("/../console_server.py"))[0] == 404
             assert console.kinesis.streams["orders"].record_count == before
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "status"),
+    [
+        ("put", b"[" * 200_000, 400),
+        ("put", b'{"a":' * 50_000, 400),
+        ("put", b"[]", 400),
+        ("reshard", b'{"stream": "orders", "merge": 5}', 500),
+        ("put", b'{"stream": "orders", "base64": 5}', 500),
+        ("reset", b'{"store": [1]}', 500),
+        ("clock", b'{"advance": 1e300}', 500),
+        ("put", b'{"data": "' + b"x" * 17 * 1024 * 1024 + b'"}', 413),
+    ],
+)
+def test_a_body_that_makes_no_sense_gets_an_answer_with_the_policy(tmp_path, action, body, status):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            headers = {"Authorization": f"Bearer {console.token}", "Content-Type": "application/json"}
+            address = f"{console.base}/api/{action}"
+            async with console.session.post(address, data=io.BytesIO(body), headers=headers) as answer:
+                assert (answer.status, answer.content_type) == (status, "application/json")
+                assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+                assert len((await answer.json())["error"]) < 200
+            assert (await console.get("/api/streams"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_connections_that_send_nothing_or_half_a_request_are_closed_and_delay_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardline.console.console_command._IDLE_TIMEOUT", 3.0)
+
+    async def run():
+        async with running(tmp_path) as console:
+            port = int(console.base.rpartition(":")[2])
+            slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+            for number, (_, writer) in enumerate(slow):
+                writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: " if number % 2 else b"")
+            assert (await console.get("/api/streams"))[0] == 200
+            async with asyncio.timeout(30):
+                for reader, writer in slow:
+                    assert await reader.read() == b""
+                    writer.close()
 
     asyncio.run(run())
 
@@ -303,6 +354,64 @@ def test_without_a_key_each_shard_is_read(tmp_path):
     asyncio.run(run())
 
 
+def test_a_search_that_finds_more_than_it_returns_says_so(tmp_path):
+    async def run():
+        async with running(tmp_path, allow_changes=True) as console:
+            for _ in range(2):
+                await console.post("/api/put", {"stream": "orders", "key": "user-1", "data": "x"})
+            found = (await console.get("/api/records?stream=orders&key=user-1&limit=2"))[1]
+            assert (len(found["records"]), found["read"] > 2, found["is_end"]) == (2, True, False)
+            found = (await console.get("/api/records?stream=orders&key=user-1&limit=3"))[1]
+            assert (len(found["records"]), found["is_end"]) == (3, True)
+
+    asyncio.run(run())
+
+
+def test_a_throttled_shard_is_measured_again_and_named_if_that_fails_too(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            console.kinesis.faults.throttle(operation="GetRecords", count=1)
+            load = (await console.get("/api/load?stream=orders"))[1]
+            assert (load["measured_shards"], load["failed_shards"], load["problem"]) == (2, [], None)
+            console.kinesis.faults.throttle(operation="GetRecords", count=3)
+            load = (await console.get("/api/load?stream=orders"))[1]
+            assert (load["measured_shards"], len(load["failed_shards"])) == (1, 1)
+            assert "exceeded" in load["problem"]
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def fake_dynamodb():
+    """Serve a DynamoDB without tables. Yield its address."""
+
+    async def answer(_):
+        body = {"__type": "com.amazonaws.dynamodb.v20120810#ResourceNotFoundException", "message": "no"}
+        return web.json_response(body, status=400, content_type="application/x-amz-json-1.0")
+
+    application = web.Application()
+    application.router.add_post("/", answer)
+    async with TestServer(application) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def test_calls_to_dynamodb_count_against_the_budget_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+    async def run():
+        async with (
+            fake_dynamodb() as endpoint,
+            running(tmp_path, more_stores=[f"dynamodb://leases?region=us-east-1&endpoint_url={endpoint}"]) as console,
+        ):
+            problems = (await console.get("/api/groups"))[1]["problems"]
+            assert len(problems) == 1, problems
+            assert "leases" in problems[0]
+            assert (await console.get("/api/status"))[1]["calls"]["operations"] == {"DescribeTable": 1}
+
+    asyncio.run(run())
+
+
 def test_a_large_record_is_sent_whole_only_if_the_page_asks_for_it(tmp_path):
     data = "x" * 500_000
 
@@ -476,6 +585,20 @@ def test_live_updates_continue_after_an_error(tmp_path):
             console.kinesis.create_stream("late", shards=1)
             update = await until(lambda update: update["problem"] is None and update["open"])
             assert update["open"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_bug_in_an_update_ends_the_updates_with_an_error(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("a text with a secret")
+
+    monkeypatch.setattr(StreamWatch, "update", fail)
+
+    async def run():
+        async with running(tmp_path) as console, console.live("stream?stream=orders") as until:
+            update = await until(lambda update: "error" in update)
+            assert update == {"error": "internal error: ZeroDivisionError. Start the console with -v to see more."}
 
     asyncio.run(run())
 

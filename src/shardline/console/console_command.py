@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from shardline.testing.local_kinesis import LocalKinesis
 
 _TOKEN_BYTES: Final = 24
+_IDLE_TIMEOUT: Final = 75.0
+"""A connection without a complete request is closed after this time, so that they do not use up all connections."""
 BUDGET: Final = 600
 
 
@@ -77,7 +79,7 @@ BUDGET: Final = 600
     type=click.IntRange(10),
     default=BUDGET,
     show_default=True,
-    help="Maximum number of calls to Kinesis per minute. Further calls wait.",
+    help="Maximum number of calls to AWS per minute. Further calls wait.",
 )
 @global_options
 @click.pass_obj
@@ -159,7 +161,7 @@ async def serving(
         kinesis=kinesis,
         cloudwatch=counted,
     )
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0, keepalive_timeout=_IDLE_TIMEOUT)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

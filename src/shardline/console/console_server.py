@@ -16,6 +16,7 @@ Invariants:
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.resources import files
@@ -68,6 +69,8 @@ _FILES: Final = {
 }
 _UPDATE_INTERVAL: Final = 1.0
 
+_log: Final = logging.getLogger(__name__)
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -102,6 +105,7 @@ class ConsoleServer:
         # Each class of calls waits in a queue of its own, in order.
         self._queues = {True: asyncio.Lock(), False: asyncio.Lock()}
         client.api.before_call = self._spend
+        actions.before_store_calls(self._spend)
 
     def application(self) -> web.Application:
         """Return the application, ready to be run."""
@@ -149,6 +153,10 @@ class ConsoleServer:
                 response = await handler(request)
             except web.HTTPException as error:
                 response = _answer({"error": error.reason}, error.status)
+            except ConnectionError:  # the page was closed
+                raise
+            except Exception as error:  # noqa: BLE001 - a bug, or a body with wrong types: aiohttp's page has no policy
+                response = _answer({"error": _internal_error(error)}, 500)
         if not response.prepared:
             response.headers.update(_HEADERS)
         return response
@@ -187,7 +195,7 @@ class ConsoleServer:
             return _answer({"error": "no such change"}, 404)
         try:
             wish = msgspec.json.decode(await request.read(), type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _answer({"error": "the body is not a JSON object"}, 400)
         if not wish.get("dry_run") and not self._allow_changes:
             return _answer({"error": "this console is read-only: start it with --allow-changes to change things"}, 403)
@@ -259,8 +267,19 @@ async def _send_updates(request: web.Request, update: Callable[[], Awaitable[dic
     with suppress(ConnectionError):  # the page was closed
         while True:
             await asyncio.sleep(_UPDATE_INTERVAL)
-            await response.write(b"data: " + msgspec.json.encode(await update()) + b"\n\n")
+            try:
+                content = msgspec.json.encode(await update())
+            except Exception as error:  # noqa: BLE001 - a bug: the page must not wait for updates that never come
+                await response.write(b"data: " + msgspec.json.encode({"error": _internal_error(error)}) + b"\n\n")
+                break
+            await response.write(b"data: " + content + b"\n\n")
     return response
+
+
+def _internal_error(error: Exception) -> str:
+    """Log an unexpected error, and return the text for the page. The error's own text may hold a secret."""
+    _log.error("a request failed", exc_info=error)
+    return f"internal error: {type(error).__name__}. Start the console with -v to see more."
 
 
 async def _run(action: Awaitable[dict[str, Any]]) -> web.StreamResponse:

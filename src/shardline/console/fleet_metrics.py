@@ -55,6 +55,12 @@ def parse_metrics(text: str) -> Iterator[Sample]:
             continue
 
 
+def shown_address(url: str) -> str:
+    """Return an address without user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def check_metrics_url(url: str) -> str:
     """Return the address of a page of metrics. Without a path, it is ``/metrics``.
 
@@ -62,8 +68,8 @@ def check_metrics_url(url: str) -> str:
         ValueError: it is not an http address.
     """
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"an address of metrics is written as http://host:port/metrics, not {url!r}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:  # ``port`` raises, too
+        raise ValueError(f"an address of metrics is written as http://host:port/metrics, not {shown_address(url)!r}")
     return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
@@ -123,8 +129,7 @@ class FleetMetrics:
 
 async def _read(session: aiohttp.ClientSession, url: str) -> list[Sample] | str:
     """Return the metrics at an address, or why they could not be read."""
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    shown = shown_address(url)
     try:
         async with session.get(url, allow_redirects=False) as answer:
             content = await answer.content.read(_SIZE_MAX)
@@ -136,6 +141,8 @@ async def _read(session: aiohttp.ClientSession, url: str) -> list[Sample] | str:
     except aiohttp.ClientConnectorError as error:  # its text names the host again, and "ssl:default"
         number = error.os_error.errno or 0  # failed look-ups have a negative number, which only their text explains
         return f"{shown} cannot be read: {os.strerror(number) if number > 0 else error.strerror}"
+    except aiohttp.InvalidURL:  # its text is the whole address, with the password
+        return f"{shown} cannot be read: the address is not valid"
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         return f"{shown} cannot be read: {str(error) or 'it did not answer in time'}"
 

@@ -94,7 +94,7 @@ class GroupWatch:
             "history": {shard_id: rows for shard_id, rows in history.items() if rows},
             "hand_overs": hand_overs,
             "metrics": self._metrics.group_json(str(self._name.group), str(self._name.stream)),
-            "problem": self.problem,
+            "problem": self._reader.problem or self.problem,
         }
 
     def _shards(self) -> list[dict[str, Any]]:

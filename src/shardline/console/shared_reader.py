@@ -5,10 +5,12 @@ Several pages share one reader. It starts with the first page and ends after the
 Invariants:
 
 - A page that opens while the reader ends gets a new reader.
+- A reader that ends with an unexpected error says so in ``problem``, until the next reader starts.
 - The calls of a reader are background calls: they must not delay a page that a person waits for.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -16,6 +18,8 @@ from typing import Final, final
 
 is_background: Final[ContextVar[bool]] = ContextVar("is_background", default=False)
 """Whether the current task is a reader, and not the answer to a request of a page."""
+
+_log: Final = logging.getLogger(__name__)
 
 
 @final
@@ -33,6 +37,8 @@ class SharedReader:
         self._on_end = on_end
         self._pages = 0
         self._task: asyncio.Task[None] | None = None
+        self.problem: str | None = None
+        """Why the reader ended, although pages are open."""
 
     @property
     def has_pages(self) -> bool:
@@ -53,7 +59,12 @@ class SharedReader:
 
     async def _run(self) -> None:
         is_background.set(True)
-        await self._read()
+        self.problem = None
+        try:
+            await self._read()
+        except Exception as error:  # noqa: BLE001 - a bug: the pages must not wait for a reader that has ended
+            _log.error("the reader of a page failed", exc_info=error)
+            self.problem = f"internal error: {type(error).__name__}. Start the console with -v to see more."
 
     async def _stop(self) -> None:
         task, self._task = self._task, None

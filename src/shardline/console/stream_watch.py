@@ -153,7 +153,7 @@ class StreamWatch:
 
     def update(self, viewer: Viewer) -> dict[str, Any]:
         """Return the next update of a page."""
-        update = viewer.take() | {"open": len(self._open), "problem": self.problem}
+        update = viewer.take() | {"open": len(self._open), "problem": self._reader.problem or self.problem}
         if not viewer.has_traffic:
             return update
         now = self._client.api.service_time()

@@ -37,6 +37,13 @@ def test_other_addresses_are_refused(url):
         FleetMetrics([url])
 
 
+@pytest.mark.parametrize("url", ["http://someone:hunter2@worker:99999", "ftp://someone:hunter2@worker?key=hunter3"])
+def test_a_refused_address_is_shown_without_its_password(url):
+    with pytest.raises(ValueError, match=r"http://host:port/metrics|Port out of range") as caught:
+        FleetMetrics([url])
+    assert "hunter" not in str(caught.value)
+
+
 def test_without_an_address_nothing_is_known():
     metrics = FleetMetrics([])
     assert not metrics.is_known

@@ -26,3 +26,23 @@ def test_a_reader_runs_while_a_page_is_open():
         assert not is_background.get()
 
     asyncio.run(run())
+
+
+def test_a_reader_that_ends_with_a_bug_says_so_until_the_next_reader_starts():
+    async def run():
+        failures = [ZeroDivisionError("a text with a secret")]
+
+        async def read():
+            if failures:
+                raise failures.pop()
+            await asyncio.Event().wait()
+
+        reader = SharedReader(read, lambda: None)
+        async with reader.page():
+            await asyncio.sleep(0)
+            assert reader.problem == "internal error: ZeroDivisionError. Start the console with -v to see more."
+        async with reader.page():
+            await asyncio.sleep(0)
+            assert reader.problem is None
+
+    asyncio.run(run())

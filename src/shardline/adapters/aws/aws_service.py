@@ -4,7 +4,7 @@ Kinesis and DynamoDB share this code: credentials, proxies, endpoints, certifica
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
@@ -48,6 +48,8 @@ class AwsAccess(AwsSettings):
     http: HttpSettings = field(
         default_factory=lambda: HttpSettings(connect_timeout=3.0, read_timeout=5.0, max_connections=20), kw_only=True
     )
+    before_call: Callable[[str], Awaitable[None]] | None = field(default=None, repr=False)
+    """Called with the operation before each call. The call waits for it."""
 
 
 @final

@@ -307,6 +307,8 @@ class DynamoDbLeases:
         http = self._http
         if http is None:
             return _invalid("NotOpen", f"the store in {self._table!r} is not open: open it first")
+        if self._access.before_call is not None:
+            await self._access.before_call(operation)
         answer = await http.post(operation, _CONTENT_TYPE, _encode(members), {}, None, expected=_REFUSED)
         if isinstance(answer, Failure):
             return answer

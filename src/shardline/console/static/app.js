@@ -65,17 +65,42 @@ async function listen(address, onUpdate, signal) {
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
-    for (const part of parts) onUpdate(JSON.parse(part.replace(/^data: /, "")));
+    for (const part of parts) {
+      const update = JSON.parse(part.replace(/^data: /, ""));
+      if (update.error) throw new Error(update.error);
+      onUpdate(update);
+    }
   }
 }
+
+// A browser has only six connections to a host for all its tabs, and a live page holds one of them. So a hidden tab lets go
+// of its connection after other tabs have opened four, and a tab takes one only when it is shown.
+const OTHERS_MAX = 4;
+const tabs = new BroadcastChannel("shardline-live");
+let [opened, letGo] = [0, () => {}];
+document.addEventListener("visibilitychange", () => { opened = 0; });
+tabs.addEventListener("message", () => { if (document.hidden && ++opened >= OTHERS_MAX) letGo(); });
+const untilShown = () => new Promise((done) => {
+  const look = () => { if (!document.hidden) { document.removeEventListener("visibilitychange", look); done(); } };
+  document.addEventListener("visibilitychange", look);
+  look();
+});
 
 // Server-sent events by fetch, because EventSource cannot send the token in a header. A connection that ends is opened
 // again, until the page is left.
 export async function live(kind, query, onUpdate, signal) {
   for (;;) {
-    await listen(`/api/live/${kind}?${new URLSearchParams(query)}`, onUpdate, signal).catch((error) => {
-      if (!(error instanceof Unreachable)) throw error;
+    await untilShown();
+    signal.throwIfAborted();
+    const connection = new AbortController();
+    const end = () => connection.abort();
+    signal.addEventListener("abort", end);
+    letGo = end;
+    tabs.postMessage("opened");
+    await listen(`/api/live/${kind}?${new URLSearchParams(query)}`, onUpdate, connection.signal).catch((error) => {
+      if (signal.aborted || !(error instanceof Unreachable || connection.signal.aborted)) throw error;
     });
+    signal.removeEventListener("abort", end);
     await new Promise((wake) => setTimeout(wake, 1000));
   }
 }

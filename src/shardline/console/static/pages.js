@@ -100,8 +100,10 @@ async function streams({ main, signal }) {
     if (!load.measured_shards) return load.problem ?? "no open shard";
     const whole = Math.max(load.records_per_second / (load.open_shards * RECORDS_MAX), load.bytes_per_second / (load.open_shards * BYTES_MAX));
     const hot = load.hottest_load >= 0.8;
+    const among = load.measured_shards < load.open_shards ? ` of ${load.measured_shards} measured` : "";
     return h("div", {}, h("span", {}, `${number(Math.round(load.records_per_second))} records/s, ${size(load.bytes_per_second)}/s (${percent(whole)})`),
-      load.hottest_load > 0 ? h("div", { class: hot ? "hot" : "soft" }, hot ? "hot: " : "highest: ", link(path("stream", stream.name), `shard ${short(load.hottest)} at ${percent(load.hottest_load)}`)) : "");
+      load.hottest_load > 0 ? h("div", { class: hot ? "hot" : "soft" }, hot ? "hot: " : `highest${among}: `, link(path("stream", stream.name), `shard ${short(load.hottest)} at ${percent(load.hottest_load)}`)) : "",
+      load.failed_shards.length ? h("div", { class: "soft" }, `not measured: shard ${load.failed_shards.map(short).join(", ")} (${load.problem})`) : "");
   };
   const measureAll = () => measure(cells, work, signal).catch(fail);
   again.addEventListener("click", measureAll);
@@ -263,7 +265,8 @@ function shardRow(shard) {
 }
 
 function showLag(row, shard, reading, news, now) {
-  row.history = [...row.history, ...news].slice(-240);
+  const newest = row.history.at(-1)?.[0] ?? 0; // a connection that is opened again brings the whole history
+  row.history = [...row.history, ...news.filter(([at]) => at > newest)].slice(-240);
   const { cells } = row;
   write(cells.state, shard.finished ? "finished" : shard.state ?? "?");
   write(cells.handling, shard.finished ? "-" : behind(shard.lag_ms));
@@ -286,6 +289,7 @@ const HAND_OVERS = {
 
 async function group({ main, names: [store, name, on], signal }) {
   const rows = new Map();
+  const listed = new Set(); // the hand-overs on the page
   const body = h("tbody", { role: "rowgroup" });
   const events = h("ul", { class: "events" }, h("li", { class: "soft" }, "Hand-overs appear here as they happen."));
   const [notices, summary, letters, problem] = [h("div", {}), h("div", {}), h("div", {}), h("p", { class: "error", hidden: true })];
@@ -330,6 +334,9 @@ async function group({ main, names: [store, name, on], signal }) {
       rows.delete(id);
     }
     for (const event of update.hand_overs) {
+      const name = `${event.at} ${event.shard_id} ${event.kind}`;
+      if (listed.has(name)) continue;
+      listed.add(name);
       events.querySelector(".soft")?.remove();
       const text = `shard ${short(event.shard_id)}: ${HAND_OVERS[event.kind](event)}`;
       events.prepend(h("li", {}, h("time", {}, clockTime(event.at)), ` ${text}`));
@@ -347,6 +354,9 @@ async function group({ main, names: [store, name, on], signal }) {
 }
 
 // ---- records
+
+// A header may have any name, so headers are kept apart from the facts about the record.
+const headerFacts = (headers) => (Object.keys(headers).length ? h("div", { role: "group", "aria-label": "Headers" }, soft("Headers"), facts(headers)) : "");
 
 // The views of a record, with buttons that choose one, and the button that sends it again.
 function recordBody(record, stream, ...links) {
@@ -381,7 +391,7 @@ function recordItem(stream, record) {
   // Most records of a tail are never opened: their body is made when they are.
   const open = (event) => {
     if (!event.target.open || event.target.children.length > 1) return;
-    event.target.append(facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence, ...record.headers }), ...recordBody(record, stream, link(where, "link to this record")).filter(Boolean));
+    event.target.append(facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence }), headerFacts(record.headers), ...recordBody(record, stream, link(where, "link to this record")).filter(Boolean));
   };
   return h("li", {}, h("details", { ontoggle: open },
     h("summary", {}, h("b", {}, record.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${record.arrived_at ?? ""} · shard ${short(record.shard_id)} · ${size(record.size)}${record.aggregated ? " · from an aggregate" : ""} `), h("code", {}, record.views.text.slice(0, 80) || "(no data)"))));
@@ -391,7 +401,7 @@ function letterItem(letter) {
   const original = letter.shard_id && letter.sequence_number ? [link(at({ stream: letter.stream, shard: letter.shard_id, from: letter.sequence_number, sub: letter.sub_sequence ?? 0 }), "the record in the stream")] : [];
   return h("li", {}, h("details", {},
     h("summary", {}, h("b", {}, letter.key ?? "(no key)"), " ", h("span", { class: "soft" }, `${letter.failed_at ?? ""} · `), h("span", { class: "hot" }, letter.message ?? letter.error ?? "")),
-    facts({ attempts: letter.attempts ?? "?", stream: letter.stream ?? "?", ...letter.headers }), ...recordBody(letter, letter.stream, ...original)));
+    facts({ attempts: letter.attempts ?? "?", stream: letter.stream ?? "?" }), headerFacts(letter.headers), ...recordBody(letter, letter.stream, ...original)));
 }
 
 async function records({ main, query, signal }) {
@@ -444,6 +454,7 @@ async function records({ main, query, signal }) {
     if (found.records.length === 1) list.querySelector("details").open = true;
     const where = found.shards.length > 8 ? counted(found.shards.length, "shard") : `shard ${found.shards.map(short).join(", ")}`;
     const end = found.is_end ? ", up to the newest record" : ". More records follow: to read on, name the shard and set “from”";
+    if (sub != null) return void write(note, found.records.length ? "The record of this link." : "The record of this link is no longer in the stream.");
     write(note, `${number(found.records.length)} of ${counted(found.read, "record")} that ${found.read === 1 ? "was" : "were"} read from ${where}${end}.`);
   };
   const sub = query.get("sub");
@@ -498,10 +509,14 @@ async function server({ main, signal }) {
   const say1 = (plan) => h("p", {}, plan.sentence, ".");
   const clock = (body, text) => h("button", { onclick: () => change("clock", body, say1, text).then(update).catch(fail) }, text);
   const [freeze, resume] = [clock({ freeze: true }, "Freeze"), clock({ resume: true }, "Resume")];
+  let known = "";
   const update = async () => {
     const found = await look("server", {}, signal);
     write(time, `${new Date(found.now * 1000).toISOString()}${found.frozen ? ", frozen" : ""}`);
     [freeze.disabled, resume.disabled] = [found.frozen, !found.frozen];
+    const now = JSON.stringify(found.faults);
+    if (now === known) return; // a button that is replaced would lose the focus
+    known = now;
     faults.replaceChildren(table(["#id", "rule", "#hits", ""], found.faults.map((fault) => [fault.id, h("code", {}, JSON.stringify(fault)), fault.hits,
       h("button", { onclick: () => change("fault", { remove: fault.id }, say1, "Remove").then(update).catch(fail) }, "Remove …")]), "No faults.", "Faults"));
   };
@@ -512,8 +527,10 @@ async function server({ main, signal }) {
       const body = button.value === "clear" ? { clear: true } : { fault: jsonOf(values.fault) };
       await change("fault", body, say1, button.value === "clear" ? "Remove all" : "Add the fault");
       await update();
-    }, field("fault", "a fault, as JSON", { value: '{"kind": "throttle", "operation": "PutRecords", "count": 3}', size: 52 }), h("button", { value: "add" }, "Add …"), h("button", { value: "clear" }, "Remove all …")));
+    }, h("label", { class: "long" }, "a fault, as JSON", h("input", { name: "fault", autocomplete: "off", value: '{"kind": "throttle", "operation": "PutRecords", "count": 3}', size: 52 })), h("button", { value: "add" }, "Add …"), h("button", { value: "clear" }, "Remove all …")));
   await update();
+  const timer = setInterval(() => update().catch(() => {}), 2000); // the status says if the console does not answer
+  signal.addEventListener("abort", () => clearInterval(timer));
 }
 
 export const pages = { streams, stream, groups, group, records, put, server };
