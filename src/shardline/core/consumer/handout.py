@@ -227,6 +227,8 @@ class HandOut:
 
     def bind(self, taker: Taker, shard: HeldShard) -> None:
         """Bind the taker to this shard, so that it takes records from no other shard."""
+        if taker.shard is not None and taker.shard.key != shard.key:  # a shard that was lost or sought
+            self._unbind(taker, is_free=True)
         taker.shard = shard
         self._tasks.setdefault(shard.key, {})[taker] = None
 

@@ -6,6 +6,7 @@ from tests.harness.hand_out import Desk, FakeReader
 from shardline.core.consumer.consumer_events import MaxLeasesChanged, ShardSought, ShardsPaused, ShardsResumed
 from shardline.core.consumer.control_requests import Request, sought_checkpoint
 from shardline.core.consumer.failure_policy import FailurePolicy
+from shardline.core.consumer.handler_task import Outcome
 from shardline.core.consumer.handout import CancelHandler
 from shardline.core.consumer.lifecycle import CallBack, CallbackKind, CancelCallBack
 from shardline.core.leases import CommitCheckpoint, ReleaseLease, apply
@@ -661,3 +662,32 @@ def test_a_changed_limit_reaches_the_coordinators_and_is_reported_once(desk):
     limit(desk, None)
     assert desk.groups["s"].limits == [2, None]
     assert desk.hand_out.take_events() == [MaxLeasesChanged(None, before=2)]
+
+
+def test_a_task_that_moved_on_after_a_seek_does_not_hold_up_the_shard_that_it_had(desk):
+    desk.gain("a")
+    desk.gain("b")
+    desk.bring(4, "a", keys="kk")
+    run = desk.run(FailurePolicy(), concurrency=1, order="key", in_processes=True)
+    desk.ask(run)
+    (task,) = run.new_tasks
+    run.new_tasks = []
+    desk.ask(task)
+    desk.ask(run)
+    task.cursor.take(desk.now)
+    desk.ask(task)  # the first message had one record, and the next one has more
+    assert len(task.cursor.records) == 2
+    task.cursor.take(desk.now)
+    seek(desk, shards=[("s", "a")])
+    desk.bring(1, "b")
+    task.outcome = Outcome("broken")
+    desk.ask(task)  # the handler of a fails, and the task goes on with b
+    assert (task.shard, task.is_at_work) == (desk.shards["b"], True)
+    go_on(desk, "a")
+    task.cursor.take(desk.now)
+    task.outcome = Outcome()
+    desk.ask(task)
+    assert not task.is_at_work
+    desk.bring(1, "a")
+    desk.poll()
+    assert (task.shard, task.is_at_work) == (desk.shards["a"], True)
