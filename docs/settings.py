@@ -322,7 +322,7 @@ CLIENT = {
     "verify": ("`True`, with `AWS_CA_BUNDLE`", "`False`, the path of a CA file, or an `ssl.SSLContext`."),
     "connect_timeout": (None, "Seconds until a connection must be established."),
     "read_timeout": (None, "Seconds without data after which a request fails. See below."),
-    "max_connections": (None, "The number of open connections. Further requests wait for one."),
+    "max_connections": (None, "The number of open connections. See below."),
     "proxies": (
         "`HTTPS_PROXY`, `HTTP_PROXY`, `NO_PROXY`",
         'Proxy URLs by scheme: `{"https": "http://user:password@proxy:3128"}`.',
@@ -378,7 +378,17 @@ TAILS = {
 
 `read_timeout` limits how long a response may pause. The whole response is limited, too: it may take `read_timeout`,
 plus one second for each 16 KiB, so a page of 10 MiB may take ten minutes. This keeps a server that sends a byte now and
-then from blocking a request. For the events of `subscribe_to_shard`, only the pauses are limited.
+then from blocking a request. For the events of `subscribe_to_shard`, only the pauses are limited. A `Consumer` that
+reads by enhanced fan-out waits 30 s for an event, whatever `read_timeout` is, because Kinesis sends an event only about
+every 5 s.
+
+## Connections
+
+`max_connections` limits the connections for calls, and separately those for subscriptions. Over HTTP/2, up to 100
+subscriptions share a connection. If the endpoint or a proxy supports only HTTP/1.1, each subscription needs a
+connection of its own, so set `max_connections` at least to the number of shards that a worker may hold. A subscription
+that finds no free connection within `read_timeout` fails with the code `NoFreeConnection`. The consumer reports the
+failure and tries again.
 
 ## Credentials that change
 

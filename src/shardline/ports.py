@@ -55,7 +55,7 @@ class HttpStream(Protocol):
     def headers(self) -> Mapping[str, str]: ...
     async def next_chunk(self, timeout: float = math.inf) -> bytes | memoryview | Failure | None:  # noqa: ASYNC109
         """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke or nothing
-        arrived within ``timeout`` seconds or the transport's own limit.
+        arrived within ``timeout`` seconds. Without ``timeout``, the transport's own limit applies.
         """
         ...
 
@@ -84,8 +84,9 @@ class ShardEvents(Protocol):
     async def next_event(self, timeout: float = math.inf) -> SubscribeToShardEvent | Failure | None:  # noqa: ASYNC109
         """Return the next event, or ``None`` at the end. No event follows a ``Failure``.
 
-        If no event comes within ``timeout`` seconds, or nothing arrives for as long as the transport waits, the result
-        is a ``Failure``. A cancel scope per event would cost about as much as all other work on an empty event.
+        If no event comes within ``timeout`` seconds, the result is a ``Failure``. Without ``timeout``, the transport's
+        own limit applies to each pause. A cancel scope per event would cost about as much as all other work on an empty
+        event.
         """
         ...
 

@@ -20,6 +20,8 @@ import pytest
 from shardline import TransportError
 from shardline.adapters.http import http2_transport
 from shardline.codec.eventstream import encode_message
+from shardline.core.requests import SubscribeToShard
+from shardline.model.position import LATEST
 
 LOOPS = ("asyncio", "uvloop", "trio")
 pytestmark = [
@@ -394,6 +396,43 @@ async def test_many_subscriptions_share_few_connections(start_http2, ca_path, ma
             assert (await anext(subscription)).continuation_sequence_number == "1"
         server.answer = answer_well
     assert server.protocols == ["h2", "h2"]
+
+
+async def test_a_subscription_that_finds_no_free_connection_fails_instead_of_waiting_for_ever(
+    start_http2, ca_path, make_client
+):
+    """Its shard would otherwise never be read, and nobody would know."""
+    server = start_http2(begin, streams=1)
+    async with make_client(server, verify=ca_path, max_connections=1, read_timeout=2.0) as client:
+        async with subscribe(client):
+            with (
+                anyio.fail_after(20),
+                pytest.raises(TransportError, match=r"1 connections are full.*raise max_connections") as caught,
+            ):
+                await anext(subscribe(client))
+            assert (caught.value.code, caught.value.maybe_received) == ("NoFreeConnection", False)
+        async with subscribe(client) as later:
+            assert (await anext(later)).continuation_sequence_number == "1"
+    assert server.protocols == ["h2"]
+
+
+async def test_a_caller_with_a_timeout_of_its_own_leaves_the_connection_to_the_other_subscriptions(
+    start_http2, ca_path, make_client
+):
+    server = start_http2(begin)
+    request = SubscribeToShard(CONSUMER, "shardId-0", LATEST)
+    async with (
+        make_client(server, verify=ca_path, read_timeout=2.0) as client,
+        client.api.subscribe_to_shard(request) as impatient,
+        client.api.subscribe_to_shard(request) as patient,
+    ):
+        for events in (impatient, patient):
+            assert (await events.next_event(10.0)).continuation_sequence_number == "1"
+        await anyio.sleep(2.1)  # longer than read_timeout
+        assert (await impatient.next_event(0.05)).code == "ReadTimeout"
+        server.inject(lambda link: link.send_data(3, numbered(2)))  # the second stream of the connection
+        assert (await patient.next_event(10.0)).continuation_sequence_number == "2"
+    assert server.protocols == ["h2"]
 
 
 async def test_calls_use_http1_unless_http2_is_asked_for(tls_server, ca_path, make_client):

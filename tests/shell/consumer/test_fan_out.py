@@ -9,6 +9,8 @@ import pytest
 from tests.shell.blocking import EVERY_API
 
 from shardline import FanOut, ServiceError, StreamRecreated, UsageError, WaitTimeout
+from shardline.adapters.http import http2_connection
+from shardline.adapters.http.http2_transport import Http2Transport
 from shardline.adapters.kinesis import KinesisHttp
 from shardline.adapters.leases.sqlite import SqliteLeases
 from shardline.aio.consumer import fan_out as fan_out_module
@@ -161,6 +163,51 @@ async def test_silence_replaces_the_subscription(make_consumer, put, monkeypatch
         with anyio.fail_after(10):
             assert (await anext(aiter(consumer))).data == b"1"
     assert [event for event in events if isinstance(event, PositionLost)] == []
+
+
+async def test_an_idle_subscription_outlives_the_read_timeout_of_calls(make_consumer, kinesis, put):
+    """The service is silent for 5 s at a time, and a client that expects answers within 2 s is not wrong."""
+    events = []
+    async with make_consumer(fan_out="billing", read_timeout=2.0, sinks=[events.append]) as consumer:
+        await consumer.wait_ready()
+        await anyio.sleep(3.5)
+        await put([1])
+        with anyio.fail_after(10):
+            assert (await anext(aiter(consumer))).data == b"1"
+    assert not [event for event in events if isinstance(event, SubscriptionEnded)]
+
+
+@pytest.mark.parametrize("is_over_http2", [True, False])
+async def test_a_shard_without_a_free_connection_is_reported_and_delays_no_call(
+    make_consumer, calls, put, monkeypatch, eventually, is_over_http2
+):
+    """Without HTTP/2, each subscription needs a connection of its own."""
+    if is_over_http2:
+        monkeypatch.setattr(http2_connection, "STREAMS_MAX", 1)
+    else:
+        monkeypatch.setattr(Http2Transport, "_find_link", speak_http1)
+    events = []
+    settings = {"max_connections": 1, "read_timeout": 2.0, "lease_duration": 20.0, "sinks": [events.append]}
+    async with make_consumer(fan_out="billing", **settings) as consumer:
+        await eventually(lambda: "NoFreeConnection" in failures_of(events))
+        (lacking,) = {event.shard_id for event in events if "NoFreeConnection" in failures_of([event])}
+        before = calls()["ListShards"]
+        await eventually(lambda: calls()["ListShards"] > before + 1)
+        await put(range(10))
+        with anyio.fail_after(10):
+            assert (await anext(aiter(consumer))).shard_id != lacking
+
+
+async def speak_http1(transport, url):
+    """Replaces the search for an HTTP/2 connection."""
+    del transport, url
+    return "http/1.1"
+
+
+def failures_of(events):
+    """The codes of the failures that these events report."""
+    failed = [event for event in events if isinstance(event, ReadFailed | SubscriptionEnded)]
+    return {event.failure.code for event in failed if event.failure is not None}
 
 
 async def test_a_slow_handler_stops_the_subscription_of_its_shard_and_no_other(make_consumer, kinesis, eventually):

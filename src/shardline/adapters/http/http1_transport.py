@@ -11,6 +11,8 @@ Invariants:
   server cannot block a request. A response that is not an event stream also has a timeout as a whole
   (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
 - After ``close``, nothing is sent, and requests in flight end.
+- Calls and event streams have up to ``max_connections`` connections each, so subscriptions, which last for minutes, do
+  not block calls. A stream that finds no free connection within ``read_timeout`` fails.
 - A connection goes back to the pool only if its response was complete and allows reuse. Any other connection is closed
   immediately, even when its request is cancelled.
 """
@@ -20,6 +22,7 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, Literal, final
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -39,9 +42,11 @@ class Http1Transport:
     """``HttpTransport`` over pooled HTTP/1.1 connections. Create it inside a running event loop."""
 
     def __init__(self, settings: HttpSettings, ssl_context: ssl.SSLContext | None, dial: Dial) -> None:
-        self._timeout = settings.read_timeout
+        self.timeout = settings.read_timeout
         self._connections = Connections(settings, ssl_context, dial)
+        self._max_connections = settings.max_connections
         self._slots = anyio.Semaphore(settings.max_connections, fast_acquire=True)
+        self._stream_slots = anyio.Semaphore(settings.max_connections, fast_acquire=True)
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpResponse | Failure:
         async with self._slots:
@@ -60,7 +65,12 @@ class Http1Transport:
 
     @asynccontextmanager
     async def stream(self, url: str, headers: Mapping[str, str], body: Body) -> AsyncGenerator[HttpStream | Failure]:
-        async with self._slots:
+        with anyio.move_on_after(self.timeout) as waiting:
+            await self._stream_slots.acquire()
+        if waiting.cancelled_caught:
+            yield broken("NoFreeConnection", urlsplit(url).netloc, f"{self._max_connections} subscriptions are open")
+            return
+        try:
             connection = await self._connections.get(url)
             if isinstance(connection, Failure):
                 yield connection
@@ -72,6 +82,8 @@ class Http1Transport:
             finally:
                 connection.reusable = reader.complete and reader.keep_alive
                 await self._connections.put_back(connection)
+        finally:
+            self._stream_slots.release()
 
     async def stream_protocol(self, url: str) -> Literal["http/1.1"]:
         del url
@@ -92,12 +104,12 @@ class Http1Transport:
         stream = connection.stream
         try:
             view = memoryview(body)  # slices of it are not copies
-            await stream.send(b"".join((head, view[:_SLICE])), self._timeout)
+            await stream.send(b"".join((head, view[:_SLICE])), self.timeout)
             for start in range(_SLICE, len(body), _SLICE):
                 # Send the body in slices, because encrypting a large body in one step would block the loop for
                 # milliseconds. Also, asyncio copies the part that the socket does not accept at once, and moves this
                 # copy on every write.
-                await stream.send(view[start : start + _SLICE], self._timeout)
+                await stream.send(view[start : start + _SLICE], self.timeout)
             await self.receive_response(connection, reader, whole=whole)
         except (OSError, HttpError) as error:
             return self.failure(error, connection, reader)
@@ -109,19 +121,19 @@ class Http1Transport:
         Raises:
             TimeoutError: the response was too slow.
         """
-        time_left = self._timeout
+        time_left = self.timeout
         ends_at = anyio.current_time() + time_left
         while not (reader.complete if whole else reader.status):
             received = await self.receive(connection, reader, time_left)
             if reader.status:  # repeated "100 Continue" responses must not extend the time limit
                 ends_at += received / SLOWEST_ANSWER
-            time_left = min(self._timeout, ends_at - anyio.current_time())
+            time_left = min(self.timeout, ends_at - anyio.current_time())
             if time_left <= 0 and not reader.complete:
                 raise TimeoutError
 
     async def receive(self, connection: Connection, reader: ResponseReader, time_left: float) -> int:
         """Receive the next bytes and return their number."""
-        data = await connection.stream.receive(min(time_left, self._timeout))
+        data = await connection.stream.receive(time_left)
         if data:
             reader.feed(data)
         else:
@@ -155,12 +167,13 @@ class _Http1Stream:
         self.headers: Mapping[str, str] = reader.headers
 
     async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see HttpStream
+        limit = self._transport.timeout if timeout == math.inf else timeout
         try:
             while True:
                 chunk = self._reader.take()
                 if chunk or self._reader.complete:
                     return chunk or None
-                await self._transport.receive(self._connection, self._reader, timeout)
+                await self._transport.receive(self._connection, self._reader, limit)
         except (OSError, HttpError) as error:
             return self._transport.failure(error, self._connection, self._reader)
 

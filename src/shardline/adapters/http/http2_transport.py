@@ -17,7 +17,7 @@ Invariants:
   that is silent for a long time.
 - A connection is closed if the server sent nothing at all while a request waited for ``read_timeout``.
 - There are at most ``max_connections`` connections to a URL. A new one is opened only when the others are full.
-  Requests that find no free connection wait.
+  Requests that find no free connection wait, and fail after ``read_timeout``.
 - After ``close``, nothing is sent, and requests in flight end.
 """
 
@@ -155,8 +155,8 @@ class Http2Transport:
                 finally:  # even if this caller is cancelled: another caller then tries
                     pool.attempt = None
                     pool.wake_all()
-            else:
-                await pool.wait()
+            elif not await pool.wait(self._settings.read_timeout) and attempt is None:
+                return broken("NoFreeConnection", pool.route.host, f"{len(pool.links)} connections are full")
             if attempt is not None and attempt.failure is not None:
                 return attempt.failure
 
@@ -244,12 +244,14 @@ class _Pool:
                 await link.close("it was idle")
         return next((link for link in self.links if link.machine.capacity > 0), None)
 
-    async def wait(self) -> None:
-        """Wait until a connection has room, or a new one is open."""
+    async def wait(self, limit: float) -> bool:
+        """Wait until a connection has room, or a new one is open. Return whether this happened within ``limit``
+        seconds.
+        """
         wakeup = make_wakeup()
         self._waiting.append(wakeup)
         try:
-            await wakeup.wait()
+            return await wakeup.wait(limit)
         except BaseException:  # this caller is cancelled: pass on a wake-up that it does not use
             if wakeup not in self._waiting:
                 self.wake_one()
@@ -423,7 +425,7 @@ class _Call:
 
     async def next_chunk(self, timeout: float = math.inf) -> bytes | memoryview | Failure | None:  # noqa: ASYNC109
         exchange = self._exchange
-        limit = min(timeout, self._link.settings.read_timeout)
+        limit = self._link.settings.read_timeout if timeout == math.inf else timeout
         while True:
             if exchange.body:
                 chunk = self._link.machine.take(exchange)
@@ -432,7 +434,8 @@ class _Call:
             if exchange.is_over:
                 return exchange.failure
             if not await self.changed.wait(limit):
-                return self._time_out()
+                # A caller with a timeout of its own judges its stream alone: a ping shows whether the server is gone.
+                return self._time_out() if timeout == math.inf else broken("ReadTimeout", self._link.host)
 
     async def _wait_for_answer(self, *, whole: bool) -> Failure | None:
         """Wait for the whole response, or only for its head, within its time limit."""

@@ -22,6 +22,7 @@ _MESSAGES: Final = {
     "HTTPS_PROXY as http://user:password@proxy:port",
     "ReadTimeout": "{host} did not answer within read_timeout: the request may have been carried out",
     "ConnectionReset": "the connection to {host} broke ({detail}): the request may have been carried out",
+    "NoFreeConnection": "no connection to {host} became free within read_timeout ({detail}): raise max_connections",
     "RequestRefused": "{host} did not accept the request ({detail}): it was not carried out",
     "BadAnswer": "{host} sent an invalid response ({detail}): the request may have been carried out",
     COUNT_MISMATCH: "{host} returned {detail}: the entries may have been stored",

@@ -23,7 +23,8 @@ SLOWEST_ANSWER: Final = 16 * 1024
 
 A response must be complete within ``read_timeout`` seconds after its request was sent, plus one second for each
 ``SLOWEST_ANSWER`` bytes. So a response that trickles in is soon abandoned, but a page of 10 MiB can still arrive over a
-slow line. Event streams have no such limit: they last as long as no pause is longer than ``read_timeout``."""
+slow line. Event streams have no such limit: they last as long as no pause is longer than ``read_timeout``, or longer
+than the caller's own timeout."""
 
 # The message does not quote the URL, which may contain a password.
 _NO_PROXY: Final = "a proxy must look like http://host:port or http://user:password@host:port"

@@ -20,6 +20,7 @@ class Stream:
 
     def __init__(self, pieces):
         self.pieces = list(pieces)
+        self.limits = []
         self.sent = []
         self.aborted = False
 
@@ -27,7 +28,8 @@ class Stream:
         await anyio.lowlevel.checkpoint()
         self.sent.append(data)
 
-    async def receive(self, _):
+    async def receive(self, limit):
+        self.limits.append(limit)
         await anyio.lowlevel.checkpoint()
         if not self.pieces:
             return b""
@@ -181,3 +183,33 @@ async def test_a_stream_may_be_longer_than_a_whole_answer_may_be(monkeypatch):
     async with transport([CHUNKED, *[piece] * 10, b"0\r\n\r\n"]) as (http, _), http.stream(URL, {}, b"") as answer:
         sizes = [len(chunk) if isinstance(chunk := await answer.next_chunk(), bytes) else chunk for _ in range(11)]
     assert sizes == [500] * 10 + [None]
+
+
+async def test_a_caller_of_a_stream_may_wait_for_a_shorter_or_longer_time_than_a_call():
+    async with transport([CHUNKED, *[b"1\r\na\r\n"] * 3], read_timeout=4.0) as (http, made):
+        async with http.stream(URL, {}, b"") as answer:
+            for limit in ((), (9.0,), (1.0,)):
+                await answer.next_chunk(*limit)
+        assert made[0].limits[1:] == [4.0, 9.0, 1.0]
+
+
+async def test_streams_leave_the_connections_of_calls_alone():
+    async with (
+        transport([CHUNKED, None], [GOOD], max_connections=1) as (http, made),
+        http.stream(URL, {}, b"") as _,
+    ):
+        with anyio.fail_after(5):
+            assert (await http.post(URL, {}, b"")).status == 200
+        assert len(made) == 2
+
+
+async def test_a_stream_that_finds_no_free_connection_fails_instead_of_waiting_for_ever():
+    async with transport([CHUNKED, None], [CHUNKED], max_connections=1, read_timeout=0.05) as (http, made):
+        async with http.stream(URL, {}, b"") as _:
+            with anyio.fail_after(5):
+                async with http.stream(URL, {}, b"") as refused:
+                    assert (refused.code, refused.maybe_received) == ("NoFreeConnection", False)
+                    assert "raise max_connections" in refused.message
+            assert len(made) == 1
+        async with http.stream(URL, {}, b"") as later:
+            assert later.status == 200

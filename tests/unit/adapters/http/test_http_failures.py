@@ -10,7 +10,7 @@ from shardline.core.failures import Failure, FailureKind
 
 UNSENT = {
     "DnsError", "ConnectError", "ConnectTimeout", "CertificateError", "TlsError", "ProxyError", "ProxyLoginError",
-    "HttpClientError", "Closed", "RequestRefused",
+    "HttpClientError", "Closed", "RequestRefused", "NoFreeConnection",
 }  # fmt: skip
 FINAL = {
     "CertificateError": FailureKind.UNTRUSTED,
