@@ -28,7 +28,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, final, overload
 
 import anyio
 import anyio.to_thread
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncOnce", "BlockingOnce", "in_postgres", "in_sqlite"]
 
 GivenT = TypeVar("GivenT")
+_Remake: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]  # a function and its arguments, as pickle needs them
 _ATTEMPTS: Final = 3
 _ROLLED_BACK: Final = frozenset({"40001", "40P01"})  # SQLSTATE of a serialization failure, and of a deadlock
 _SQLITE_TIMEOUT: Final = 30.0  # how long to wait for the writers of other processes
@@ -59,6 +60,10 @@ class _ChangedError(Exception):
     """Leaves a transaction, which is rolled back, because the positions in the database differ from those that we
     know.
     """
+
+
+class _LostError(Exception):
+    """Leaves an attempt before the handler was called, because its connection was lost while it was idle."""
 
 
 class _Call(NamedTuple):
@@ -184,6 +189,11 @@ def _ended() -> UsageError:
     return UsageError("the handler ended the transaction: leave commit and rollback to Shardline")
 
 
+def _is_closed(connection: Any) -> bool:
+    """Whether a connection of psycopg is closed or lost. A connection of sqlite3 does not say so."""
+    return bool(getattr(connection, "closed", False))
+
+
 class _Database(Protocol):
     """Executes statements. If the handler is a plain function, none of these coroutines waits for an event loop."""
 
@@ -209,52 +219,61 @@ class _Transactions:
 
     async def handle(self, given: object) -> None:
         """Handle the record or batch in a transaction."""
-        call = self._shards.call(given)
-        for attempt in range(_ATTEMPTS):
-            connection = await self._take()
+        call, attempts = self._shards.call(given), 0
+        while attempts < _ATTEMPTS:
+            connection, is_new = await self._take()
             try:
-                is_done = await self._attempt(connection, call)
+                is_done = await self._attempt(connection, call, is_new=is_new)
             except BaseException as error:
                 self._shards.forget(call)
                 self._has_tables = False  # perhaps this database lost them
                 await self._database.close(connection)  # this ends the transaction
-                if attempt < _ATTEMPTS - 1 and getattr(error, "sqlstate", None) in _ROLLED_BACK:
+                if isinstance(error, _LostError):
+                    continue
+                attempts += 1
+                if attempts < _ATTEMPTS and getattr(error, "sqlstate", None) in _ROLLED_BACK:
                     continue
                 raise
             self._idle.append(connection)
             if is_done:
                 return
+            attempts += 1
         raise _contended(call)
 
     async def close(self) -> None:
         while self._idle:
             await self._database.close(self._idle.pop())
 
-    async def _take(self) -> Any:
+    async def _take(self) -> tuple[Any, bool]:
+        """Return a connection, and whether it is new."""
         try:
             connection = self._idle.pop()
         except IndexError:
-            return await self._database.connect()
-        return await self._database.connect() if getattr(connection, "closed", False) else connection
+            return await self._database.connect(), True
+        return (await self._database.connect(), True) if _is_closed(connection) else (connection, False)
 
-    async def _attempt(self, connection: Any, call: _Call) -> bool:
+    async def _attempt(self, connection: Any, call: _Call, *, is_new: bool) -> bool:
         """Handle the records in a transaction. Return whether they are done. If they are not, the caller tries
         again.
         """
-        shards = self._shards
-        done = shards.known(call) or await self._claim(connection, call)
-        new = shards.select_new(call, done)
-        if not new:
-            return True
+        shards, has_begun = self._shards, False
         try:
+            done = shards.known(call) or await self._claim(connection, call)
+            new = shards.select_new(call, done)
+            if not new:
+                return True
             async with self._database.transaction(connection):
+                has_begun = True
                 await self._call_handler(call.argument(new), connection)
-                if not self._database.is_in_transaction(connection):
-                    raise _ended()
                 write = await self._write(connection, call, done, new)
         except _ChangedError:
             shards.forget(call)
             return False
+        except Exception as error:
+            # A server that restarts ends all idle connections. This must not count as a failure of the record for each.
+            if not is_new and not has_begun and _is_closed(connection):
+                raise _LostError from error
+            raise
         shards.handle_committed(done, write)
         return True
 
@@ -264,6 +283,8 @@ class _Transactions:
             await result
         elif inspect.isawaitable(result):
             raise UsageError("the handler returned an awaitable: make it a coroutine function (async def)")
+        if not self._database.is_in_transaction(connection):
+            raise _ended()
 
     async def _claim(self, connection: Any, call: _Call) -> DoneRecords:
         tables = self._database.tables
@@ -333,9 +354,14 @@ class _Sqlite:
 class BlockingOnce(Generic[GivenT]):
     """A handler for ``Consumer.run`` that calls a plain function with the record or batch, and a connection."""
 
-    def __init__(self, transactions: _Transactions, gate: AbstractContextManager[Any]) -> None:
+    def __init__(self, transactions: _Transactions, gate: AbstractContextManager[Any], remake: _Remake) -> None:
         self._transactions = transactions
         self._gate = gate
+        self._remake = remake
+
+    def __reduce__(self) -> _Remake:
+        """Let each process of ``run(processes=...)`` have its own connections."""
+        return self._remake
 
     def __call__(self, given: GivenT) -> None:
         """Handle the record or batch in a transaction.
@@ -361,10 +387,20 @@ class BlockingOnce(Generic[GivenT]):
 class AsyncOnce(Generic[GivenT]):
     """A handler for ``Consumer.run`` that awaits a coroutine function with the record or batch, and a connection."""
 
-    def __init__(self, transactions: _Transactions, make_gate: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+    def __init__(
+        self,
+        transactions: _Transactions,
+        make_gate: Callable[[], AbstractAsyncContextManager[Any]],
+        remake: _Remake,
+    ) -> None:
         self._transactions = transactions
         self._make_gate = make_gate  # called in the event loop
         self._gate: AbstractAsyncContextManager[Any] | None = None
+        self._remake = remake
+
+    def __reduce__(self) -> _Remake:
+        """Let each process of ``run(processes=...)`` have its own connections."""
+        return self._remake
 
     async def __call__(self, given: GivenT) -> None:
         """Handle the record or batch in a transaction.
@@ -423,7 +459,10 @@ def in_postgres(handler: Any, connect: Any, *, group: str) -> AsyncOnce[Any] | B
     except ImportError:
         raise UsageError("in_postgres needs an extra: pip install 'shardline[postgres]'") from None
     transactions = _Transactions(handler, PostgresDatabase(connect, is_async=is_async), shards)
-    return AsyncOnce(transactions, nullcontext) if is_async else BlockingOnce(transactions, nullcontext())
+    remake = (partial(in_postgres, group=group), (handler, connect))
+    return (
+        AsyncOnce(transactions, nullcontext, remake) if is_async else BlockingOnce(transactions, nullcontext(), remake)
+    )
 
 
 @overload
@@ -449,9 +488,10 @@ def in_sqlite(handler: Any, path: "str | PathLike[str]", *, group: str) -> Async
         UsageError: an argument is invalid.
     """
     shards = _checked(handler, group)
+    remake = (partial(in_sqlite, group=group), (handler, path))
     if is_async_callable(handler):
-        return AsyncOnce(_Transactions(handler, _Sqlite(path, _in_thread), shards), anyio.Lock)
-    return BlockingOnce(_Transactions(handler, _Sqlite(path, _here), shards), threading.Lock())
+        return AsyncOnce(_Transactions(handler, _Sqlite(path, _in_thread), shards), anyio.Lock, remake)
+    return BlockingOnce(_Transactions(handler, _Sqlite(path, _here), shards), threading.Lock(), remake)
 
 
 def _checked(handler: object, group: str) -> _Shards:

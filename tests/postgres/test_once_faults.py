@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 import threading
 from pathlib import Path
 
@@ -190,6 +191,119 @@ async def test_pgbouncer_in_transaction_mode(pgbouncer_url, server, unique):
             await handle(batch(*range(first + 1, first + 6)))
     found = server.execute(f"SELECT number FROM {unique} ORDER BY number")
     assert [number for (number,) in found] == list(range(1, 201))
+
+
+# ---- connections that end
+
+
+def test_a_restart_of_the_server_fails_no_record_for_its_idle_connections(start_server):
+    """Four handlers have worked side by side, and then one shard is left. Each idle connection is found to be lost."""
+    server = start_server()
+    server.execute("CREATE TABLE seen (number integer)")
+    together = threading.Barrier(4)
+    is_alone = threading.Event()
+    used = set()
+
+    def work(given, connection):
+        insert(given, connection)
+        used.add(id(connection))
+        if not is_alone.is_set():
+            together.wait(30)
+
+    given = [
+        Record(b"%d" % number, "k", None, "1", shard_id=f"shard-{number}", stream="orders", origin=Origin(lease()))
+        for number in range(4)
+    ]
+    with in_postgres(work, server.url(), group="a") as handle:
+        threads = [threading.Thread(target=handle, args=(each,)) for each in given]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(used) == 4
+        is_alone.set()
+        server.stop()
+        with pytest.raises(psycopg.OperationalError, match="refused"):  # the server is down: left to the policy
+            handle(record(5))
+        server.start()
+        handle(record(5))
+        server.stop(signal.SIGKILL)
+        server.start()
+        handle(record(6))
+    assert [number for (number,) in server.execute("SELECT number FROM seen ORDER BY number")] == [0, 1, 2, 3, 5, 6]
+
+
+async def test_a_restart_of_the_server_fails_no_record_of_an_async_handler(start_server):
+    server = start_server()
+    server.execute("CREATE TABLE seen (number integer)")
+
+    async def add(given, connection):
+        await connection.execute("INSERT INTO seen VALUES (%s)", (int(given.data),))
+
+    async with in_postgres(add, server.url(), group="a") as handle:
+        await handle(record(1))
+        server.stop()
+        server.start()
+        await handle(record(2))
+    assert [number for (number,) in server.execute("SELECT number FROM seen ORDER BY number")] == [1, 2]
+
+
+def test_a_handler_that_closes_its_connection_commits_nothing(database, raw):
+    is_closing = [True]
+
+    def close(given, connection):
+        insert(given, connection)
+        if is_closing.pop():
+            is_closing.append(False)
+            connection.close()
+        else:
+            is_closing.append(False)
+
+    with in_postgres(close, database, group="a") as handle:
+        with pytest.raises(psycopg.OperationalError, match="closed"):
+            handle(record(1))
+        assert seen(raw) == []
+        handle(record(1))
+    assert seen(raw) == [1]
+
+
+def test_a_connection_that_breaks_in_the_handler_is_a_failure_of_the_record(database, raw):
+    """Otherwise a handler that always breaks its connection would be called forever."""
+    calls = []
+
+    def end(given, connection):
+        calls.append(given)
+        raw.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        insert(given, connection)
+
+    with in_postgres(end, database, group="a") as handle:
+        for _ in range(2):
+            with pytest.raises(psycopg.OperationalError):
+                handle(record(1))
+    assert len(calls) == 2
+    assert seen(raw) == []
+
+
+def test_a_handler_that_changes_the_schema_or_the_role_fails_and_writes_nothing(database, raw):
+    """Shardline's tables are not found, or must not be read. With the setting taken back, the handler succeeds."""
+    raw.execute("CREATE SCHEMA tenant")
+    raw.execute("CREATE TABLE tenant.seen (number integer)")
+
+    def change(given, connection):
+        connection.execute("SET LOCAL search_path TO tenant")
+        insert(given, connection)
+        if is_tidy:
+            connection.execute("RESET search_path")
+
+    is_tidy = False
+    with in_postgres(change, database, group="a") as handle:
+        with pytest.raises(psycopg.errors.UndefinedTable, match="shardline_positions"):
+            handle(record(1))
+        assert raw.execute("SELECT count(*) FROM tenant.seen").fetchone() == (0,)
+        is_tidy = True
+        handle(record(1))
+    assert raw.execute("SELECT number FROM tenant.seen").fetchall() == [(1,)]
+    assert seen(raw) == []
 
 
 # ---- handlers that end the transaction

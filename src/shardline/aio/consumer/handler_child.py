@@ -29,10 +29,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 from shardline.aio.consumer.batches import Batch
+from shardline.core.clock import NEVER
+from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.handler_errors import ErrorSummary, summarize_error
 from shardline.errors import HandlerProcessFailed, UsageError
 from shardline.model.headers import NO_HEADERS
-from shardline.model.record import Origin, Record, hand_out
+from shardline.model.record import LeaseInForce, Origin, Record, hand_out
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -67,7 +69,8 @@ class Work(NamedTuple):
     """A message of records, which are all from one shard and one lease."""
 
     rows: list[Row]
-    token: int
+    lease: Row
+    """What the handler may know about the lease, from ``lease_row``."""
     at: float
     """When the records are handed out, by the clock of Kinesis."""
 
@@ -85,18 +88,27 @@ class Answer(NamedTuple):
     """Whether the handler called ``sys.exit()``."""
 
 
-@final
-class ProcessLease:
-    """The lease of a record in a handler's process. If the lease is lost, the parent kills the process."""
+def lease_row(lease: LeaseInForce | None) -> Row:
+    """Return what is sent to another process about the lease of the records in a message.
 
-    __slots__ = ("token",)
+    ``exactly_once`` needs more than the token: it writes less if the records are handled in order, and otherwise
+    removes the rows of records that the consumer has passed.
+    """
+    if not isinstance(lease, Grant):
+        return (0 if lease is None else lease.token, False, None)
+    last = lease.last_done
+    return lease.token, lease.is_in_order, None if last is None else (last.sequence_number, last.sub_sequence)
 
-    def __init__(self, token: int) -> None:
-        self.token: int = token
 
-    @property
-    def held(self) -> bool:
-        return True
+def _lease_of(work: Work) -> Grant:
+    """Return the lease of the records in this process. It stays in force: if the lease is lost, the parent kills the
+    process.
+    """
+    token, is_in_order, last_done = work.lease
+    grant = Grant("", token, NEVER)
+    grant.is_in_order = is_in_order
+    grant.last_done = None if last_done is None else Record(b"", None, None, *last_done)
+    return grant
 
 
 def row_of(record: Record[Any]) -> Row:
@@ -108,7 +120,7 @@ def row_of(record: Record[Any]) -> Row:
 
 def records_of(work: Work, deserializer: Callable[[bytes], Any] | None) -> list[Record[Any]]:
     """Return the records of a message."""
-    origin = Origin(ProcessLease(work.token))
+    origin = Origin(_lease_of(work))
     origin.deserializer = deserializer
     rows: list[Row] = [(*row[:-1], origin, row[-1] or NO_HEADERS) for row in work.rows]
     records = [Record[Any](*row) for row in rows]

@@ -37,6 +37,7 @@ from shardline.aio.consumer.handler_child import (
     Answer,
     Handlers,
     Work,
+    lease_row,
     row_of,
     work,
 )
@@ -232,8 +233,7 @@ class HandlerProcesses:
 
     async def call(self, records: Sequence[Record[Any]], at: float) -> Answer:
         """Call the handler with records of one lease, in a process that is idle, or in a new one."""
-        lease = records[0].lease
-        message = Work([row_of(record) for record in records], 0 if lease is None else lease.token, at)
+        message = Work([row_of(record) for record in records], lease_row(records[0].lease), at)
         process: HandlerProcess | None = None
         is_well = False
         try:
