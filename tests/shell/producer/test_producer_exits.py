@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from shardline.codec.aggregation import split_columns
+
 ASYNC = """
 import asyncio, sys, anyio
 from shardline import Producer, ProducerConfig
@@ -388,3 +390,31 @@ assert in_child(work) == 0
     )
     assert done == ("", "", 0)
     assert stored() == [("k", b"child")]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_forks_that_start_a_copy_of_one_producer_stamp_their_records_differently(run_to_end, kinesis, kind):
+    """With equal stamps, a consumer with ``dedup`` would drop the records of the second fork."""
+    done = run_to_end(
+        FORK
+        + f"""
+import anyio
+import shardline, shardline.sync
+kind = {kind!r}
+producer = (shardline if kind == "async" else shardline.sync).Producer("s", dedup=True, **CONNECTION)
+async def put():
+    async with producer:
+        await (await producer.put(b"child", key="k"))
+def work():
+    if kind == "async":
+        anyio.run(put)
+    else:
+        with producer:
+            producer.put(b"child", key="k").result(5)
+assert in_child(work) == 0
+assert in_child(work) == 0
+"""
+    )
+    assert done == ("", "", 0)
+    first, second = (split_columns(record.data).stamps[0] for record in kinesis.streams["s"].records)
+    assert first.producer != second.producer

@@ -128,7 +128,8 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         self._ttl = self._config.record_ttl
         self._key_max_length = PARTITION_KEY_MAX_LENGTH
         self._left: list[Any] = []
-        self._machine = ProducerMachine(self._stream, self._config, random.Random(), _clock())  # noqa: S311 - no secret
+        self._random = random.Random()  # noqa: S311 - no secret
+        self._machine = ProducerMachine(self._stream, self._config, self._random, _clock())
         self._intake = self._machine.intake
         self._intake.refuse(f"this Producer is not started: use {self._with_statement!r}, or start()")
         self._chain: PutChain | None = None
@@ -151,6 +152,9 @@ class ProducerFacade(Putter, ABC, Generic[_Q]):
         for sentence in self._config.untranslated:
             _log.warning("KPL property %s", sentence)
         self._begin_tracing()
+        # Several forks may each start a copy of one producer. With the same random numbers, they would give different
+        # records the same stamp (``dedup``).
+        self._random.seed()
         watch(self)
         self._is_started = True
         self._intake.admit()
