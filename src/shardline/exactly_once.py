@@ -13,7 +13,8 @@ Invariants:
 - A transaction that the database rolled back in favour of another one (a deadlock, or a serialization failure) is
   retried immediately. Every other error is left to the failure policy of the run.
 - The position is written only in the transaction that began before the handler was called. If the handler has ended
-  this transaction, that is an error, because its rows and the position would not be committed together.
+  this transaction, that is an error, because its rows and the position would not be committed together. (Only SQLite
+  shows that a handler has also begun another transaction.)
 - A transaction ends, or its connection is closed, before the handler returns.
 - ``core/consumer/done_records`` makes all decisions. This module only carries them out.
 

@@ -70,7 +70,7 @@ class Work(NamedTuple):
 
     rows: list[Row]
     lease: Row
-    """What the handler may know about the lease, from ``lease_row``."""
+    """The facts about the lease, from ``lease_row``."""
     at: float
     """When the records are handed out, by the clock of Kinesis."""
 
