@@ -116,7 +116,9 @@ class Watch:
         assert (begin.kind is PositionKind.LATEST) == (lease.latest_at is not None), "L6: LATEST is pinned"
         if begin.kind is PositionKind.LATEST:
             younger = [self.truth.shards[one] for one in self.truth.descendants(shard_id)]
-            known.rowed_late = late and any(one.first_delivered for one in younger)
+            # Two workers begin a group, with listings from before and after a reshard (docs/tested/simulation.md).
+            is_race = any(one.ever_rowed and self.makers.get(one.shard_id) != worker_id for one in younger)
+            known.rowed_late = is_race or (late and any(one.first_delivered for one in younger))
             self.makers[shard_id] = worker_id
             self._see_pinned(worker_id, lease, late=late)
         if known.starts_at is None:

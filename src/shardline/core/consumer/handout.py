@@ -490,8 +490,10 @@ class HandOut:
         self.give_back(taker, cursor.place - 1, now)
         if lanes.is_closed or shard.is_stopping:
             return False
-        # The failed record was put back as the first one that may be taken.
+        # The failed record was put back as the first one that may be taken. Without it, the shard may have none left.
+        self._line.pop(shard.key, None)
         taker.cursor = shard.open_lanes(1, whole=taker.whole, room=self.config.max_unacknowledged)
+        self._enqueue(shard)
         taker.cursor.place = 1
         taker.cursor.counted_at = now
         self._in_hand[taker] = shard

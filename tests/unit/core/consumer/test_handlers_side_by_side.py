@@ -536,6 +536,23 @@ def end_message(shell, numbers, place, outcome=None):
     shell.start()
 
 
+def test_a_shard_whose_last_record_failed_in_a_message_does_not_hold_up_the_next_shard():
+    shell = Shell(1, in_processes=True, policy=FailurePolicy(attempts=1, finally_="dead-letter"))
+    shell.desk.gain()
+    shell.desk.bring(3)
+    shell.start()
+    shell.run.travel.limit = 2
+    end_message(shell, [1], 1)
+    end_message(shell, [2, 3], 2, FAILED)
+    shell.desk.gain("b")
+    shell.desk.bring(1, "b")
+    (task,) = shell.tasks
+    assert isinstance(task.step, WriteDeadLetter)
+    task.outcome = Outcome()
+    shell.desk.ask(task)
+    assert shell.start() == [[4]]
+
+
 def test_more_records_travel_to_a_process_when_the_handler_is_quick():
     shell = Shell(1, in_processes=True)
     shell.desk.gain()
