@@ -71,6 +71,30 @@ class Server:
         )
         assert made.returncode == 0, made.stderr
 
+    def copy_to(self, replica):
+        """Make the data of a streaming replica of this server, which runs."""
+        with (self.path / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write("host replication all 127.0.0.1/32 trust\n")
+        self.execute("SELECT pg_reload_conf()")
+        made = subprocess.run(
+            [program("pg_basebackup"), "-d", self.url(), "-D", replica.path / "data", "-R", "-c", "fast", "--no-sync"],
+            user=server_user(),
+            cwd=replica.path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"LC_ALL": "C"},
+        )
+        assert made.returncode == 0, made.stderr
+
+    def wait_for_replica(self, replica):
+        """Wait until the replica has all writes."""
+        give_up_at = time.monotonic() + START_LIMIT
+        ((written,),) = self.execute("SELECT pg_current_wal_lsn()")
+        while not replica.execute(f"SELECT pg_last_wal_replay_lsn() >= '{written}'")[0][0]:
+            assert time.monotonic() < give_up_at, (replica.path / "log.txt").read_text()
+            time.sleep(0.05)
+
     def start(self):
         settings = (
             f"port={self.port}",
@@ -140,6 +164,21 @@ def start_server():
     """Start a separate server with these settings."""
     with contextlib.ExitStack() as stack:
         yield lambda *settings: stack.enter_context(running_server(*settings))
+
+
+@pytest.fixture
+def start_replica():
+    """Start a streaming replica of a server."""
+    with contextlib.ExitStack() as stack:
+
+        def start(primary):
+            replica = Server(stack.enter_context(directory()))
+            stack.callback(replica.stop, signal.SIGKILL)
+            primary.copy_to(replica)
+            replica.start()
+            return replica
+
+        yield start
 
 
 class SmallDisk:

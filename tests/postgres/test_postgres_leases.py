@@ -217,6 +217,31 @@ async def test_a_server_with_older_data_takes_over_behind_the_same_address(start
         assert isinstance(await store.apply(RenewLease(SHARD, "b", renewed.counter)), Refused)
 
 
+async def test_a_replica_that_is_behind_is_promoted(start_server, start_replica):
+    """The store names both servers, finds the one that can be written, and gives out no token again."""
+    primary = start_server()
+    replica = start_replica(primary)
+    hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
+    async with opened(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write") as store:
+        first = await store.apply(take(await store.apply(CreateLease(Lease(SHARD)))))
+        primary.wait_for_replica(replica)
+        on_replica = PostgresLeases(replica.url(), "billing", "orders")
+        assert (await on_replica.open()).code == "ReadOnly"
+        await on_replica.close()
+        replica.stop()  # it misses the next writes
+        second = await store.apply(take(first, "b"))
+        renewed = await store.apply(RenewLease(SHARD, "b", second.counter))
+        primary.stop(signal.SIGKILL)
+        replica.start()
+        lost = await store.apply(RenewLease(SHARD, "b", renewed.counter))
+        assert isinstance(lost, Failure), "no server can be written"
+        assert lost.retryable
+        replica.execute("SELECT pg_promote()")
+        assert await answered(store, RenewLease(SHARD, "b", renewed.counter)) == Refused(first)
+        third = await answered(store, take(first, "c"))
+        assert third.counter > renewed.counter
+
+
 async def answered(store, operation):
     """Repeat an operation until the server answers it, as a worker does."""
     with anyio.fail_after(30):
