@@ -193,7 +193,8 @@ class Worker(Process, CoordinatorShell):
         """
         assert not self.hand_out.shards, "every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
-        if self.config.keep_leases and self.is_clean:
+        # Of two processes with one name, the other one may keep leases after this one has seen the rows the last time.
+        if self.config.keep_leases and (self.is_clean or self.world.fleet.has_twins):
             rows = [row for row in rows if not row.is_kept_by(self.name)]
         ours = [row for row in rows if not row.is_foreign_to(self.machine._duplicates.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
