@@ -158,11 +158,13 @@ class Truth:
     def _check_repeat(self, known, place):
         """Check that a finished record comes again only after a crash or the loss of a lease, not after a release.
 
-        If records are finished out of order, those behind a record that fails come again.
+        If records are finished out of order, those behind a record that fails come again. A close without any time for
+        threads does not wait to learn what they have just finished.
         """
         fleet = self.world.fleet
+        is_abrupt = fleet.user.threaded and fleet.user.closing_time == 0.0
         blurs = fleet.set_back or fleet.recreated_at is not None or "seek" in fleet.user.control or self.epoch
-        if blurs or fleet.user.order != "shard" or fleet.config.ack == "manual":
+        if blurs or is_abrupt or fleet.user.order != "shard" or fleet.config.ack == "manual":
             return
         lease = known.finished_under.get(place)
         if lease in self.released:

@@ -195,7 +195,8 @@ class Worker(Process, CoordinatorShell):
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
         # Of two processes with one name, the other one may keep leases after this one has seen the rows the last time.
         if self.config.keep_leases and (self.is_clean or self.world.fleet.has_twins):
-            rows = [row for row in rows if not row.is_kept_by(self.name)]
+            kept = [row.incarnation_of(self.name) for row in rows]  # perhaps asked for by another worker meanwhile
+            rows = [row for row, by in zip(rows, kept, strict=True) if by is None or not by.is_kept]
         ours = [row for row in rows if not row.is_foreign_to(self.machine._duplicates.me)]
         held = {row.shard_id for row in ours if self.name in {row.owner, row.checkpoint_owner}}
         if (
