@@ -96,18 +96,17 @@ def lease_row(lease: LeaseInForce | None) -> Row:
     """
     if not isinstance(lease, Grant):
         return (0 if lease is None else lease.token, False, None)
-    last = lease.last_done
-    return lease.token, lease.is_in_order, None if last is None else (last.sequence_number, last.sub_sequence)
+    return lease.token, lease.is_in_order, lease.done_place
 
 
 def _lease_of(work: Work) -> Grant:
     """Return the lease of the records in this process. It stays in force: if the lease is lost, the parent kills the
     process.
     """
-    token, is_in_order, last_done = work.lease
+    token, is_in_order, done_place = work.lease
     grant = Grant("", token, NEVER)
     grant.is_in_order = is_in_order
-    grant.last_done = None if last_done is None else Record(b"", None, None, *last_done)
+    grant.done_place = done_place
     return grant
 
 
