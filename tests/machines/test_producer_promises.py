@@ -23,7 +23,7 @@ from shardline.codec.shapes import (
 from shardline.core.clock import NEVER
 from shardline.core.failures import Failure, FailureKind, classify
 from shardline.core.producer.intake import Put
-from shardline.core.producer.lane import Lane
+from shardline.core.producer.lane import TRUST, Lane
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord, Receipt, Undelivered
@@ -1179,3 +1179,38 @@ def test_p9_a_record_without_a_key_that_comes_back_takes_none_with_a_key_along()
     assert keyless.conclusion.delivered
     places = [(int(one.conclusion.sequence_number), one.conclusion.sub_sequence) for one in put]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_p9_a_lane_that_is_trusted_again_lets_nothing_overtake_a_refused_record(together):
+    """When the lane is trusted again, a refused record is still in flight: in the request that was just answered, or in
+    another one. The lane then packs the waiting records, among which is a later record of the same key.
+    """
+    stream = Stream(ordered=True, latency=0.2)
+    stream.run(1.0)
+    lane = stream.machine._router.lanes[0]
+    stream.machine._retries.distrust(lane, stream.now, stream.now)
+    refusals = {b"older 1": together, b"newer 1": together + 1}
+
+    def refuse(entry, _):
+        refusals[entry.data] = refusals.get(entry.data, 0) - 1
+        return THROTTLED if refusals[entry.data] >= 0 else None
+
+    stream.refuse = refuse
+    for key in ("older", "newer"):
+        stream.put(f"{key} 1".encode(), key)
+        stream.put(f"{key} 2".encode(), key)
+        stream.flush()
+        stream.run(0.05)
+    if together:
+        sent = len(stream.requests)
+        while len(stream.requests) == sent:  # until both are sent again
+            stream.run(0.01)
+        assert [entry.data for entry in stream.requests[-1][1]] == [b"older 1", b"newer 1"]
+    lane.note_as_predicted(TRUST, stream.now)
+    stream.run()
+    assert lane.aggregates
+    for key in ("older", "newer"):
+        records = [record for record in stream.records if record.key == key]
+        places = [(int(one.conclusion.sequence_number), one.conclusion.sub_sequence) for one in records]
+        assert places == sorted(places)

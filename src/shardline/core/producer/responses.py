@@ -145,6 +145,8 @@ class ResponseHandler:
             for aggregate, lane in shipments:
                 lane.handle_ended(aggregate.records)
         for lane in dict.fromkeys([shipment.lane for shipment in shipments]):
+            if lane.has_proved_itself:  # only now, because the lane's refused records are packed again with the others
+                self._retries.trust(lane, now)
             self._collector.note_returned(lane, now)
         self._retries.release_held(now)
         repacked_lane, self._retries.has_repacked = self._retries.has_repacked, False
@@ -246,8 +248,8 @@ class ResponseHandler:
         for place in others:
             alone = repacked([aggregate.records[place]], aggregate.due_at, aggregate, place)
             self._settle_entry(Shipment(alone, lane), flight, results[place], now)
-        if lane.is_distrusted and lane.note_as_predicted(len(results) - len(others), flight.started_at):
-            self._retries.trust(lane, now)
+        if lane.is_distrusted:
+            lane.note_as_predicted(len(results) - len(others), flight.started_at)
         return sum(not results[place].sequence_number for place in others)
 
     def _settle_entry(self, shipment: Shipment, flight: Flight, result: PutRecordsResult, now: Instant) -> None:

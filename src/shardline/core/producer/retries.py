@@ -331,9 +331,14 @@ class Retries:
         """Make a lane aggregate again, because its entries land as predicted.
 
         Records that landed in a wrong shard twice must be sent alone first (P4). While such a record waits, nothing
-        changes.
+        changes. An ordered lane first waits for its records in flight (P9): if one of them is refused, no later record of
+        its key may be in an aggregate that is sent before it.
         """
-        if not any(landed_wrong_twice(record) for record in lane.unsent()):
+        if any(landed_wrong_twice(record) for record in lane.unsent()):
+            return
+        if self._config.ordered and lane.in_flight:
+            lane.wait_for_flights()
+        else:
             self._switch(lane, now, aggregates=True)
 
     def _switch(self, lane: Lane, now: Instant, *, aggregates: bool) -> None:

@@ -227,6 +227,45 @@ def test_p4_a_lane_with_what_was_astray_twice_does_not_aggregate_before_that_has
     assert lane.aggregates
 
 
+def two_keys_in_flight(rig):
+    """Return a lane that sends one record per entry, and the numbers of two requests. Each request holds the first record
+    of a key, and the second record of the key waits.
+    """
+    one = rig(ordered=True, shards={"a": (0, 16)})
+    lane = one.lane("a")
+    one.machine._retries.distrust(lane, one.now, one.now)
+    numbers = []
+    for key in "cb":
+        one.wait(0.2)
+        one.put(f"{key}1".encode(), key)
+        one.put(f"{key}2".encode(), key)
+        assert one.flush() == [[f"{key}1".encode()]]
+        numbers.append(one.number)
+    return one, lane, numbers
+
+
+def test_p9_a_lane_that_is_trusted_again_packs_the_refused_records_of_the_same_answer_with_the_others(rig):
+    one, lane, numbers = two_keys_in_flight(rig)
+    for number in numbers:
+        one.results(THROTTLED, number=number)
+    assert one.wait(1.0).send() == [[b"c1"], [b"b1"]]
+    lane.note_as_predicted(TRUST, one.now)
+    one.results("a", THROTTLED)
+    assert lane.aggregates
+    assert one.wait(1.0).send() == [[b"c2", b"b1", b"b2"]]
+
+
+def test_p9_a_lane_is_trusted_again_only_when_nothing_of_it_is_in_flight(rig):
+    one, lane, numbers = two_keys_in_flight(rig)
+    lane.note_as_predicted(TRUST, one.now)
+    one.stored(number=numbers[0])
+    assert not lane.aggregates
+    assert one.wait(0.1).send() is None
+    one.results(THROTTLED, number=numbers[1])
+    assert lane.aggregates
+    assert one.wait(1.0).send() == [[b"c2", b"b1", b"b2"]]
+
+
 def test_what_a_lane_of_a_stream_that_is_gone_had_under_way_is_no_news(rig):
     """A shard of the re-created stream has the id of an old one: by its id it is still among the open shards."""
     one = rig(shards={"a": (0, 16)})
