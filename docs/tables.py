@@ -177,6 +177,7 @@ KCL = [
     ("none: 5 calls and 2 MiB/s per shard", "", "`calls_per_second`, `bytes_per_second`"),
     ("none: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
     ("none: copies that retries stored are delivered", "", "`dedup`"),
+    ("none: a restarted worker is assigned shards again", "", "`keep_leases`"),
     ("none", "", "`if_recreated`"),
     ("none", "", "`store_patience`"),
     ("none", "", "`max_unacknowledged`"),

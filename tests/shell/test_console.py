@@ -100,7 +100,7 @@ async def running(tmp_path, *, delays=None, more_stores=(), **how):
         ({"Host": "127.0.0.1.evil.example"}, 403),
         ({"Host": "localhost.evil.example"}, 403),
         ({"Host": "2130706433"}, 403),
-        ({"Host": "127.0.0.1@evil.example"}, 403),
+        ({"Host": "127.0.0.1@evil.example"}, 400),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
