@@ -10,16 +10,14 @@ client are longer, and a long round is hardly ever undisturbed, which is a reaso
 meets its target only if both do; the table says if only one does. aiokpl runs on uvloop if its environment has it; the
 table says if it does not, because it then needs more CPU. `--check` fails if a target is missed.
 
-With `--both-forms`, each of our clients runs a second time without the C extension, in turn with the others.
+Each of our clients runs twice, with and without the C extension (forms.py), in turn with the others.
 
-    python benchmarks/bench_producer.py [--quick] [--check] [--only uuid] [--ours-only] [--both-forms]
-        [--peer-python PYTHON]
+    python benchmarks/bench_producer.py [--quick] [--check] [--only uuid] [--ours-only] [--peer-python PYTHON]
 """
 
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -28,16 +26,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import forms
+from forms import Limits, judge
 from producer_latency import LINGER, SHARES
 from producer_sink import Counts, ProducerSink, running_producer_sink
 from results import Cost, add_json_option, isolate_environment, note_ratio, note_series, peer_row, verdict, write
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent / ".servers/clients/bin/python"  # aiokpl pins its own botocore
-PURE = " (pure)"  # at the end of the name of a client that runs without the C extension
 DELAY = 0.002  # of the sink's answers when latency is measured
-ENTRIES_TARGET, MEMORY_TARGET, MEMORY_RUNS = 20, 450, 5
-COLUMNS = "  {:<24} {:>9} {:>9} {:>13} {:>10} {:>9}"
+ENTRIES_TARGET, MEMORY_RUNS = 20, 5
+COLUMNS = "  {:<32} {:>9} {:>9} {:>13} {:>10} {:>9}"
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,11 @@ STEADY_PEERS = ("boto3", "aiobotocore")
 
 @dataclass(frozen=True)
 class Target:
-    """A target for the ratio of two clients' CPU."""
+    """Limits for the ratio of two clients' CPU."""
 
     upper: str
     lower: str
-    at_least: float = 0.0
-    at_most: float = float("inf")
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -76,29 +74,39 @@ class Case:
 
 
 OURS = {"shardline": 150_000, "shardline put_many": 150_000, "shardline trio": 150_000, "shardline sync": 150_000}
-ALL = OURS | {"boto3": 100_000, "aiokpl": 15_000}
+PEERS = {"boto3": 100_000, "aiokpl": 15_000}
 
 
-def targets(aiokpl: float, boto3: float) -> list[Target]:
+def targets(aiokpl: Limits, boto3: Limits) -> list[Target]:
     return [
-        Target("aiokpl", "shardline", at_least=aiokpl),
-        Target("boto3", "shardline", at_least=boto3),
-        Target("shardline sync", "shardline", at_most=1.3),
+        Target("aiokpl", "shardline", aiokpl),
+        Target("boto3", "shardline", boto3),
+        Target("shardline sync", "shardline", Limits(1.3, 1.3, at_most=True)),
     ]
 
 
-# These targets are for the guard. They allow 30 % more CPU than the asynchronous `put` may use.
-OTHER_PUTS = [Target("boto3", name, at_least=2.1) for name in ("shardline sync", "shardline put_many")]
+OTHER_PUTS = [
+    # For the guard: 30 % more CPU than the asynchronous `put` may use in the pure form.
+    Target("boto3", "shardline sync", Limits(2.1, 2.1)),
+    Target("boto3", "shardline put_many", forms.PUT_MANY),
+    Target("shardline sync 4 threads", "shardline sync", forms.THREADS),
+]
 CASES = [
-    Case("100 B records, uuid keys", 100, 0, ALL, [*targets(45, 2.7), *OTHER_PUTS]),
-    Case("100 B records, 1,000 hot keys", 100, 1_000, ALL, targets(60, 3.7)),
-    Case("1 KiB records, uuid keys", 1024, 0, ALL, targets(30, 2.5)),
+    Case(
+        "100 B records, uuid keys",
+        100,
+        0,
+        {**OURS, "shardline sync 4 threads": 150_000, **PEERS},
+        [*targets(forms.PUT_AIOKPL, forms.PUT), *OTHER_PUTS],
+    ),
+    Case("100 B records, 1,000 hot keys", 100, 1_000, OURS | PEERS, targets(Limits(None, 60), Limits(None, 3.7))),
+    Case("1 KiB records, uuid keys", 1024, 0, OURS | PEERS, targets(Limits(None, 30), forms.PUT_1_KIB)),
     Case(
         "100 B records, uuid keys, not aggregated",
         100,
         0,
         {"shardline unaggregated": 100_000, "shardline unaggr. many": 100_000, "aiobotocore": 100_000},
-        [Target("aiobotocore", "shardline unaggregated", at_least=3)],
+        [Target("aiobotocore", "shardline unaggregated", forms.NOT_AGGREGATED)],
     ),
 ]
 
@@ -162,38 +170,46 @@ def command(script: str, sink: ProducerSink, *arguments: str, python: str = sys.
 @contextlib.contextmanager
 def running_client(name: str, case: Case, records: int, sink: ProducerSink, peer_python: str) -> Iterator[Client]:
     python = peer_python if name == "aiokpl" else sys.executable
-    forms = {"SHARDLINE_PURE": "1" if name.endswith(PURE) else "0"}
-    job = ["--client", name.removesuffix(PURE), "--size", str(case.size), "--hot-keys", str(case.hot_keys)]
+    job = ["--client", name.removesuffix(forms.PURE), "--size", str(case.size), "--hot-keys", str(case.hot_keys)]
     line = command("producer_clients.py", sink, *job, python=python)
     with subprocess.Popen(
-        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | forms
+        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=forms.environment_of(name)
     ) as process:
         try:
             client = Client(name, process, records)
-            loop = client.read()["ready"]
+            ready = client.read()
+            if is_ours(name):
+                forms.check_form(name, ready["form"])
             if name == "aiokpl":
-                client.name = "aiokpl (uvloop)" if loop == "uvloop" else "aiokpl (no uvloop)"
+                client.name = "aiokpl (uvloop)" if ready["ready"] == "uvloop" else "aiokpl (no uvloop)"
             yield client
         finally:
             process.kill()
 
 
-def in_both_forms(case: Case) -> Case:
-    """Return the case with a second client, in the pure form, for each of ours."""
-    clients: dict[str, int] = {}
-    for name, records in case.clients.items():
-        clients[name] = records
-        if name.startswith("shardline"):
-            clients[name + PURE] = records
-    return replace(case, clients=clients)
+def is_ours(name: str) -> bool:
+    return name.startswith("shardline")
+
+
+def in_each_form(case: Case) -> Case:
+    """Return the case with each of our clients, and each target, in every form that can run here."""
+    clients = {
+        name + suffix: records
+        for name, records in case.clients.items()
+        for suffix in (forms.suffixes() if is_ours(name) else ("",))
+    }
+    wanted = [
+        replace(target, upper=target.upper + (suffix if is_ours(target.upper) else ""), lower=target.lower + suffix)
+        for target in case.targets
+        for suffix in forms.suffixes()
+    ]
+    return replace(case, clients=clients, targets=wanted)
 
 
 def measure_case(case: Case, plan: Plan, sink: ProducerSink, peer_python: str, *, ours_only: bool) -> dict[str, Client]:
     steady = {name for target in case.targets if target.upper in STEADY_PEERS for name in (target.upper, target.lower)}
     names = [
-        name
-        for name in case.clients
-        if (name.startswith("shardline") or not ours_only) and (name in steady or not plan.steady_only)
+        name for name in case.clients if (is_ours(name) or not ours_only) and (name in steady or not plan.steady_only)
     ]
     with contextlib.ExitStack() as stack:
         clients = {
@@ -227,12 +243,10 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
         if target.upper in clients and target.lower in clients:
             upper, lower = clients[target.upper], clients[target.lower]
             ratios = Cost(upper.best / lower.best, upper.median / lower.median)
-            if not target.upper.startswith("shardline"):
+            if not is_ours(target.upper):
                 note_ratio(f"{case.name}: {target.upper} / {target.lower}", upper.cost, lower.cost)
-            fine = [target.at_least <= ratio <= target.at_most for ratio in ratios]
-            what = f"{target.upper} / {target.lower}: {ratios[0]:.2f} (medians {ratios[1]:.2f})"
-            wanted = f"at least {target.at_least:g}" if target.at_least else f"at most {target.at_most:g}"
-            met.append(verdict(what, wanted, met=all(fine), partly=any(fine), of=case.name))
+            what = f"{target.upper} / {target.lower}: {ratios.best:.2f} (medians {ratios.median:.2f})"
+            met.append(judge(target.limits, what, target.lower, ratios, of=case.name))
     if "shardline" in clients and case.name == CASES[0].name:
         entries = clients["shardline"].entries_per_request
         what = f"Kinesis records per PutRecords: {entries:.1f}"
@@ -240,8 +254,9 @@ def report_case(case: Case, clients: dict[str, Client]) -> list[bool]:
     return met
 
 
-def run_script(line: list[str]) -> dict[str, float]:
-    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout)
+def run_script(line: list[str], name: str = "") -> dict[str, float]:
+    done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=forms.environment_of(name))
+    return json.loads(done.stdout)
 
 
 def report_latency(plan: Plan, peer_python: str, *, ours_only: bool) -> list[bool]:
@@ -270,19 +285,25 @@ def report_memory(peer_python: str, *, ours_only: bool) -> list[bool]:
     )
     of = "memory of a waiting record of 100 B"
 
-    def weigh(client: str, runs: int, python: str = sys.executable) -> tuple[float, float, str]:
-        line = command("producer_memory.py", sink, "--client", client, python=python)
-        traced = run_script(line)["bytes_per_record"]
-        grown = [run_script([*line, "--resident"])["bytes_per_record"] for _ in range(runs)]
+    def weigh(client: str, runs: int, python: str = sys.executable) -> tuple[Cost, str]:
+        line = command("producer_memory.py", sink, "--client", client.removesuffix(forms.PURE), python=python)
+        found = run_script(line, client)
+        if is_ours(client):
+            forms.check_form(client, found["form"])
+        traced = found["bytes_per_record"]
+        grown = [run_script([*line, "--resident"], client)["bytes_per_record"] for _ in range(runs)]
         resident = statistics.median(grown)
         spread = f" ({min(grown):.0f} to {max(grown):.0f})" if runs > 1 else ""
-        return traced, resident, f"{client}: {traced:.0f} B by tracemalloc, {resident:.0f} B resident{spread}"
+        what = f"{client}: {traced:.0f} B by tracemalloc, {resident:.0f} B resident{spread}"
+        return Cost(max(traced, min(grown)), max(traced, resident)), what
 
+    met = []
     with running_producer_sink() as sink:
-        traced, resident, what = weigh("shardline", MEMORY_RUNS)
-        met = [verdict(what, f"under {MEMORY_TARGET} B", met=max(traced, resident) < MEMORY_TARGET, of=of)]
+        for suffix in forms.suffixes():
+            found, what = weigh("shardline" + suffix, MEMORY_RUNS)
+            met.append(judge(forms.MEMORY, what, suffix, found, of=of))
         if not ours_only:
-            peer_row(weigh("aiokpl", 1, peer_python)[2], of=of)
+            peer_row(weigh("aiokpl", 1, peer_python)[1], of=of)
     return met
 
 
@@ -311,16 +332,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--only", default="", metavar="TEXT", help="only the cases whose names contain this")
     parser.add_argument("--ours-only", action="store_true", help="leave the peers out")
-    parser.add_argument("--both-forms", action="store_true", help="also measure our clients without the C extension")
     parser.add_argument("--peer-python", default=str(PEER_PYTHON), help="the interpreter that has aiokpl")
     add_json_option(parser)
     options = parser.parse_args()
     options.only = options.only.lower()
-    cases = [case for case in CASES if options.only in case.name.lower()]
+    cases = [in_each_form(case) for case in CASES if options.only in case.name.lower()]
     if not cases and options.only not in "latency" and options.only not in "memory":
         parser.error(f"no case's name contains {options.only!r}: {', '.join(case.name for case in CASES)}")
-    if options.both_forms:
-        cases = [in_both_forms(case) for case in cases]
     isolate_environment()
     met = run(cases, GUARD if options.guard else QUICK if options.quick else FULL, options)
     write(options.json)

@@ -63,7 +63,8 @@ def run_async(read: Callable[[Job, int], Awaitable[dict[str, float]]], job: Job)
             gc.collect()
             async with asyncio.timeout(LIMIT):
                 figures = await read(job, int(line))
-            print_json(records=int(line), **figures)
+            form = getattr(sys.modules.get("shardline"), "implementation", None)
+            print_json(records=int(line), form=form, **figures)
 
     asyncio.run(rounds())
 

@@ -87,6 +87,11 @@ def print_json(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
+def form_in_use() -> str | None:
+    """Return which form of our package this process uses, if it uses the package."""
+    return getattr(sys.modules.get("shardline"), "implementation", None)
+
+
 def check(*, holds: bool) -> None:
     if not holds:
         raise RuntimeError("a record was not delivered")
@@ -95,7 +100,8 @@ def check(*, holds: bool) -> None:
 async def run_async(job: Job, put_slice: Callable[[list[Record]], Awaitable[None]]) -> None:
     """Put rounds. Waiting for the next round blocks the loop, because a client has nothing to do between rounds."""
     rng = random.Random(job.size)
-    print_json(ready=type(asyncio.get_running_loop()).__module__ if "trio" not in sys.modules else "trio")
+    loop = type(asyncio.get_running_loop()).__module__ if "trio" not in sys.modules else "trio"
+    print_json(ready=loop, form=form_in_use())
     for count in rounds():
         meter = Meter()
         for records in job.slices(count, rng):
@@ -106,7 +112,7 @@ async def run_async(job: Job, put_slice: Callable[[list[Record]], Awaitable[None
 
 def run_sync(job: Job, put_slice: Callable[[list[Record]], None]) -> None:
     rng = random.Random(job.size)
-    print_json(ready="threads")
+    print_json(ready="threads", form=form_in_use())
     for count in rounds():
         meter = Meter()
         for records in job.slices(count, rng):

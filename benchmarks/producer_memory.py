@@ -17,7 +17,7 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from producer_clients import STREAM, Job, aiokpl_config, new_uuid, print_json, shardline_arguments
+from producer_clients import STREAM, Job, aiokpl_config, form_in_use, new_uuid, print_json, shardline_arguments
 
 RECORDS = {"shardline": 100_000, "aiokpl": 20_000}  # aiokpl takes fifty times as long per record
 WARM_UP = 2_000
@@ -44,7 +44,7 @@ async def measure(put: Put, outstanding: Callable[[], int], records: int, memory
     used = memory() - before
     if outstanding() != WARM_UP + records:
         raise RuntimeError("some records are no longer waiting")
-    print_json(bytes_per_record=used / records)
+    print_json(bytes_per_record=used / records, form=form_in_use())
     os._exit(0)  # a normal exit would wait until the records have lingered for an hour
 
 

@@ -2,7 +2,8 @@
 
 Every script of ``make bench`` prints its own table. With this module it also collects its results: verdicts (a
 sentence, a target, and whether it is met), ratios to a peer with both costs (``guard.py`` compares them with the ratios
-of the report), and series (the report plots them). ``--json FILE`` writes them to a file.
+of the report), series (the report plots them), and rows of the table that shows both forms (``forms.py``).
+``--json FILE`` writes them to a file.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import platform
 from pathlib import Path
 from typing import NamedTuple
 
-_found: dict[str, list[dict[str, object]]] = {"verdicts": [], "ratios": [], "series": []}
+_found: dict[str, list[dict[str, object]]] = {"verdicts": [], "ratios": [], "series": [], "rows": []}
 
 
 def verdict(what: str, target: str, *, met: bool, partly: bool = False, width: int = 67, of: str = "") -> bool:
@@ -53,6 +54,12 @@ def note_ratio(name: str, peer: Cost, ours: Cost) -> Cost:
         {"name": name, "best": round(ratio.best, 3), "median": round(ratio.median, 3), **best_costs}
     )
     return ratio
+
+
+def note_row(row: str, form: str, figure: Cost, *, met: bool) -> None:
+    """Collect a figure of one form for a row of the table that shows both."""
+    rounded = {"best": float(f"{figure.best:.4g}"), "median": float(f"{figure.median:.4g}")}
+    _found["rows"].append({"row": row, "form": form, **rounded, "met": met})
 
 
 def note_series(name: str, axis: str, unit: str, points: dict[str, float]) -> None:
