@@ -8,13 +8,15 @@ the machine disturb the best rounds least; a ratio meets its target only if the 
 results are compared before anything is timed: the aggregates must be byte-identical, and the opened records must be
 equal. The peer gets its keys as bytes, its best case: with str keys it miscalculates sizes and seals early.
 
-- build: size check, add and seal at 51,200 bytes. Ours is the producer's ``Aggregate``, with its own records; the
-  peer's is ``RecordAggregator.add_user_record`` and ``get_contents``.
-- open: one aggregate at a time, whose records are dropped before the next, as in a consumer.
-  - Lambda: from a Lambda record, with a check of the MD5, to one object per user record. The peer leaves the payloads
+- build: size check, add and seal at 51,200 bytes. Ours is the producer's ``Aggregate``, with its own records, and
+  ``entries_of``, which encodes the aggregates of a request together, as in the producer. The peer's is
+  ``RecordAggregator.add_user_record`` and ``get_contents``.
+- open: all aggregates of a page or of an event, in one call of each side.
+  - Lambda: from Lambda records, with a check of the MD5, to one object per user record. The peer leaves the payloads
     in base64.
-  - bytes: from bytes, with a check of the MD5, to the key, the payload as bytes and the explicit hash key. The peer
-    need not decode the input in its format for boto3, but returns the payloads in base64, so they are decoded.
+  - bytes: from bytes, with a check of the MD5, to the key, the payload as bytes and the explicit hash key. Ours is what
+    the consumer calls. The peer need not decode the input in its format for boto3, but returns the payloads in base64,
+    so they are decoded.
 """
 
 import argparse
@@ -28,7 +30,7 @@ import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from time import process_time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import forms
 from aws_kinesis_agg.aggregator import RecordAggregator
@@ -37,12 +39,10 @@ from forms import Limits, judge
 from results import Cost, add_json_option, note_ratio, write
 
 from shardline import implementation
-from shardline.codec.aggregation import split_columns
+from shardline.codec.aggregation import Columns, find_frames, split_frame
 from shardline.codec.raw_records import deaggregate
-from shardline.core.producer.aggregate import Aggregate, KeylessAddress
+from shardline.core.producer.aggregate import Aggregate, KeylessAddress, entries_of
 from shardline.core.producer.producer_record import BufferedRecord
-
-T = TypeVar("T")
 
 SEAL_BYTES = 51_200
 RECORDS = 4_000  # a round lasts only milliseconds, so that some rounds are undisturbed
@@ -70,12 +70,12 @@ def records_of(keys: list[str]) -> list[tuple[str, bytes]]:
 
 
 def build_ours(rest: list[BufferedRecord]) -> list[bytes]:
-    blobs = []
+    aggregates = []
     while rest:
         aggregate = Aggregate(0.0, NO_ADDRESS)
         rest = rest[aggregate.add_all(rest, SEAL_BYTES) :]
-        blobs.append(aggregate.entry().data)
-    return blobs
+        aggregates.append(aggregate)
+    return [entry.data for entry in entries_of(aggregates)]
 
 
 def build_peer(records: list[tuple[bytes, bytes]]) -> list[bytes]:
@@ -113,23 +113,21 @@ def boto3_record(blob: bytes) -> dict[str, object]:
     return {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1.0, "Data": blob, "PartitionKey": "a"}
 
 
-def open_peer_lambda(record: dict[str, object]) -> list[dict[str, dict[str, object]]]:
-    return deaggregate_records([record])
+def open_peer_lambda(records: list[dict[str, object]]) -> list[dict[str, dict[str, object]]]:
+    return deaggregate_records(records)
 
 
-def open_peer_bytes(record: dict[str, object]) -> list[tuple[str, bytes, str | None]]:
+def open_peer_bytes(records: list[dict[str, object]]) -> list[tuple[str, bytes, str | None]]:
     return [
         (opened["kinesis"]["partitionKey"], b64decode(opened["kinesis"]["data"]), opened["kinesis"]["explicitHashKey"])
-        for opened in iter_deaggregate_records([record], "Boto3")
+        for opened in iter_deaggregate_records(records, "Boto3")
     ]
 
 
-def each(call: Callable[[T], object], items: list[T]) -> Callable[[], None]:
-    def run_once() -> None:
-        for item in items:
-            call(item)
-
-    return run_once
+def open_bytes(blobs: list[bytes]) -> list[Columns]:
+    """Open the aggregates of a page, as the consumer does."""
+    assert all(find_frames(blobs)), "an aggregate is not recognized"
+    return [columns for columns in map(split_frame, blobs) if columns is not None]
 
 
 def take_turn(task: Task, rounds: int) -> Times:
@@ -164,19 +162,16 @@ def prepare() -> dict[str, Task]:
 
 def opening(name: str, blobs: list[bytes]) -> dict[str, Task]:
     from_lambda, from_boto3 = [lambda_record(blob) for blob in blobs], [boto3_record(blob) for blob in blobs]
-    for blob, lambda_input, boto3_input in zip(blobs, from_lambda, from_boto3, strict=True):
-        columns = split_columns(blob)
-        assert columns is not None
-        expected = list(zip(*columns[:3], strict=True))
-        assert expected == open_peer_bytes(boto3_input), "different records"
-        assert expected == [(record.key, record.data, record.explicit_hash_key) for record in deaggregate(lambda_input)]
-        peer = [record["kinesis"] for record in open_peer_lambda(lambda_input)]
-        assert expected == [
-            (record["partitionKey"], b64decode(record["data"]), record["explicitHashKey"]) for record in peer
-        ]
+    expected = [member for columns in open_bytes(blobs) for member in zip(*columns[:3], strict=True)]
+    assert expected == open_peer_bytes(from_boto3), "different records"
+    assert expected == [(record.key, record.data, record.explicit_hash_key) for record in deaggregate(from_lambda)]
+    peer = [record["kinesis"] for record in open_peer_lambda(from_lambda)]
+    assert expected == [
+        (record["partitionKey"], b64decode(record["data"]), record["explicitHashKey"]) for record in peer
+    ]
     return {
-        f"open, Lambda, {name}": Task(each(deaggregate, from_lambda), each(open_peer_lambda, from_lambda)),
-        f"open, bytes, {name}": Task(each(split_columns, blobs), each(open_peer_bytes, from_boto3)),
+        f"open, Lambda, {name}": Task(lambda: deaggregate(from_lambda), lambda: open_peer_lambda(from_lambda)),
+        f"open, bytes, {name}": Task(lambda: open_bytes(blobs), lambda: open_peer_bytes(from_boto3)),
     }
 
 

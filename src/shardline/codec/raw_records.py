@@ -13,11 +13,19 @@ Invariants:
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Final, TypeAlias, cast
 
 import pybase64
 
-from shardline.codec.aggregation import Columns, encode_aggregate, encode_tags, split_columns
+from shardline.codec.aggregation import (
+    FRAMES_AT_ONCE,
+    Columns,
+    encode_aggregate,
+    encode_tags,
+    find_frames,
+    split_frame,
+)
 from shardline.codec.shapes import GetRecordsResponse, RawRecord, SubscribeToShardEvent
 from shardline.errors import UsageError
 from shardline.model.hashing import HashRange, check_partition_key, hash_key_of, parse_explicit_hash_key
@@ -112,17 +120,25 @@ def deaggregate(records: Raw | Page | Iterable[Raw]) -> list[Record]:
             index, counted from 0 over all records.
     """
     found: list[Record] = []
+    outers = _outer_records(records)
+    while some := list(islice(outers, FRAMES_AT_ONCE)):
+        blobs = [b"" if outer.aggregated else bytes(outer.data) for outer in some]
+        for outer, blob, is_framed in zip(some, blobs, find_frames(blobs), strict=True):
+            columns = split_frame(blob) if is_framed else None
+            if columns is None:
+                found.append(outer)
+            else:
+                found += _members(outer, columns)
+    return found
+
+
+def _outer_records(records: Raw | Page | Iterable[Raw]) -> Iterator[Record]:
+    """Convert raw records of any form to ``Record``s, without unpacking them."""
     for index, (raw, stream) in enumerate(_flatten(records)):
         try:
-            outer = _outer_record(raw, stream)
+            yield _outer_record(raw, stream)
         except UsageError as error:
             raise UsageError(f"record {index}: {error}") from None
-        columns = None if outer.aggregated else split_columns(outer.data)
-        if columns is None:
-            found.append(outer)
-        else:
-            found += _members(outer, columns)
-    return found
 
 
 def _members(outer: Record, columns: Columns) -> list[Record]:
