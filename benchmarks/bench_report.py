@@ -19,6 +19,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import bench_java
+import forms
+from results import Cost
+
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 FIGURES = DOCS / "benchmarks.json"
@@ -71,6 +75,15 @@ target for each figure. On the machine of this report, {missed} of {count} figur
 figures concern enhanced fan-out: the CPU per record, and the idle subscriptions. Two others concern handlers side by
 side, and were measured on a busy machine: the records per second with a concurrency of 64 and 512. All other targets
 were set on another machine, which met all of them.
+
+## With and without the C extension
+
+The [C extension](../adr/0009-compiled-twins.md) is optional. Each row shows the figure of the best rounds, and in
+parentheses the figure of the medians; both must meet the target. Both forms and the other libraries took turns in one
+run. Except for the row in bytes, the figures are ratios of CPU time. [ADR 9](../adr/0009-compiled-twins.md) has the
+profile that explains the rows that are MISSED. The figures of the KPL are from [another run](benchmark-java.md).
+
+{table}
 
 ## Cost by the number of shards and records
 
@@ -179,12 +192,50 @@ def rendered(figures: dict[str, object]) -> dict[Path, str]:
     versions = ", ".join(f"{name} {number}" for name, number in figures["versions"].items())
     verdicts = [row["verdict"] for found in figures["benches"].values() for row in found["verdicts"]]
     missed = len([verdict for verdict in verdicts if verdict.startswith("MISSED")])
-    head = HEAD.format(**{**figures, "versions": versions, "missed": missed, "count": len(verdicts)})
+    head = HEAD.format(
+        **{**figures, "versions": versions, "missed": missed, "count": len(verdicts), "table": table_of_forms(figures)}
+    )
     return {PAGE: head} | {
         path: RESULTS_HEAD.format(title=title, **figures)
         + "".join(table(name, figures["benches"][name]) for name in names if name in figures["benches"])
         for path, (title, names) in RESULTS.items()
     }
+
+
+def rows_of(figures: dict[str, object]) -> dict[tuple[str, str], list[Cost]]:
+    """Return the figures of the table of both forms, by row and form. Several figures can share a row."""
+    found: dict[tuple[str, str], list[Cost]] = {}
+    for bench in figures["benches"].values():
+        for one in bench.get("rows", []):
+            found.setdefault((one["row"], one["form"]), []).append(Cost(one["best"], one["median"]))
+    costs = json.loads(bench_java.FIGURES.read_text())["sizes"]["100 B"]
+    for form, client in (("native", "shardline"), ("pure", "shardline" + bench_java.PURE_FORM)):
+        ratios = (costs["KPL"][kind] / costs[client][kind] for kind in ("best", "median"))
+        found[forms.KPL.row, form] = [Cost(*ratios)]
+    return found
+
+
+def table_of_forms(figures: dict[str, object]) -> str:
+    found = rows_of(figures)
+    lines = [
+        "| figure | with the extension | target | without it | target |",
+        "|---|---|---|---|---|",
+    ]
+    for limits in forms.TABLE:
+        cells = [limits.row]
+        for form in ("native", "pure"):
+            cells += [cell_of(limits, form, found.get((limits.row, form), [])), limits.wording(form) or "none"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell_of(limits: forms.Limits, form: str, measured: list[Cost]) -> str:
+    if not measured:
+        return "not measured"
+    worst = limits.worst(measured)
+    is_met = all(limits.holds(form, figure) for one in measured for figure in one)
+    best, median = (f"{figure:.0f}" if figure >= 100 else f"{figure:.2f}" for figure in worst)
+    return f"{best} ({median}), {'met' if is_met else 'MISSED'}" if limits.wording(form) else f"{best} ({median})"
 
 
 def table(name: str, found: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Has a ratio to a peer fallen by more than a quarter since the report?
+"""Has a ratio to a peer fallen by more than a quarter since the report, with or without the C extension?
 
 The guard is part of CI, on machines that also run other jobs. Invariants:
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench_report import FIGURES, HERE
+from forms import in_both
 
 ALLOWED = 0.75  # the lowest allowed fraction of the ratio in the report
 TRIES = 5
@@ -61,7 +62,7 @@ class Part:
 
 def of_aggregation(*tasks: str) -> tuple[str, ...]:
     keys = ("uuid keys", "1,000 keys", "30 keys")
-    return tuple(f"{task}, {kind}: aws_kinesis_agg / shardline" for task in tasks for kind in keys)
+    return in_both(tuple(f"{task}, {kind}: aws_kinesis_agg / shardline" for task in tasks for kind in keys))
 
 
 PARTS = (
@@ -69,18 +70,36 @@ PARTS = (
     Part(
         "producer",
         ("--guard", "--only", "100 B records, uuid keys"),
-        (
-            "100 B records, uuid keys: boto3 / shardline",
-            "100 B records, uuid keys: boto3 / shardline sync",
-            "100 B records, uuid keys: boto3 / shardline put_many",
-            "100 B records, uuid keys, not aggregated: aiobotocore / shardline unaggregated",
+        in_both(
+            (
+                "100 B records, uuid keys: boto3 / shardline",
+                "100 B records, uuid keys: boto3 / shardline sync",
+                "100 B records, uuid keys: boto3 / shardline put_many",
+                "100 B records, uuid keys, not aggregated: aiobotocore / shardline unaggregated",
+            )
         ),
     ),
-    Part("producer", ("--guard", "--only", "1 KiB records"), ("1 KiB records, uuid keys: boto3 / shardline",)),
+    Part(
+        "producer",
+        ("--guard", "--only", "1 KiB records"),
+        in_both(("1 KiB records, uuid keys: boto3 / shardline",)),
+    ),
     Part(
         "consumer",
         ("--guard", "--only", "plain records"),
-        ("Plain records: async-kinesis / shardline batches", "Plain records: async-kinesis / shardline records"),
+        in_both(
+            ("Plain records: async-kinesis / shardline batches", "Plain records: async-kinesis / shardline records")
+        ),
+    ),
+    Part(
+        "consumer",
+        ("--guard", "--only", "no deserializer"),
+        in_both(
+            (
+                "Plain, no deserializer: async-kinesis text / shardline bytes",
+                "Aggregated, no deserializer: async-kinesis text KPL / shardline bytes",
+            )
+        ),
     ),
 )
 Run = Callable[[Part], dict[str, Costs]]

@@ -56,10 +56,10 @@ def note_ratio(name: str, peer: Cost, ours: Cost) -> Cost:
     return ratio
 
 
-def note_row(row: str, form: str, figure: Cost, *, met: bool) -> None:
+def note_row(row: str, form: str, figure: Cost) -> None:
     """Collect a figure of one form for a row of the table that shows both."""
     rounded = {"best": float(f"{figure.best:.4g}"), "median": float(f"{figure.median:.4g}")}
-    _found["rows"].append({"row": row, "form": form, **rounded, "met": met})
+    _found["rows"].append({"row": row, "form": form, **rounded})
 
 
 def note_series(name: str, axis: str, unit: str, points: dict[str, float]) -> None:

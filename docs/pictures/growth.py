@@ -8,6 +8,7 @@ from typing import Any
 from pen import Picture
 
 FIGURES = Path(__file__).parents[1] / "benchmarks.json"
+PURE = " (pure)"  # at the end of the name of a series without the C extension
 TONES = {"producer": "blue", "consumer": "green", "producer, 16 an entry": "amber"}
 LEFT, TOP, WIDE, HIGH, APART = 60, 74, 330, 220, 90
 
@@ -22,12 +23,13 @@ def panel(picture: Picture, left: float, axis: str, series: list[dict[str, Any]]
     for number, point in enumerate(points):
         picture.text(left + (number + 0.5) * WIDE / len(points), TOP + HIGH + 22, point, anchor="middle", size=12)
     for one in series:
-        tone = TONES[one["name"]]
+        name = one["name"]
+        tone, width = TONES[name.removesuffix(PURE)], (1.1 if name.endswith(PURE) else 2.2)
         places = [
             (left + (number + 0.5) * WIDE / len(points), TOP + HIGH * (1 - cost / most))
             for number, cost in enumerate(one["points"].values())
         ]
-        picture.line(places, tone=tone, width=2.2)
+        picture.line(places, tone=tone, width=width)
         for (x, y), cost in zip(places, one["points"].values(), strict=True):
             picture.dot(x, y, tone)
             picture.text(x, y - 9, f"{cost:.1f}", anchor="middle", size=11)
@@ -41,6 +43,7 @@ def growth_plot() -> Picture:
     picture.text(LEFT, 30, "CPU of a record, in microseconds", look="bold")
     for number, (name, tone) in enumerate(TONES.items()):
         picture.text(LEFT + 300 + 90 * number, 30, name, look=f"{tone}-ink bold")
+    picture.text(LEFT, 48, "thin lines: without the C extension", look="faint", size=12)
     for number, axis in enumerate(("records", "shards")):
         panel(picture, LEFT + number * (WIDE + APART), axis, [one for one in series if one["axis"] == axis], most)
     return picture

@@ -1,6 +1,7 @@
 /* Reads the protobuf message of an aggregate. Plain C, without Python.
  *
- * codec/aggregation.py describes the format, and passes the magic bytes and the field tags to bind_format. The bytes come from other writers, so nothing about them is trusted. A Cursor never leaves its bytes: every read
+ * codec/aggregation.py describes the format, and passes the magic bytes and the field tags to bind_format. The bytes come
+ * from other writers, so nothing about them is trusted. A Cursor never leaves its bytes: every read
  * compares with the end first, and a length that reaches beyond the end makes the message broken. */
 #ifndef SHARDLINE_AGGREGATE_FORMAT_H
 #define SHARDLINE_AGGREGATE_FORMAT_H

@@ -133,7 +133,7 @@ static PyType_Slot ready_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec ready_spec = {
+PyType_Spec ready_spec = {
     .name = "shardline._speedups._native.Ready",
     .basicsize = sizeof(Ready),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
@@ -171,11 +171,4 @@ PyObject *wait_for_delivery(PyObject *callable, PyObject *const *args, size_t na
         return make_receipt(method->state, args[0]);
     }
     return PyObject_Vectorcall(method->wrapped, args, nargsf, names);
-}
-
-int add_deliveries(PyObject *module)
-{
-    State *state = state_of_module(module);
-    state->ready_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &ready_spec, NULL);
-    return state->ready_type == NULL ? -1 : PyModule_AddType(module, state->ready_type);
 }

@@ -138,16 +138,9 @@ static PyType_Slot table_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec table_spec = {
+PyType_Spec key_table_spec = {
     .name = "shardline._speedups._native.KeyTable",
     .basicsize = sizeof(KeyTableObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = table_slots,
 };
-
-int add_keys(PyObject *module)
-{
-    State *state = state_of_module(module);
-    state->key_table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &table_spec, NULL);
-    return state->key_table_type == NULL ? -1 : PyModule_AddType(module, state->key_table_type);
-}

@@ -1,7 +1,6 @@
 /* Which lane does each record go to? The hash ranges of the lanes are in a LaneTable. */
 #include "speedups.h"
 
-#define DIGEST_BYTES 16
 #define PREFIX_BITS 12
 #define PREFIXES (1 << PREFIX_BITS)
 #define AMBIGUOUS UINT32_MAX /* several lanes share the prefix */
@@ -20,7 +19,7 @@ static uint32_t lane_at(const LaneTable *table, const uint8_t *digest)
     uint32_t low = 0, high = table->lanes;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (memcmp(table->endings + (size_t)middle * DIGEST_BYTES, digest, DIGEST_BYTES) < 0) {
+        if (memcmp(table->endings + (size_t)middle * MD5_SIZE, digest, MD5_SIZE) < 0) {
             low = middle + 1;
         }
         else {
@@ -33,7 +32,7 @@ static uint32_t lane_at(const LaneTable *table, const uint8_t *digest)
 static void fill_prefixes(LaneTable *table)
 {
     for (uint32_t prefix = 0; prefix < PREFIXES; prefix++) {
-        uint8_t first[DIGEST_BYTES] = {(uint8_t)(prefix >> 4), (uint8_t)(prefix << 4)}, last[DIGEST_BYTES];
+        uint8_t first[MD5_SIZE] = {(uint8_t)(prefix >> 4), (uint8_t)(prefix << 4)}, last[MD5_SIZE];
         memset(last, 0xff, sizeof last);
         last[0] = first[0];
         last[1] = first[1] | 0x0f;
@@ -53,13 +52,13 @@ PyObject *make_lane_table(PyObject *module, PyObject *endings)
         return NULL;
     }
     Py_ssize_t lanes = PyTuple_GET_SIZE(endings);
-    if (lanes >= UINT32_MAX / DIGEST_BYTES) {
+    if (lanes >= UINT32_MAX / MD5_SIZE) {
         PyErr_SetString(PyExc_ValueError, "too many lanes");
         return NULL;
     }
     for (Py_ssize_t i = 0; i < lanes; i++) {
         PyObject *ending = PyTuple_GET_ITEM(endings, i);
-        if (!PyBytes_Check(ending) || PyBytes_GET_SIZE(ending) != DIGEST_BYTES) {
+        if (!PyBytes_Check(ending) || PyBytes_GET_SIZE(ending) != MD5_SIZE) {
             PyErr_SetString(PyExc_ValueError, "the endings of lanes are bytes of length 16");
             return NULL;
         }
@@ -69,13 +68,13 @@ PyObject *make_lane_table(PyObject *module, PyObject *endings)
         return NULL;
     }
     table->lanes = (uint32_t)lanes;
-    table->endings = PyMem_Malloc((size_t)lanes * DIGEST_BYTES + 1);
+    table->endings = PyMem_Malloc((size_t)lanes * MD5_SIZE + 1);
     if (table->endings == NULL) {
         Py_DECREF(table);
         return PyErr_NoMemory();
     }
     for (Py_ssize_t i = 0; i < lanes; i++) {
-        memcpy(table->endings + i * DIGEST_BYTES, PyBytes_AS_STRING(PyTuple_GET_ITEM(endings, i)), DIGEST_BYTES);
+        memcpy(table->endings + i * MD5_SIZE, PyBytes_AS_STRING(PyTuple_GET_ITEM(endings, i)), MD5_SIZE);
     }
     fill_prefixes(table);
     return (PyObject *)table;
@@ -90,7 +89,7 @@ static void free_table(PyObject *self)
 }
 
 /* Write an explicit hash key, a canonical decimal below 2^128, as 16 bytes. */
-static int parse_hash_key(PyObject *text, uint8_t digest[DIGEST_BYTES])
+static int parse_hash_key(PyObject *text, uint8_t digest[MD5_SIZE])
 {
     uint32_t words[4] = {0, 0, 0, 0}; /* the least significant first */
     if (!PyUnicode_Check(text) || !PyUnicode_IS_ASCII(text)) {
@@ -114,7 +113,7 @@ static int parse_hash_key(PyObject *text, uint8_t digest[DIGEST_BYTES])
             return -1;
         }
     }
-    for (int i = 0; i < DIGEST_BYTES; i++) {
+    for (int i = 0; i < MD5_SIZE; i++) {
         digest[i] = (uint8_t)(words[3 - i / 4] >> (24 - 8 * (i % 4)));
     }
     return 0;
@@ -124,7 +123,7 @@ static int parse_hash_key(PyObject *text, uint8_t digest[DIGEST_BYTES])
 typedef struct {
     uint32_t *numbers;                /* the lane of each record, or KEYLESS */
     uint32_t *order;                  /* the places of the records, grouped by lane */
-    uint8_t (*digests)[DIGEST_BYTES]; /* the hash key of each record */
+    uint8_t (*digests)[MD5_SIZE]; /* the hash key of each record */
     Md5Job *jobs;
     size_t job_count;
 } Work;
@@ -266,7 +265,7 @@ static PyObject *sort_records(PyObject *self, PyTypeObject *type, PyObject *cons
     Work work = {
         PyMem_New(uint32_t, count + 1),
         PyMem_New(uint32_t, count + 1),
-        PyMem_Malloc((count + 1) * DIGEST_BYTES),
+        PyMem_Malloc((count + 1) * MD5_SIZE),
         PyMem_New(Md5Job, count + 1),
         0,
     };
@@ -301,16 +300,9 @@ static PyType_Slot table_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec table_spec = {
+PyType_Spec lane_table_spec = {
     .name = "shardline._speedups._native.LaneTable",
     .basicsize = sizeof(LaneTable),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = table_slots,
 };
-
-int add_lanes(PyObject *module)
-{
-    State *state = state_of_module(module);
-    state->lane_table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &table_spec, NULL);
-    return state->lane_table_type == NULL ? -1 : PyModule_AddType(module, state->lane_table_type);
-}

@@ -130,17 +130,10 @@ static PyType_Slot method_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec method_spec = {
+PyType_Spec method_spec = {
     .name = "shardline._speedups._native.Method",
     .basicsize = sizeof(Method),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR |
              Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = method_slots,
 };
-
-int add_methods(PyObject *module)
-{
-    State *state = state_of_module(module);
-    state->method_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &method_spec, NULL);
-    return state->method_type == NULL ? -1 : PyModule_AddType(module, state->method_type);
-}

@@ -83,9 +83,14 @@ static int set_up(PyObject *module)
         make_values(state) < 0) {
         return -1;
     }
-    int failed = add_lanes(module) < 0 || add_room(module) < 0 || add_methods(module) < 0 || add_putting(module) < 0 ||
-                 add_deliveries(module) < 0 || add_keys(module) < 0;
-    return failed ? -1 : 0;
+#define ADD(name) \
+    state->name##_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &name##_spec, NULL); \
+    if (state->name##_type == NULL || PyModule_AddType(module, state->name##_type) < 0) { \
+        return -1; \
+    }
+    CLASSES(ADD)
+#undef ADD
+    return 0;
 }
 
 static int visit_state(PyObject *module, visitproc visit, void *arg)
@@ -93,6 +98,9 @@ static int visit_state(PyObject *module, visitproc visit, void *arg)
     State *state = state_of_module(module);
 #define VISIT(type, name) Py_VISIT(state->name);
     STATE_OBJECTS(VISIT)
+#undef VISIT
+#define VISIT(name) Py_VISIT(state->name##_type);
+    CLASSES(VISIT)
 #undef VISIT
     return 0;
 }
@@ -102,6 +110,9 @@ static int clear_state(PyObject *module)
     State *state = state_of_module(module);
 #define CLEAR(type, name) Py_CLEAR(state->name);
     STATE_OBJECTS(CLEAR)
+#undef CLEAR
+#define CLEAR(name) Py_CLEAR(state->name##_type);
+    CLASSES(CLEAR)
 #undef CLEAR
     return 0;
 }

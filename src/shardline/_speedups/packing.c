@@ -243,7 +243,7 @@ static PyObject *encode_group(State *state, PyObject *records, PyObject *keyless
         size = size_message(state, records, keyless_key, &keys, indices);
     }
     if (size >= 0) {
-        blob = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)magic + size + 16);
+        blob = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)magic + size + MD5_SIZE);
     }
     if (blob != NULL) {
         uint8_t *start = (uint8_t *)PyBytes_AS_STRING(blob), *end;

@@ -8,37 +8,14 @@
 
 /* ---- TraceGate */
 
-static int visit_gate(PyObject *self, visitproc visit, void *arg)
-{
-    TraceGate *gate = (TraceGate *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(gate->variable);
-    Py_VISIT(gate->untraced);
-    return 0;
-}
+TRACKED_CLASS(TraceGate, gate, GATE_OBJECTS)
 
-static int clear_gate(PyObject *self)
-{
-    TraceGate *gate = (TraceGate *)self;
-    Py_CLEAR(gate->variable);
-    Py_CLEAR(gate->untraced);
-    return 0;
-}
-
-static void free_gate(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear_gate(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
+#define VALUE(name) {#name, T_OBJECT, offsetof(TraceGate, name), 0, NULL},
 static PyMemberDef gate_members[] = {
-    {"variable", T_OBJECT, offsetof(TraceGate, variable), 0, NULL},
-    {"untraced", T_OBJECT, offsetof(TraceGate, untraced), 0, NULL},
+    GATE_OBJECTS(VALUE)
     {NULL, 0, 0, 0, NULL},
 };
+#undef VALUE
 
 static PyType_Slot gate_slots[] = {
     {Py_tp_dealloc, free_gate},
@@ -49,7 +26,7 @@ static PyType_Slot gate_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec gate_spec = {
+PyType_Spec trace_gate_spec = {
     .name = "shardline._speedups._native.TraceGate",
     .basicsize = sizeof(TraceGate),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -80,33 +57,7 @@ static int is_untraced(State *state, PyObject *trace)
 
 /* ---- Putter */
 
-static int visit_putter(PyObject *self, visitproc visit, void *arg)
-{
-    Putter *putter = (Putter *)self;
-    Py_VISIT(Py_TYPE(self));
-#define VISIT(name) Py_VISIT(putter->name);
-    PUTTER_OBJECTS(VISIT)
-#undef VISIT
-    return 0;
-}
-
-static int clear_putter(PyObject *self)
-{
-    Putter *putter = (Putter *)self;
-#define CLEAR(name) Py_CLEAR(putter->name);
-    PUTTER_OBJECTS(CLEAR)
-#undef CLEAR
-    return 0;
-}
-
-static void free_putter(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear_putter(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
+TRACKED_CLASS(Putter, putter, PUTTER_OBJECTS)
 
 #define VALUE(name) {#name, T_OBJECT, offsetof(Putter, name), 0, NULL},
 static PyMemberDef putter_members[] = {
@@ -126,7 +77,7 @@ static PyType_Slot putter_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec putter_spec = {
+PyType_Spec putter_spec = {
     .name = "shardline._speedups._native.Putter",
     .basicsize = sizeof(Putter),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
@@ -479,24 +430,9 @@ static PyType_Slot call_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec call_spec = {
+PyType_Spec put_call_spec = {
     .name = "shardline._speedups._native.PutCall",
     .basicsize = sizeof(PutCall),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = call_slots,
 };
-
-int add_putting(PyObject *module)
-{
-    State *state = state_of_module(module);
-    state->trace_gate_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &gate_spec, NULL);
-    if (state->trace_gate_type == NULL || PyModule_AddType(module, state->trace_gate_type) < 0) {
-        return -1;
-    }
-    state->putter_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &putter_spec, NULL);
-    if (state->putter_type == NULL || PyModule_AddType(module, state->putter_type) < 0) {
-        return -1;
-    }
-    state->put_call_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &call_spec, NULL);
-    return state->put_call_type == NULL ? -1 : PyModule_AddType(module, state->put_call_type);
-}

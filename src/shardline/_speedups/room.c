@@ -80,38 +80,12 @@ static PyObject *accept(PyObject *self, PyObject *args)
     return result < 0 ? NULL : PyLong_FromLong(result);
 }
 
-static int visit_room(PyObject *self, visitproc visit, void *arg)
-{
-    Room *room = (Room *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(room->records);
-    Py_VISIT(room->waiters);
-    Py_VISIT(room->refusal);
-    return 0;
-}
-
-static int clear_room(PyObject *self)
-{
-    Room *room = (Room *)self;
-    Py_CLEAR(room->records);
-    Py_CLEAR(room->waiters);
-    Py_CLEAR(room->refusal);
-    return 0;
-}
-
-static void free_room(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    clear_room(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
+TRACKED_CLASS(Room, room, ROOM_OBJECTS)
 
 #define NUMBER(name) {#name, T_PYSSIZET, offsetof(Room, name), 0, NULL}
-#define VALUE(name) {#name, T_OBJECT, offsetof(Room, name), 0, NULL}
+#define VALUE(name) {#name, T_OBJECT, offsetof(Room, name), 0, NULL},
 static PyMemberDef room_members[] = {
-    VALUE(records), VALUE(waiters), VALUE(refusal),
+    ROOM_OBJECTS(VALUE)
     NUMBER(reserved_records), NUMBER(reserved_bytes), NUMBER(limit_records), NUMBER(limit_bytes),
     NUMBER(quiet_records), NUMBER(quiet_bytes), NUMBER(max_records),
     {"serializes", T_BOOL, offsetof(Room, serializes), 0, NULL},
@@ -134,16 +108,9 @@ static PyType_Slot room_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec room_spec = {
+PyType_Spec room_spec = {
     .name = "shardline._speedups._native.Room",
     .basicsize = sizeof(Room),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = room_slots,
 };
-
-int add_room(PyObject *module)
-{
-    State *state = state_of_module(module);
-    state->room_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &room_spec, NULL);
-    return state->room_type == NULL ? -1 : PyModule_AddType(module, state->room_type);
-}

@@ -37,15 +37,14 @@
     X(PyTypeObject *, record_type) /* set by bind_record */ \
     X(PyTypeObject *, last_type) /* the class of records that was seen last */ \
     X(PyTypeObject *, receipt_type) /* set by bind_receipt, and so is landing_type */ \
-    X(PyTypeObject *, landing_type) \
-    X(PyTypeObject *, room_type) \
-    X(PyTypeObject *, trace_gate_type) \
-    X(PyTypeObject *, putter_type) \
-    X(PyTypeObject *, put_call_type) \
-    X(PyTypeObject *, method_type) \
-    X(PyTypeObject *, ready_type) \
-    X(PyTypeObject *, lane_table_type) \
-    X(PyTypeObject *, key_table_type)
+    X(PyTypeObject *, landing_type)
+
+/* The classes of the module. Each has its specification, NAME_spec, in the file of its seam. */
+#define CLASSES(X) X(room) X(trace_gate) X(putter) X(put_call) X(method) X(ready) X(lane_table) X(key_table)
+
+#define SPEC(name) extern PyType_Spec name##_spec;
+CLASSES(SPEC)
+#undef SPEC
 
 /* The slots of a record that the extension reads or writes. */
 #define RECORD_SLOTS(X) \
@@ -62,6 +61,9 @@ typedef struct {
 #define FIELD(type, name) type name;
     STATE_OBJECTS(FIELD)
 #undef FIELD
+#define FIELD(name) PyTypeObject *name##_type;
+    CLASSES(FIELD)
+#undef FIELD
     RecordSlots slots; /* the offsets of the slots; valid if record_type is set */
     Py_ssize_t receipt_offsets[5], landing_offsets[3]; /* valid if receipt_type is set */
     Format format;
@@ -73,6 +75,33 @@ static inline State *state_of_module(PyObject *module)
 {
     return (State *)PyModule_GetState(module);
 }
+
+/* Define visit_NAME, clear_NAME and free_NAME for a class whose Python objects OBJECTS(X) lists. The collector tracks its
+ * objects, and a Python class may inherit from it. */
+#define VISIT_OBJECT(name) Py_VISIT(own->name);
+#define CLEAR_OBJECT(name) Py_CLEAR(own->name);
+#define TRACKED_CLASS(Type, NAME, OBJECTS) \
+    static int visit_##NAME(PyObject *self, visitproc visit, void *arg) \
+    { \
+        Type *own = (Type *)self; \
+        Py_VISIT(Py_TYPE(self)); \
+        OBJECTS(VISIT_OBJECT) \
+        return 0; \
+    } \
+    static int clear_##NAME(PyObject *self) \
+    { \
+        Type *own = (Type *)self; \
+        OBJECTS(CLEAR_OBJECT) \
+        return 0; \
+    } \
+    static void free_##NAME(PyObject *self) \
+    { \
+        PyTypeObject *type = Py_TYPE(self); \
+        PyObject_GC_UnTrack(self); \
+        clear_##NAME(self); \
+        type->tp_free(self); \
+        Py_DECREF(type); \
+    }
 
 /* ---- structs.c: making lists and structs */
 
@@ -170,7 +199,9 @@ static inline void prefetch_records(const State *state, PyObject *const *records
     }
 }
 
-/* ---- room.c: the records and counters of the intake. Adds the class Room to the module. */
+/* ---- room.c: the records and counters of the intake, in the class Room */
+
+#define ROOM_OBJECTS(X) X(records) X(waiters) X(refusal)
 
 typedef struct {
     PyObject_HEAD
@@ -182,9 +213,8 @@ typedef struct {
 /* Append a record if the gate is open: it is accepted, and the host need not be woken. Returns whether it was accepted;
  * -1 with an exception. Runs no Python code. */
 int accept_quietly(Room *room, PyObject *record, Py_ssize_t size);
-int add_room(PyObject *module);
 
-/* ---- methods.c: methods whose common case is compiled. Adds the class Method to the module. */
+/* ---- methods.c: methods whose common case is compiled, of the class Method */
 
 typedef struct {
     PyObject_HEAD
@@ -195,12 +225,13 @@ typedef struct {
     State *state;
 } Method;
 
-int add_methods(PyObject *module);
 PyObject *make_method(PyObject *module, PyObject *args);
 
-/* ---- putting.c: put. Adds the classes TraceGate, Putter and PutCall to the module. */
+/* ---- putting.c: put, and the classes TraceGate, Putter and PutCall */
 
 /* A put is not in a trace while the context variable has this value. */
+#define GATE_OBJECTS(X) X(variable) X(untraced)
+
 typedef struct {
     PyObject_HEAD
     PyObject *variable, *untraced;
@@ -219,17 +250,15 @@ typedef struct {
     uint64_t thread, context; /* the thread and the version of its context at the last put in the event loop; or 0 */
 } Putter;
 
-int add_putting(PyObject *module);
 PyObject *put_async(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *put_blocking(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
 
-/* ---- deliveries.c: deliveries and their receipts. Adds the class Ready to the module. */
+/* ---- deliveries.c: deliveries and their receipts, and the class Ready */
 
 /* Return a new delivery of the class, with default values for all other fields. Runs no Python code. */
 PyObject *make_delivery(State *state, PyObject *type, PyObject *data, PyObject *key, PyObject *expires_at);
 /* Return what tp_iternext returns for the result of am_send. Steals the result. */
 PyObject *value_of_send(PySendResult sent, PyObject **result);
-int add_deliveries(PyObject *module);
 PyObject *bind_receipt(PyObject *module, PyObject *args);
 PyObject *await_delivery(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
 PyObject *wait_for_delivery(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
@@ -253,12 +282,11 @@ PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count
 PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *without_ended(PyObject *module, PyObject *records);
 
-/* ---- lanes.c: which lane does each record go to? Adds the class LaneTable to the module. */
+/* ---- lanes.c: which lane does each record go to? The class LaneTable knows. */
 
-int add_lanes(PyObject *module);
 PyObject *make_lane_table(PyObject *module, PyObject *endings);
 
-/* ---- keys.c: the numbers of the distinct keys of an aggregate. Adds the class KeyTable to the module. */
+/* ---- keys.c: the numbers of the distinct keys of an aggregate, in the class KeyTable */
 
 typedef struct {
     uint32_t hash, number; /* the number of the key plus 1; 0 if the slot is free */
@@ -282,7 +310,6 @@ KeySlot *find_key(KeyTable *table, PyObject *key);
 /* Give a key the next number. Cannot fail. */
 void add_key(KeyTable *table, KeySlot *slot, PyObject *key);
 void clear_keys(KeyTable *table);
-int add_keys(PyObject *module);
 
 /* ---- packing.c: sizes and encodes aggregates */
 
