@@ -31,10 +31,9 @@ PURE := tests/machines tests/properties tests/sim/test_producer.py tests/native/
 SANITIZED := tests/native tests/unit/core/producer tests/unit/codec tests/machines/test_producer_promises.py \
 	tests/properties/test_packing_properties.py tests/properties/test_aggregation_properties.py \
 	tests/unit/core/consumer/test_deaggregator.py
-# What differs from one Python to the next, as far as that is tested in a minute: adapters and codecs, and the shells' start,
-# end, cancellation, threads and TLS. None of these needs a third-party server.
-QUICK := tests/unit/adapters tests/unit/codec tests/wire tests/packaging \
-	$(addprefix tests/native/test_,md5.py packing.py lanes.py settling.py intake_loops.py memory.py) \
+# What differs from one Python to the next, as far as that is tested in a minute: the C extension, adapters and codecs, and
+# the shells' start, end, cancellation, threads and TLS. None of these needs a third-party server.
+QUICK := tests/unit/adapters tests/unit/codec tests/wire tests/packaging tests/native \
 	$(addprefix tests/shell/test_,client.py host_tasks.py lifecycle.py tls.py stream_waiters.py) \
 	$(addprefix tests/shell/producer/test_,delivery.py producer_lifecycle.py sync_producer.py) \
 	$(addprefix tests/shell/consumer/test_,handlers.py iteration.py resharding.py)

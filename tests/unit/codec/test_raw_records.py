@@ -307,6 +307,20 @@ class TestMixtures:
         assert [record.data for record in deaggregate(raw)] == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
+    def test_many_aggregates_and_other_records_keep_their_order(self):
+        """More than are checked side by side, so that a group ends in the middle."""
+        raw, expected = [], []
+        for number in range(50):
+            name = str(number).encode()
+            raw += [aggregate([("k", name), ("k", name + b"b")]), name + b"c", bytearray(AGGREGATE[:-1] + b"x")]
+            expected += [name, name + b"b", name + b"c", AGGREGATE[:-1] + b"x"]
+        assert [record.data for record in deaggregate(iter(raw))] == expected
+
+    def test_the_index_of_a_mistake_counts_all_records(self):
+        with pytest.raises(UsageError, match="^record 40: "):
+            deaggregate([AGGREGATE] * 40 + [7])
+
+
 class TestMistakes:
     @pytest.mark.parametrize("records", [None, 7, "text"])
     def test_no_records_at_all(self, records):
