@@ -55,6 +55,7 @@ async def fill_shardline(job: Job, memory: Callable[[], int]) -> None:
     room = {"aggregate_max_bytes": LARGE, "buffer_max_records": 10 * records}
     arguments = shardline_arguments(job, linger=HOUR, record_ttl=2 * HOUR, **room)
     async with Producer(STREAM, **arguments) as producer:
+        await producer.wait_ready()  # without the shard map, the first records would be sent alone, at once
         await measure(lambda data, key: producer.put(data, key=key), lambda: producer.outstanding, records, memory)
 
 
