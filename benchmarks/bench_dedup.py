@@ -12,7 +12,7 @@ from random import Random
 
 from shardline.codec.aggregation import split_columns
 from shardline.codec.shapes import RawRecord
-from shardline.codec.stamps import StampRun
+from shardline.codec.stamps import ID_BITS, StampRun, id_of_bits
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress, entries_of
@@ -44,7 +44,7 @@ def fill(records: list[BufferedRecord]) -> Aggregate:
     return aggregate
 
 
-def best(*works: Callable[[], None]) -> list[float]:
+def best(*works: Callable[[], object]) -> list[float]:
     """Return the least CPU time of each work, in microseconds per record."""
     least = [float("inf")] * len(works)
     for _ in range(ROUNDS):
@@ -129,6 +129,36 @@ def measure_rounds(raws: list[RawRecord]) -> None:
     say(f"opening stamped aggregates: {without:.3f} us per record without dedup, {having:.3f} with")
 
 
+def measure_worst_cases() -> None:
+    """Measure the window when the records are alone in their aggregates, and do not simply follow each other."""
+    count, chance = RECORDS * AGGREGATES, Random(1)
+    ids = [id_of_bits(chance.getrandbits(ID_BITS)) for _ in range(200)]
+    shuffled = [number + 100 * at for at in range(count // 100) for number in chance.sample(range(100), 100)]
+    cases = {
+        "of 100 producers in turn": [StampRun(0, ids[at % 100], at // 100, 1) for at in range(count)],
+        "if each two records change places": [StampRun(0, ids[0], at ^ 1, 1) for at in range(count)],
+        "if each 100 records are shuffled": [StampRun(0, ids[0], at, 1) for at in shuffled],
+        "if every other number is missing": [StampRun(0, ids[0], 2 * at, 1) for at in range(count)],
+        "of 100 producers with every other number": [StampRun(0, ids[at % 100], 2 * (at // 100), 1) for at in range(count)],
+        "of 200 producers in turn": [StampRun(0, ids[at % 200], at // 200, 1) for at in range(count)],
+    }
+
+    def admit(stamps: list[StampRun], *, is_committed: bool) -> int:
+        window = DedupWindow(SeenStamps())
+        for number, stamp in enumerate(stamps):
+            window.admit_run(number, stamp, float(number))
+        if is_committed:
+            window.encode_through(Checkpoint(SHARD_END))
+        return window.take_forgotten()
+
+    for name, stamps in cases.items():
+        admitted, committed = best(
+            lambda stamps=stamps: admit(stamps, is_committed=False), lambda stamps=stamps: admit(stamps, is_committed=True)
+        )
+        overflow = ", and the window overflows" if admit(stamps, is_committed=False) else ""
+        say(f"window: {admitted:.3f} us per record {name}, {committed:.3f} with its commit{overflow}")
+
+
 def measure_memory() -> None:
     seen = SeenStamps()
     tracemalloc.start()
@@ -156,6 +186,7 @@ def measure_memory() -> None:
 def main() -> None:
     measure_sizes()
     measure_window()
+    measure_worst_cases()
     measure_memory()
     plain, stamped = best(lambda: send(None), lambda: send(Stamper(Random(1))))
     say(f"filling and encoding: {plain:.3f} us per record, with stamps {stamped:.3f} ({stamped / plain:.1f} times)")

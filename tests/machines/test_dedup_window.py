@@ -110,9 +110,23 @@ def test_a_set_of_ranges_is_a_set_of_numbers(ranges):
         assert {number for first, end in bounds for number in range(first, end)} == model
         assert all(end < following for (_, end), (following, _) in pairwise(bounds))
         assert len(seen) == len(bounds)
-        assert seen.knows(IDS[0], first, first + length) is True
-        assert seen.knows(IDS[0], max(model) + 1, max(model) + 2) is False
+        assert seen.admit(IDS[0], first, first + length, 0.0) is False
     assert SeenStamps.decode(seen.encode()).encode() == seen.encode()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9))))
+def test_a_set_admits_only_ranges_without_known_numbers(ranges):
+    seen, model = SeenStamps(), set()
+    for first, length in ranges:
+        numbers = {*range(first, first + length)}
+        is_new = seen.admit(IDS[0], first, first + length, 0.0)
+        assert is_new is (None if numbers & model and numbers - model else not numbers & model)
+        model |= numbers if is_new else set()
+        bounds = [(low, end) for _, low, end, _ in seen.ranges()]
+        assert {number for low, end in bounds for number in range(low, end)} == model
+        assert all(end < following for (_, end), (following, _) in pairwise(bounds))
+        assert len(seen) == len(bounds)
 
 
 def test_the_model_has_copies():

@@ -26,6 +26,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, TypeAlias, final
 
 from shardline.codec.stamps import ID_CHARACTERS, NUMBERS, StampRun
@@ -51,43 +52,33 @@ class _Numbers:
         self.newest_at: float = newest_at
         """When the newest record with this id arrived, by the service's clock."""
 
-    def add(self, first: int, end: int) -> bool:
-        """Add the numbers from ``first`` to ``end`` - 1. Return False if ``first`` is already known."""
+    def join(self, first: int, end: int) -> bool:
+        """Add the numbers from ``first`` to ``end`` - 1, of which some are known. Return False if ``first`` is known."""
         bounds = self.bounds
-        if bounds and first == bounds[-1]:  # nearly always: the numbers come in order
-            bounds[-1] = end
-            return True
-        left = bisect_right(bounds, first)
-        if left % 2:  # inside a range
-            if end <= bounds[left]:
-                return False
-            self._join(left - 1, bounds[left - 1], end)
-            return False
-        if left and bounds[left - 1] == first:  # the range before it ends here
-            self._join(left - 2, bounds[left - 2], end)
-        else:
-            self._join(left, first, end)
-        return True
-
-    def _join(self, at: int, first: int, end: int) -> None:
-        """Merge the ranges from index ``at`` on that begin at or before ``end`` into one."""
-        bounds = self.bounds
+        at = bisect_right(bounds, first)
+        is_new = at % 2 == 0
+        if not is_new or (at and bounds[at - 1] == first):  # inside a range, or the range before it ends here
+            at -= 1 if not is_new else 2
+            first = bounds[at]
         to = at
-        while to < len(bounds) and bounds[to] <= end:
+        while to < len(bounds) and bounds[to] <= end:  # these ranges become one
             end = max(end, bounds[to + 1])
             to += 2
         bounds[at:to] = array("L", (first, end))
+        return is_new
 
 
 @final
 class SeenStamps:
     """A bounded set of stamps."""
 
-    __slots__ = ("_ranges", "by_id", "forgotten")
+    __slots__ = ("_by_age", "_ranges", "by_id", "forgotten")
 
     def __init__(self) -> None:
         self.by_id: dict[bytes, _Numbers] = {}
         """The numbers of each producer id. No id is without numbers."""
+        self._by_age: list[tuple[float, bytes]] = []
+        """A heap of all ids, each with the arrival time of its newest record, or of an earlier one."""
         self._ranges: int = 0
         self.forgotten: int = 0
         """How many ranges or ids were forgotten although copies of their records may still come."""
@@ -100,33 +91,54 @@ class SeenStamps:
         """How many producer ids the set contains."""
         return len(self.by_id)
 
-    def knows(self, producer: bytes, first: int, end: int) -> bool | None:
-        """Whether the set has the stamps from number ``first`` to ``end`` - 1. ``None`` if it has only some of them."""
-        numbers = self.by_id.get(producer)
-        if numbers is None or first >= numbers.bounds[-1]:
-            return False
-        bounds = numbers.bounds
-        at = bisect_right(bounds, first)
-        if at % 2:  # inside a range
-            return True if end <= bounds[at] else None
-        return False if end <= bounds[at] else None
-
-    def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
-        """Add the stamps from number ``first`` to ``end`` - 1. Return False if the first stamp is already known.
+    def admit(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool | None:
+        """Add the stamps from number ``first`` to ``end`` - 1, if all of them are new. Return False if all of them are
+        known. If only some of them are known, add nothing and return ``None``.
 
         ``arrived_at`` is the time at which the service received the record.
         """
         numbers = self.by_id.get(producer)
         if numbers is None:
-            self._make_room(arrived_at)
-            numbers = self.by_id[producer] = _Numbers()
+            self._add_id(producer, array("L", (first, end)), arrived_at)
+            return True
+        bounds = numbers.bounds
+        at = bisect_right(bounds, first)
+        if at % 2:  # inside a range
+            return False if end <= bounds[at] else None
+        is_last = at == len(bounds)
+        if not is_last and end > bounds[at]:
+            return None
+        if arrived_at > numbers.newest_at:
+            numbers.newest_at = arrived_at
+        # No range is known that overlaps these numbers. They may be adjacent to the range before them, and after them.
+        is_joined = not is_last and end == bounds[at]
+        if at and first == bounds[at - 1]:
+            if is_joined:
+                del bounds[at - 1 : at + 1]
+                self._ranges -= 1
+            else:
+                bounds[at - 1] = end
+        elif is_joined:
+            bounds[at] = first
+        else:
+            bounds.insert(at, end)
+            bounds.insert(at, first)
+            self._add_ranges(1)
+        return True
+
+    def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
+        """Add the stamps from number ``first`` to ``end`` - 1, even if some of them are known. Return False if the first
+        stamp is already known.
+
+        ``arrived_at`` is the time at which the service received the record.
+        """
+        if self.admit(producer, first, end, arrived_at):
+            return True
+        numbers = self.by_id[producer]
         numbers.newest_at = max(numbers.newest_at, arrived_at)
         before = len(numbers.bounds)
-        is_new = numbers.add(first, end)
-        if len(numbers.bounds) != before:
-            self._ranges += (len(numbers.bounds) - before) // 2
-            if self._ranges > RANGES_MAX:
-                self._forget_lowest()
+        is_new = numbers.join(first, end)
+        self._add_ranges((len(numbers.bounds) - before) // 2)
         return is_new
 
     def add_all(self, other: "SeenStamps") -> None:
@@ -148,28 +160,51 @@ class SeenStamps:
             for at in range(0, len(bounds), 2):
                 yield producer, bounds[at], bounds[at + 1], numbers.newest_at
 
-    def _make_room(self, now: float) -> None:
-        """Make room for a new id.
-
-        Forget the ids that were silent for too long. If there is no such id, forget the id that was silent for the
-        longest time.
+    def _add_id(self, producer: bytes, bounds: "array[int]", arrived_at: float) -> None:
+        """Add an id. If there is no room, forget the ids that were silent for too long. If there is no such id, forget
+        the id that was silent for the longest time.
         """
-        by_id = self.by_id
-        if len(by_id) < PRODUCERS_MAX:
-            return
-        for producer in [one for one, numbers in by_id.items() if now - numbers.newest_at > SILENCE_MAX]:
-            self._ranges -= len(by_id.pop(producer).bounds) // 2
-        if len(by_id) == PRODUCERS_MAX:
-            oldest = min(by_id, key=lambda one: by_id[one].newest_at)
-            self._ranges -= len(by_id.pop(oldest).bounds) // 2
-            self.forgotten += 1
+        by_id, by_age = self.by_id, self._by_age
+        if len(by_id) >= PRODUCERS_MAX:
+            while by_age:
+                newest_at, oldest = by_age[0]
+                numbers = by_id[oldest]
+                if numbers.newest_at > newest_at:  # it had records since its entry was made
+                    heapreplace(by_age, (numbers.newest_at, oldest))
+                    continue
+                is_silent = arrived_at - newest_at > SILENCE_MAX
+                if not is_silent and len(by_id) < PRODUCERS_MAX:
+                    break
+                heappop(by_age)
+                self._ranges -= len(by_id.pop(oldest).bounds) // 2
+                self.forgotten += not is_silent
+        by_id[producer] = _Numbers(bounds, arrived_at)
+        heappush(by_age, (arrived_at, producer))
+        self._add_ranges(1)
+
+    def _add_ranges(self, count: int) -> None:
+        self._ranges += count
+        if self._ranges > RANGES_MAX:
+            self._forget_lowest()
 
     def _forget_lowest(self) -> None:
-        """Forget the lowest numbers, which are the oldest records, of the id with the most ranges."""
-        largest = max(self.by_id.values(), key=lambda numbers: len(numbers.bounds))
-        del largest.bounds[:2]
-        self._ranges -= 1
-        self.forgotten += 1
+        """Forget the lowest numbers, which are the oldest records, of the ids with the most ranges.
+
+        An eighth of all ranges is forgotten at once, because it takes time to find these ids. Every id keeps a range,
+        because there is room for more ranges than ids.
+        """
+        excess = self._ranges - RANGES_MAX + RANGES_MAX // 8
+        by_size = [(-len(numbers.bounds), producer) for producer, numbers in self.by_id.items()]
+        heapify(by_size)
+        cuts: dict[bytes, int] = {}
+        for _ in range(excess):
+            size, producer = by_size[0]
+            cuts[producer] = cuts.get(producer, 0) + 2
+            heapreplace(by_size, (size + 2, producer))
+        for producer, cut in cuts.items():
+            del self.by_id[producer].bounds[:cut]
+        self._ranges -= excess
+        self.forgotten += excess
 
     # ---- text
 
@@ -267,15 +302,15 @@ class DedupWindow:
         place, producer, first, length = run
         end = first + length
         numbers = self._read.by_id.get(producer)
-        # Nearly all records follow those before them, so this has to be fast: it is ``add`` without its other cases.
+        # Nearly all records follow those before them, so this has to be fast: it is ``_read.admit`` without its other
+        # cases.
         if numbers is not None and numbers.bounds[-1] == first and numbers.newest_at <= arrived_at:
             numbers.bounds[-1] = end
             numbers.newest_at = arrived_at
         else:
-            knows = self._read.knows(producer, first, end)
-            if knows is not False:
-                return False if knows else None
-            self._read.add(producer, first, end, arrived_at)
+            is_new = self._read.admit(producer, first, end, arrived_at)
+            if not is_new:
+                return is_new
         self._ahead.append((number, place, producer, first, end, arrived_at))
         return True
 
@@ -307,11 +342,17 @@ class DedupWindow:
     def _move_before(self, number: int | None) -> None:
         """Mark the stamps of the records before this sequence number, or of all records, as done."""
         ahead, done = self._ahead, self._done
+        by_id = done.by_id
         producer, first, end, newest_at = b"", 0, 0, 0.0  # consecutive stamps, which are added all at once
         while ahead and (number is None or ahead[0][0] < number):
             _, _, its, start, stop, arrived_at = ahead.popleft()
             if start != end or its != producer:
-                done.add_range(producer, first, end, newest_at)
+                numbers = by_id.get(producer)
+                if numbers is not None and numbers.bounds[-1] == first and numbers.newest_at <= newest_at:
+                    numbers.bounds[-1] = end  # as in ``admit_run``, because the producers may take turns
+                    numbers.newest_at = newest_at
+                else:
+                    done.add_range(producer, first, end, newest_at)
                 producer, first = its, start
             end, newest_at = stop, arrived_at
         done.add_range(producer, first, end, newest_at)

@@ -79,24 +79,37 @@ def test_the_first_number_says_whether_a_range_is_new():
 
 
 @pytest.mark.parametrize(
-    ("first", "end", "knows"),
+    ("first", "end", "is_new", "text"),
     [
-        (0, 2, False),
-        (0, 3, None),
-        (2, 3, True),
-        (2, 5, True),
-        (3, 6, None),
-        (5, 7, False),
-        (5, 8, None),
-        (7, 8, True),
-        (7, 12, None),
-        (9, 12, False),
-        (12, 13, False),
+        (0, 1, True, "1:0-1,2-5,8-9"),
+        (0, 2, True, "1:0-5,8-9"),
+        (0, 3, None, "0:2-5,8-9"),
+        (2, 3, False, "0:2-5,8-9"),
+        (2, 5, False, "0:2-5,8-9"),
+        (3, 6, None, "0:2-5,8-9"),
+        (5, 7, True, "1:2-7,8-9"),
+        (5, 8, True, "1:2-9"),
+        (6, 7, True, "1:2-5,6-7,8-9"),
+        (6, 8, True, "1:2-5,6-9"),
+        (5, 9, None, "0:2-5,8-9"),
+        (8, 9, False, "0:2-5,8-9"),
+        (8, 12, None, "0:2-5,8-9"),
+        (9, 12, True, "1:2-5,8-c"),
+        (12, 13, True, "1:2-5,8-9,c-d"),
     ],
 )
-def test_a_set_knows_all_some_or_none_of_a_range(first, end, knows):
-    assert seen("abcdefghij@0:2-5,7-9").knows(ID, first, end) is knows
-    assert seen("abcdefghij@0:2-5,7-9").knows(OTHER, first, end) is False
+def test_a_set_admits_a_range_of_which_it_knows_nothing(first, end, is_new, text):
+    one = seen("abcdefghij@0:2-5,8-9")
+    assert one.admit(ID, first, end, 1.0) is is_new
+    assert one.encode() == f"abcdefghij@{text}"
+    assert len(one) == text.count("-")
+    assert one.admit(OTHER, first, end, 1.0) is True
+
+
+def test_records_may_arrive_out_of_order():
+    one = seen("abcdefghij@5:2-5")
+    assert one.admit(ID, 7, 8, 4.0)
+    assert one.encode() == "abcdefghij@5:2-5,7-8"
 
 
 def test_a_full_set_forgets_the_lowest_ranges_and_counts_them(monkeypatch):
@@ -109,6 +122,27 @@ def test_a_full_set_forgets_the_lowest_ranges_and_counts_them(monkeypatch):
     assert one.add(ID, 0, 1, 0.0), "a copy gets through"
 
 
+def test_a_full_set_forgets_an_eighth_at_once_from_the_ids_with_the_most_ranges(monkeypatch):
+    monkeypatch.setattr(module, "RANGES_MAX", 16)
+    one = seen("0123456789@0:0-1,2-3,4-5,6-7")
+    for number in range(0, 26, 2):
+        assert one.add(ID, number, number + 1, 0.0)
+    assert (len(one), one.forgotten) == (14, 3)
+    assert one.encode() == "0123456789@0:0-1,2-3,4-5,6-7;abcdefghij@0:" + ",".join(
+        f"{number:x}-{number + 1:x}" for number in range(6, 26, 2)
+    )
+
+
+def test_no_id_loses_its_last_range():
+    one = SeenStamps()
+    for number in range(3_000):
+        one.add(b"%010d" % (number % module.PRODUCERS_MAX), 2 * number, 2 * number + 1, 0.0)
+    assert one.producers == module.PRODUCERS_MAX
+    assert len(one) + one.forgotten == 3_000
+    assert min(len(numbers.bounds) for numbers in one.by_id.values()) >= 2
+    assert seen(one.encode()).encode() == one.encode()
+
+
 def test_a_full_set_forgets_the_id_that_was_silent_for_longest(monkeypatch):
     monkeypatch.setattr(module, "PRODUCERS_MAX", 2)
     one = SeenStamps()
@@ -118,6 +152,15 @@ def test_a_full_set_forgets_the_id_that_was_silent_for_longest(monkeypatch):
     one.add(b"xxxxxxxxxx", 0, 1, 120.0)
     assert (one.producers, len(one), one.forgotten) == (2, 2, 1)
     assert one.encode() == "abcdefghij@64:0-2;xxxxxxxxxx@78:0-1"
+
+
+def test_ids_that_take_turns_are_forgotten_in_the_order_of_their_last_records(monkeypatch):
+    monkeypatch.setattr(module, "PRODUCERS_MAX", 3)
+    one = SeenStamps()
+    for number, producer in enumerate(b"abcabdaefaeg"):
+        one.add(b"%c" % producer * 10, number, number + 1, float(number))
+    assert sorted(one.by_id) == [b"aaaaaaaaaa", b"eeeeeeeeee", b"gggggggggg"]
+    assert one.forgotten == 4  # c, b, d and f
 
 
 def test_an_id_that_was_silent_for_an_hour_is_forgotten_without_being_counted(monkeypatch):
@@ -151,7 +194,7 @@ def test_a_broken_text_is_refused(text):
 def test_a_full_window_takes_a_few_kilobytes():
     one = SeenStamps()
     for number in range(2 * module.PRODUCERS_MAX):
-        for first in (NUMBERS - 1, NUMBERS - 3, NUMBERS - 5):
+        for first in (NUMBERS - 1, NUMBERS - 3):
             one.add(b"%010d" % number, first, first + 1, 1.8e9)
     assert (one.producers, len(one)) == (module.PRODUCERS_MAX, module.RANGES_MAX)
     assert len(one.encode()) < 7_000
