@@ -50,7 +50,8 @@ def stamped(first, count, producer=b"abcdefghij"):
 
 
 async def check_dedup_window(make, connection, shard_id):
-    """Does the window pass through the store: to the next owner, and to the children of a split?
+    """Does the window pass through the store: to the next owner, to the children of a split, and to the shard into which
+    these are merged?
 
     ``make`` makes a worker with the name and the settings that it gets. ``shard_id`` is the shard of the key "k".
     """
@@ -72,3 +73,11 @@ async def check_dedup_window(make, connection, shard_id):
         await client.split_shard("orders", shard_id, wait=30)
         await put(stamped(5, 3), stamped(0, 7), stamped(8, 1))
         assert await read("c", 2) == [[7, 8], 9]
+        # The children are merged with different windows, and one of them has records that were not read yet.
+        await put(stamped(9, 2))
+        children = sorted(each.shard_id for each in await client.list_shards("orders") if each.parent_id == shard_id)
+        await client.merge_shards("orders", *children, wait=30)
+        await put(stamped(0, 8), stamped(8, 4))
+        assert await read("d", 3) == [[9, 10, 11], 11]
+        await put(stamped(0, 12), stamped(12, 1))
+        assert await read("e", 1) == [[12], 12]
