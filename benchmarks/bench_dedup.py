@@ -8,6 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from shardline.codec.aggregation import split_columns
@@ -139,7 +140,9 @@ def measure_worst_cases() -> None:
         "if each two records change places": [StampRun(0, ids[0], at ^ 1, 1) for at in range(count)],
         "if each 100 records are shuffled": [StampRun(0, ids[0], at, 1) for at in shuffled],
         "if every other number is missing": [StampRun(0, ids[0], 2 * at, 1) for at in range(count)],
-        "of 100 producers with every other number": [StampRun(0, ids[at % 100], 2 * (at // 100), 1) for at in range(count)],
+        "of 100 producers with every other number": [
+            StampRun(0, ids[at % 100], 2 * (at // 100), 1) for at in range(count)
+        ],
         "of 200 producers in turn": [StampRun(0, ids[at % 200], at // 200, 1) for at in range(count)],
     }
 
@@ -153,7 +156,7 @@ def measure_worst_cases() -> None:
 
     for name, stamps in cases.items():
         admitted, committed = best(
-            lambda stamps=stamps: admit(stamps, is_committed=False), lambda stamps=stamps: admit(stamps, is_committed=True)
+            partial(admit, stamps, is_committed=False), partial(admit, stamps, is_committed=True)
         )
         overflow = ", and the window overflows" if admit(stamps, is_committed=False) else ""
         say(f"window: {admitted:.3f} us per record {name}, {committed:.3f} with its commit{overflow}")

@@ -392,10 +392,12 @@ class AsyncOnce(Generic[GivenT]):
         self,
         transactions: _Transactions,
         make_gate: Callable[[], AbstractAsyncContextManager[Any]],
+        run: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
         remake: _Remake,
     ) -> None:
         self._transactions = transactions
         self._make_gate = make_gate  # called in the event loop
+        self._run = run
         self._gate: AbstractAsyncContextManager[Any] | None = None
         self._remake = remake
 
@@ -412,7 +414,7 @@ class AsyncOnce(Generic[GivenT]):
         if self._gate is None:
             self._gate = self._make_gate()
         async with self._gate:
-            await self._transactions.handle(given)
+            await self._run(self._transactions.handle(given))
 
     async def close(self) -> None:
         """Close the connections. Call this after the run."""
@@ -456,14 +458,17 @@ def in_postgres(handler: Any, connect: Any, *, group: str) -> AsyncOnce[Any] | B
     if not isinstance(connect, str) and not callable(connect):
         raise UsageError(f"connect must be a URL or a function that returns a connection, not {type(connect).__name__}")
     try:
-        from shardline.adapters.postgres_database import PostgresDatabase  # noqa: PLC0415 - of the extra "postgres"
+        from shardline.adapters.postgres_database import (  # noqa: PLC0415 - of the extra "postgres"
+            PostgresDatabase,
+            cancel_once,
+        )
     except ImportError:
         raise UsageError("in_postgres needs an extra: pip install 'shardline[postgres]'") from None
     transactions = _Transactions(handler, PostgresDatabase(connect, is_async=is_async), shards)
     remake = (partial(in_postgres, group=group), (handler, connect))
-    return (
-        AsyncOnce(transactions, nullcontext, remake) if is_async else BlockingOnce(transactions, nullcontext(), remake)
-    )
+    if is_async:
+        return AsyncOnce(transactions, nullcontext, cancel_once, remake)
+    return BlockingOnce(transactions, nullcontext(), remake)
 
 
 @overload
@@ -491,7 +496,7 @@ def in_sqlite(handler: Any, path: "str | PathLike[str]", *, group: str) -> Async
     shards = _checked(handler, group)
     remake = (partial(in_sqlite, group=group), (handler, path))
     if is_async_callable(handler):
-        return AsyncOnce(_Transactions(handler, _Sqlite(path, _in_thread), shards), anyio.Lock, remake)
+        return AsyncOnce(_Transactions(handler, _Sqlite(path, _in_thread), shards), anyio.Lock, _await, remake)
     return BlockingOnce(_Transactions(handler, _Sqlite(path, _here), shards), threading.Lock(), remake)
 
 
@@ -527,6 +532,10 @@ async def _in_thread(work: Callable[..., Any], *arguments: object) -> Any:
 async def _here(work: Callable[..., Any], *arguments: object) -> Any:
     """Run in the caller's thread."""
     return work(*arguments)
+
+
+async def _await(work: Coroutine[Any, Any, None]) -> None:
+    await work
 
 
 def _finish(work: Coroutine[Any, Any, None]) -> None:

@@ -212,16 +212,17 @@ def small_disk():
             subprocess.run(["umount", "--lazy", path], check=True)
 
 
-@pytest.fixture(scope="session")
-def pgbouncer_url(server):
-    """The server behind pgbouncer in transaction mode, which gives every statement another connection."""
+@contextlib.contextmanager
+def running_pgbouncer(server, pool_size):
+    """Put pgbouncer in transaction mode before the server, which gives every transaction another connection. Yields the
+    address."""
     port = free_port()
     with directory() as path:
         (path / "users.txt").write_text('"postgres" ""\n')
         (path / "pgbouncer.ini").write_text(
             f"[databases]\n* = host=127.0.0.1 port={server.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
             f"listen_port = {port}\nauth_type = trust\nauth_file = {path}/users.txt\npool_mode = transaction\n"
-            "default_pool_size = 3\nserver_round_robin = 1\nunix_socket_dir =\n"
+            f"default_pool_size = {pool_size}\nserver_round_robin = 1\nunix_socket_dir =\n"
         )
         process = subprocess.Popen(
             [program("pgbouncer"), "-q", path / "pgbouncer.ini"],
@@ -240,10 +241,23 @@ def pgbouncer_url(server):
                 assert process.poll() is None, "pgbouncer ended"
                 assert time.monotonic() < give_up_at, "pgbouncer did not start"
                 time.sleep(0.05)
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            yield f"postgresql://postgres@127.0.0.1:{port}"
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_url(server):
+    with running_pgbouncer(server, 3) as address:
+        yield f"{address}/postgres"
+
+
+@pytest.fixture
+def narrow_url(server, database):
+    """The URL of a new database behind a pgbouncer with a single connection to it."""
+    with running_pgbouncer(server, 1) as address:
+        yield f"{address}/{database.rpartition('/')[2]}"
 
 
 @pytest.fixture

@@ -1,19 +1,22 @@
 """What does ``exactly_once`` do if a handler, its connection or the database behaves badly?"""
 
 import contextlib
+import json
 import re
 import signal
 import threading
 from pathlib import Path
 
+import anyio
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from shardline import Batch, Record, UsageError
+from shardline import Batch, Consumer, ConsumerConfig, Producer, Record, UsageError
 from shardline.core.consumer.grant import Grant
 from shardline.exactly_once import in_postgres
 from shardline.model.record import Origin
+from shardline.testing import LocalKinesis
 
 pytestmark = pytest.mark.anyio
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "consumer" / "exactly-once.md"
@@ -193,6 +196,45 @@ async def test_pgbouncer_in_transaction_mode(pgbouncer_url, server, unique):
     assert [number for (number,) in found] == list(range(1, 201))
 
 
+def test_a_connection_of_a_pool_is_refused_and_given_back(database, raw):
+    """Otherwise a pool of one connection would be empty after the first error."""
+    given_back = []
+
+    class Pool:
+        def putconn(self, connection):
+            given_back.append(connection)
+
+    def getconn():
+        connection = psycopg.connect(database)
+        connection._pool = Pool()  # as psycopg_pool does
+        return connection
+
+    with in_postgres(insert, getconn, group="a") as handle, pytest.raises(UsageError, match="connection of a pool"):
+        handle(record(1))
+    assert [connection.closed for connection in given_back] == [False]
+    given_back[0].close()
+    assert seen(raw) == []
+
+
+async def test_everything_goes_through_a_single_connection_to_the_server(narrow_url, raw):
+    """The leases, and handlers side by side, behind a pgbouncer with a pool of one connection."""
+    with LocalKinesis(shards=2, stream="orders") as kinesis:
+        place = {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+        async with Producer("orders", **place) as producer:
+            await producer.put_many([(f"key-{number % 7}", b"%d" % number) for number in range(100)])
+        for handler, count in ((insert, 100), (insert_async, 200)):
+            group = f"billing-{count}"
+            async with (
+                Consumer("orders", group=group, store=narrow_url, until="latest", **place) as consumer,
+                contextlib.AsyncExitStack() as stack,
+            ):
+                handle = in_postgres(handler, narrow_url, group=group)
+                stack.callback(handle.close) if handler is insert else stack.push_async_callback(handle.close)
+                await consumer.run(handle, concurrency=4, order="key")
+            assert len(seen(raw)) == count
+    assert seen(raw) == sorted([*range(100), *range(100)])
+
+
 # ---- connections that end
 
 
@@ -368,6 +410,92 @@ def test_a_handler_that_hides_an_error_of_the_database_commits_nothing(database,
         handle(record(1))
     assert seen(raw) == []
     assert positions(raw) == ["0"]
+
+
+# ---- handlers that are cancelled
+
+
+def sessions(raw):
+    """The statements that the server executes for others."""
+    found = raw.execute("SELECT query FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid()")
+    return [query for (query,) in found.fetchall()]
+
+
+async def test_the_statement_of_a_cancelled_handler_ends_on_the_server(database, raw):
+    """Otherwise it would keep its locks, and the next owner of the shard would wait for it."""
+
+    async def hang(given, connection):
+        await insert_async(given, connection)
+        await connection.execute("LOCK TABLE seen")
+        await connection.execute("SELECT pg_sleep(60)")
+
+    async with in_postgres(hang, database, group="a") as handle:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(handle, record(1))
+            with anyio.fail_after(30):
+                while not any("pg_sleep" in query for query in sessions(raw)):  # noqa: ASYNC110 - in the server
+                    await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+        assert sessions(raw) == []
+    async with in_postgres(insert_async, database, group="a") as handle:
+        with anyio.fail_after(20):
+            await handle(record(1, lease(2)))
+    assert seen(raw) == [1]
+
+
+async def test_a_worker_that_loses_its_lease_in_a_transaction_neither_commits_nor_blocks_the_next_owner(database, raw):
+    raw.execute("CREATE TABLE totals (count integer)")
+    raw.execute("INSERT INTO totals VALUES (0)")
+    workers, has_begun = [], anyio.Event()
+
+    async def add(given, connection):
+        await insert_async(given, connection)
+        await connection.execute("UPDATE totals SET count = count + 1")
+        workers.append(given.lease.token)
+        if len(workers) == 1:
+            has_begun.set()
+            await connection.execute("SELECT pg_sleep(60)")
+
+    with LocalKinesis(shards=1, stream="orders") as kinesis:
+        place = {"endpoint_url": kinesis.endpoint_url, "region": kinesis.region, "credentials": kinesis.credentials}
+        async with Producer("orders", **place) as producer:
+            await producer.put(b"1", key="k")
+
+        async def work(name):
+            config = ConsumerConfig(lease_duration=2.0, scan_interval=0.2)
+            handle = in_postgres(add, database, group="billing")
+            async with (
+                handle,
+                Consumer("orders", group="billing", store=database, worker_id=name, config=config, **place) as consumer,
+            ):
+                await consumer.run(handle)
+
+        with anyio.fail_after(45):  # less than the statement takes
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(work, "a")
+                await has_begun.wait()
+                ((text,),) = raw.execute("SELECT lease FROM shardline_leases").fetchall()
+                row = json.loads(text)
+                row |= {"owner": "another", "counter": row["counter"] + 1}
+                raw.execute("UPDATE shardline_leases SET lease = %s", (json.dumps(row),))
+                tasks.start_soon(work, "b")
+                while not seen(raw):  # noqa: ASYNC110 - a table
+                    await anyio.sleep(0.05)
+                tasks.cancel_scope.cancel()
+    assert seen(raw) == [1]
+    assert raw.execute("SELECT count FROM totals").fetchone() == (1,)
+    assert workers[-1] > workers[0]
+
+
+async def test_an_exit_in_an_async_handler_leaves_nothing_and_is_raised(database, raw):
+    async def leave(given, connection):
+        await insert_async(given, connection)
+        raise SystemExit(3)
+
+    async with in_postgres(leave, database, group="a") as handle:
+        with pytest.raises(SystemExit):
+            await handle(record(1))
+    assert seen(raw) == []
 
 
 # ---- transactions that fail

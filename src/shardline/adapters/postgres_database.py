@@ -8,10 +8,14 @@ Invariants:
 - A transaction is committed when its block ends. It is never a part of a transaction that was open before.
 - Shardline's statements do not depend on the kind of cursor that the user has chosen for the connection.
 - The connections to a URL keep no state on the server, so they work behind pgbouncer in transaction mode.
+- A connection belongs to no pool, because it is kept for the next handler, and closed after an error.
+- If an async handler is cancelled, the server ends its statement before the handler returns, unless the server does not
+  answer.
 """
 
+import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
@@ -25,6 +29,9 @@ from shardline.adapters.position_tables import PositionTables, Statement
 from shardline.errors import UsageError
 
 _KINDS: Final[tuple[type[Any], ...]] = (Connection, AsyncConnection)
+_CANCEL_LIMIT: Final = 15.0
+"""How long to wait for work that was cancelled. psycopg waits 5 s for its request to cancel a statement, and 5 s for
+the end of the statement."""
 
 
 @final
@@ -50,6 +57,12 @@ class PostgresDatabase:
         connection = await self._open()
         if not isinstance(connection, _KINDS):
             raise UsageError(f"connect must return a connection of psycopg, not {type(connection).__name__}")
+        if (pool := getattr(connection, "_pool", None)) is not None:
+            await _settle(pool.putconn(connection))
+            raise UsageError(
+                "connect must not return a connection of a pool, because Shardline keeps its connections and closes"
+                " them after an error: pass a function that opens a new connection"
+            )
         if (status := connection.info.transaction_status) != TransactionStatus.IDLE:
             await self.close(connection)
             raise UsageError(
@@ -100,6 +113,44 @@ class PostgresDatabase:
         if is_trio():
             raise UsageError("psycopg's AsyncConnection does not support trio: use a plain function as the handler")
         return await AsyncConnection.connect(url, prepare_threshold=None)
+
+
+async def cancel_once(work: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine in a task that is cancelled once if the caller is cancelled.
+
+    A scope of anyio cancels its tasks again whenever they wait. When psycopg is cancelled, it asks the server to end
+    the statement, and waits for that. If it was cancelled again meanwhile, it would give up, and the server would
+    continue with the statement and keep its locks.
+    """
+    if is_trio():  # there are no async connections on trio
+        await work
+        return
+    task = asyncio.get_running_loop().create_task(_caught(work))
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task], timeout=_CANCEL_LIMIT)
+            while not task.done():  # the handler has ignored it, or is cleaning up
+                task.cancel()
+                await asyncio.wait([task], timeout=1.0)
+        if not task.cancelled() and (error := task.result()) is not None and not isinstance(error, Exception):
+            raise error from None
+        raise
+    if (error := task.result()) is not None:
+        raise error
+
+
+async def _caught(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """Return the exception that the coroutine raises. If a task raised an exit, the event loop would end."""
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        return error
+    return None
 
 
 async def _settle(value: Any) -> Any:

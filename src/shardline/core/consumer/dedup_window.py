@@ -53,7 +53,7 @@ class _Numbers:
         """When the newest record with this id arrived, by the service's clock."""
 
     def join(self, first: int, end: int) -> bool:
-        """Add the numbers from ``first`` to ``end`` - 1, of which some are known. Return False if ``first`` is known."""
+        """Add the numbers from ``first`` to ``end`` - 1, some of which are known. Return False if ``first`` is known."""
         bounds = self.bounds
         at = bisect_right(bounds, first)
         is_new = at % 2 == 0
@@ -108,7 +108,7 @@ class SeenStamps:
         is_last = at == len(bounds)
         if not is_last and end > bounds[at]:
             return None
-        if arrived_at > numbers.newest_at:
+        if arrived_at > numbers.newest_at:  # noqa: PLR1730 - faster than max
             numbers.newest_at = arrived_at
         # No range is known that overlaps these numbers. They may be adjacent to the range before them, and after them.
         is_joined = not is_last and end == bounds[at]
@@ -127,8 +127,8 @@ class SeenStamps:
         return True
 
     def add(self, producer: bytes, first: int, end: int, arrived_at: float) -> bool:
-        """Add the stamps from number ``first`` to ``end`` - 1, even if some of them are known. Return False if the first
-        stamp is already known.
+        """Add the stamps from number ``first`` to ``end`` - 1, even if some of them are known. Return False if the
+        first stamp is already known.
 
         ``arrived_at`` is the time at which the service received the record.
         """
