@@ -1,4 +1,4 @@
-"""Are the rows of a handler in PostgreSQL exactly once, although workers are killed at random moments?
+"""Are the rows of a handler in PostgreSQL exactly once, although workers are killed or suspended at random moments?
 
 ``make once-kills`` kills 100 workers, ``TIMES`` times in a row. SHARDLINE_KILLS sets the number of kills, and
 SHARDLINE_KILL_SEED the seed.
@@ -30,6 +30,7 @@ from shardline.testing import LocalKinesis
 WORKER = Path(__file__).with_name("once_worker.py")
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "consumer" / "exactly-once.md"
 KILLS = int(os.environ.get("SHARDLINE_KILLS", "8"))
+SUSPENSIONS = 8
 KEYS = 12
 BEHIND_MAX = 500
 STALL_LIMIT = 120.0
@@ -253,6 +254,11 @@ class Workers:
         assert state != "Z", f"worker {name} ended by itself"
         os.kill(self.processes.pop(name), signal.SIGKILL)
 
+    def suspend(self, name, duration):
+        os.kill(self.processes[name], signal.SIGSTOP)
+        time.sleep(duration)
+        os.kill(self.processes[name], signal.SIGCONT)
+
     def stop(self):
         for process in self.processes.values():
             os.kill(process, signal.SIGKILL)
@@ -297,6 +303,14 @@ def kill_workers(workers, kinesis, connection, chance, raw):
     assert len(kinesis.streams["orders"].shards) == 2 + 4 + 2
 
 
+def suspend_workers(workers, kinesis, connection, chance, raw):
+    """Suspend workers amid their transactions until their leases have expired, and let them continue as zombies."""
+    for _ in range(SUSPENSIONS):
+        wait_for(raw, 20 + count_of(raw))
+        time.sleep(chance.uniform(0.0, 0.5))
+        workers.suspend(chance.choice("ab"), chance.uniform(1.2, 3.0))
+
+
 def count_of(raw):
     return raw.execute("SELECT count(*) FROM seen").fetchone()[0]
 
@@ -313,6 +327,15 @@ def wait_for(raw, count):
 
 @pytest.mark.timeout(1800)
 def test_each_record_takes_effect_exactly_once_although_workers_are_killed(database, raw):
+    check_exactly_once(database, raw, kill_workers)
+
+
+@pytest.mark.timeout(1800)
+def test_each_record_takes_effect_exactly_once_although_workers_are_suspended(database, raw):
+    check_exactly_once(database, raw, suspend_workers)
+
+
+def check_exactly_once(database, raw, disturb):
     raw.execute("CREATE TABLE totals (key text PRIMARY KEY, count bigint, sum bigint)")
     seed = int(os.environ.get("SHARDLINE_KILL_SEED") or random.randrange(10**6))
     sys.stdout.write(f"SHARDLINE_KILL_SEED={seed}\n")
@@ -326,7 +349,7 @@ def test_each_record_takes_effect_exactly_once_although_workers_are_killed(datab
             workers.start("a")
             workers.start("b")
             putting.start()
-            kill_workers(workers, kinesis, connection, chance, raw)
+            disturb(workers, kinesis, connection, chance, raw)
             is_over.set()
             putting.join()
             put = stored_in(kinesis)
@@ -339,4 +362,5 @@ def test_each_record_takes_effect_exactly_once_although_workers_are_killed(datab
     numbers = {key: [number for number, its, *_ in expected if its == key] for key in {each.key for each in put}}
     totals = {key: (count, total) for key, count, total in raw.execute("SELECT * FROM totals").fetchall()}
     assert totals == {key: (len(each), sum(each)) for key, each in numbers.items()}
-    sys.stdout.write(f"{KILLS} kills, {len(put)} records, each exactly once\n")
+    disturbance = f"{KILLS} kills" if disturb is kill_workers else f"{SUSPENSIONS} suspensions"
+    sys.stdout.write(f"{disturbance}, {len(put)} records, each exactly once\n")

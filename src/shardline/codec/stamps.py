@@ -12,7 +12,8 @@ Invariants:
 
 - The stamp is the first tag of its record.
 - The first stamped record of an aggregate has a long stamp. A short stamp has the id of the stamped record before it.
-  So the stamps of an aggregate of two or more records take at most 16 bytes per record, and 11 bytes in the long run.
+  So if the records of an aggregate were stamped by one lane, as nearly always, the stamps of two or more records take
+  at most 16 bytes per record, and 11 bytes in the long run.
 - A tag that does not have exactly the form of a stamp is ignored, whichever writer it comes from: the record counts as
   unstamped.
 """

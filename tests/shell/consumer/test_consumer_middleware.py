@@ -228,12 +228,13 @@ def data_of(given):
 
 @EVERY_API
 @pytest.mark.parametrize("batch", [None, 2])
-async def test_a_context_manager_is_open_while_the_handler_works(make_consumer, put, batch):
+@pytest.mark.parametrize("order", [{}, {"concurrency": 3, "order": "key"}, {"concurrency": 1, "order": "none"}], ids=str)
+async def test_a_context_manager_is_open_while_the_handler_works(make_consumer, put, batch, order):
     await put(range(2), keys=1)
     log = []
     layers = [logs(log, "outer"), suffix(b"a"), suffix(b"b"), logs(log, "middle"), logs(log, "inner"), suffix(b"c")]
     async with make_consumer(middleware=layers, until="latest") as consumer:
-        await consumer.run(lambda given: log.append(("handler", data_of(given))), batch=batch)
+        await consumer.run(lambda given: log.append(("handler", data_of(given))), batch=batch, **order)
     expected = []
     for data in [[b"0", b"1"]] if batch else [b"0", b"1"]:
         ab, abc = ([each + text for each in data] if batch else data + text for text in (b"ab", b"abc"))
@@ -368,10 +369,11 @@ async def check_open_async(record):
 
 
 @pytest.mark.parametrize("handler", [check_open, check_open_async])
-async def test_context_managers_are_entered_in_the_processes_of_handlers(make_consumer, put, handler):
+@pytest.mark.parametrize("settings", [{}, {"batch": 2}, {"order": "key"}], ids=str)
+async def test_context_managers_are_entered_in_the_processes_of_handlers(make_consumer, put, handler, settings):
     await put(range(3), keys=1)
     async with make_consumer(middleware=[around(open_in_process)], until="latest") as consumer:
-        await consumer.run(handler, processes=1, policy=FailurePolicy(attempts=1))
+        await consumer.run(handler, processes=1, policy=FailurePolicy(attempts=1), **settings)
         assert consumer.status().totals.records_handled == 3
     assert "SHARDLINE_TEST_IS_OPEN" not in os.environ
 

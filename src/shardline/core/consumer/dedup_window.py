@@ -53,7 +53,7 @@ class _Numbers:
         """When the newest record with this id arrived, by the service's clock."""
 
     def join(self, first: int, end: int) -> bool:
-        """Add the numbers from ``first`` to ``end`` - 1, some of which are known. Return False if ``first`` is known."""
+        """Add the numbers from ``first`` to ``end`` - 1, even if some are known. Return False if ``first`` is known."""
         bounds = self.bounds
         at = bisect_right(bounds, first)
         is_new = at % 2 == 0
