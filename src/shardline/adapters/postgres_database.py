@@ -55,14 +55,8 @@ class PostgresDatabase:
             UsageError: the user's function returned something that cannot be used.
         """
         connection = await self._open()
-        if not isinstance(connection, _KINDS):
+        if not issubclass(type(connection), _KINDS):
             raise UsageError(f"connect must return a connection of psycopg, not {type(connection).__name__}")
-        if (pool := getattr(connection, "_pool", None)) is not None:
-            await _settle(pool.putconn(connection))
-            raise UsageError(
-                "connect must not return a connection of a pool, because Shardline keeps its connections and closes"
-                " them after an error: pass a function that opens a new connection"
-            )
         if (status := connection.info.transaction_status) != TransactionStatus.IDLE:
             await self.close(connection)
             raise UsageError(
@@ -106,7 +100,9 @@ class PostgresDatabase:
     async def _open(self) -> Any:
         url = self._connect
         if not isinstance(url, str):
-            return await _settle(url())
+            connection = await _settle(url())
+            await _refuse_pooled(connection)
+            return connection
         # Prepared statements belong to a session, which pgbouncer may exchange between two transactions.
         if not self._is_async:
             return Connection.connect(url, prepare_threshold=None)
@@ -151,6 +147,17 @@ async def _caught(work: Coroutine[Any, Any, None]) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001 - the caller raises it
         return error
     return None
+
+
+async def _refuse_pooled(connection: Any) -> None:
+    """Give a connection of a pool back to the pool, and raise an error."""
+    pool = getattr(connection, "_pool", None)
+    if pool is not None:
+        await _settle(pool.putconn(connection))
+        raise UsageError(
+            "connect must not return a connection of a pool, because Shardline keeps its connections and closes them "
+            "after an error: pass a function that opens a new connection"
+        )
 
 
 async def _settle(value: Any) -> Any:
