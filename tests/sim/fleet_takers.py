@@ -109,7 +109,7 @@ class Application:
             return [*cursor.take_all()]
         if cursor.place < cursor.end and now < cursor.slice_end:
             if not isinstance(taker, Iteration):
-                cursor.taken_at = now  # the shells store it for each call of a handler; the hand-out may have cleared it
+                cursor.taken_at = now  # as the shells do for each call of a handler: the hand-out may have cleared it
             cursor.place += 1
             return [cursor.records[cursor.place - 1]]
         return [cursor.take(now)] if cursor.is_open else []

@@ -228,7 +228,9 @@ def data_of(given):
 
 @EVERY_API
 @pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("order", [{}, {"concurrency": 3, "order": "key"}, {"concurrency": 1, "order": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "order", [{}, {"concurrency": 3, "order": "key"}, {"concurrency": 1, "order": "none"}], ids=str
+)
 async def test_a_context_manager_is_open_while_the_handler_works(make_consumer, put, batch, order):
     await put(range(2), keys=1)
     log = []

@@ -306,7 +306,6 @@ class TestMixtures:
         raw = [b"1", from_boto3(b"2"), {"Records": [from_lambda(b"3"), b"4"]}, from_firehose(b"5"), Record(b"6", "k")]
         assert [record.data for record in deaggregate(raw)] == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
-
     def test_many_aggregates_and_other_records_keep_their_order(self):
         """More than are checked side by side, so that a group ends in the middle."""
         raw, expected = [], []

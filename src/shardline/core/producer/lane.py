@@ -27,9 +27,9 @@ Invariants:
   record that comes to an ordered lane late, from a refused request or another lane, is queued alone, because it has no
   order to keep.
 - After an entry of a lane landed in another shard, the lane sends one record per entry. It aggregates again when
-  ``TRUST`` entries in a row, all sent after that landing was seen, have landed as predicted. An ordered lane first waits
-  until all that it has in flight is settled. If the shard was split or merged, this never happens, because the shard
-  stores no further entry.
+  ``TRUST`` entries in a row, all sent after that landing was seen, have landed as predicted. An ordered lane first
+  waits until all that it has in flight is settled. If the shard was split or merged, this never happens, because the
+  shard stores no further entry.
 - Aggregates that a flush or a deadline has released, or that are sent again, are sent as soon as possible, without
   lingering a second time.
 """
@@ -453,8 +453,8 @@ class Lane:
         queue.popleft()
         self.queued -= aggregate.entry_count
         self.queued_bytes -= aggregate.cost_bytes
-        # After ``aggregate(on=False)`` or ``wait_for_flights``, the lane waited for the aggregates in flight. Now all of
-        # them are settled.
+        # After ``aggregate(on=False)`` or ``wait_for_flights``, the lane waited for the aggregates in flight. Now all
+        # of them are settled.
         if not self.in_flight:
             self._in_turn = self._ordered and self.aggregates
         self.in_flight += 1

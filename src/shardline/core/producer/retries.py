@@ -331,8 +331,8 @@ class Retries:
         """Make a lane aggregate again, because its entries land as predicted.
 
         Records that landed in a wrong shard twice must be sent alone first (P4). While such a record waits, nothing
-        changes. An ordered lane first waits for its records in flight (P9): if one of them is refused, no later record of
-        its key may be in an aggregate that is sent before it.
+        changes. An ordered lane first waits for its records in flight (P9): if one of them is refused, no later record
+        of its key may be in an aggregate that is sent before it.
         """
         if any(landed_wrong_twice(record) for record in lane.unsent()):
             return
