@@ -316,7 +316,7 @@ class TestMixtures:
         assert [record.data for record in deaggregate(iter(raw))] == expected
 
     def test_the_index_of_a_mistake_counts_all_records(self):
-        with pytest.raises(UsageError, match="^record 40: "):
+        with pytest.raises(UsageError, match=r"^record 40: "):
             deaggregate([AGGREGATE] * 40 + [7])
 
 
