@@ -64,18 +64,18 @@ PRODUCER = [
         "Batching",
         {
             "linger": [
-                up("if you have many shards and few records: aggregates are then small, and requests are many."),
+                up("if you have many shards and few records: a low value causes small aggregates and many requests."),
                 down("if single records must arrive quickly. With 0, the producer sends whatever is waiting."),
                 cost("a higher value increases the latency by as much; a lower value adds requests and CPU."),
             ],
             "aggregation": [
                 off("if a reader cannot unpack aggregates, or treats each Kinesis record as one item of work."),
                 set_it('to `"force"` if the stream has channels, but its other readers matter more.'),
-                cost("without aggregation, a shard takes 1,000 records per second, and a record costs 50 % more CPU."),
+                cost("without aggregation, a shard accepts 1,000 records a second, and a record costs 50 % more CPU."),
             ],
             "packing": [
-                set_it("if readers open one of [these formats](../../guides/producer/pack.md), and not the KPL's."),
-                cost("only values of the same key share a record, so many keys with few values each are packed badly."),
+                set_it("if readers can unpack one of [these formats](../../guides/producer/pack.md), not the KPL's."),
+                cost("only values with the same key share a record, so rare keys are hardly packed at all."),
             ],
             "aggregate_max_bytes": [
                 up("with `ordered=True` over a slow connection, or to pay for fewer Kinesis records."),
@@ -83,7 +83,7 @@ PRODUCER = [
                 cost("larger aggregates repeat more records when they are sent again, and save no CPU above 16 KiB."),
             ],
             "aggregate_max_count": [
-                set_it("if a reader can only take this many records at a time."),
+                set_it("if a reader can handle only this many records at a time."),
             ],
             "request_max_entries": [
                 down("if a proxy or an emulator is slow with large requests. 500 is the limit of the service."),
@@ -93,8 +93,8 @@ PRODUCER = [
                 down("if your uplink is slow: a failed request is sent again as a whole."),
             ],
             "shard_burst_bytes": [
-                up("if many shards are busy, for fuller requests."),
-                down("if one shard is busy and the others are idle: its records leave sooner, in more requests."),
+                up("if many shards are busy, so that requests are fuller."),
+                down("if one shard is busy and the others are idle: its records are sent sooner, in more requests."),
             ],
         },
     ),
@@ -112,7 +112,7 @@ PRODUCER = [
             "max_in_flight": [
                 up("if you write to hundreds of shards over a slow connection."),
                 down("if you may open only a few connections."),
-                cost("connections (up to the client's `max_connections`) and memory."),
+                cost("a higher value needs more connections (up to the client's `max_connections`) and memory."),
             ],
         },
     ),
@@ -142,10 +142,10 @@ PRODUCER = [
             ],
             "max_attempts": [
                 set_it("to limit duplicates: each attempt whose response is lost may have stored the record."),
-                cost("during long throttling, records fail that would still be delivered within `record_ttl`."),
+                cost("during long throttling, records fail that could still have been delivered within `record_ttl`."),
             ],
             "fail_if_throttled": [
-                on("if you have another place for a record that is throttled."),
+                on("if you can store a throttled record elsewhere."),
             ],
             "retry_backoff": [
                 up("if many producers share a throttled stream."),
@@ -153,12 +153,12 @@ PRODUCER = [
             ],
             "retry_backoff_max": [
                 up("if many producers share a throttled stream."),
-                down("to recover faster after an outage, at the cost of more failing requests during it."),
+                down("to recover faster after an outage, at the cost of more failing requests during the outage."),
             ],
             "isolation_calls_per_second": [
                 up("if most of your records are invalid and you need to know quickly."),
-                down("if invalid records must not load the service."),
-                cost("rejected calls. For a steady share of invalid records, raise `max_in_flight` instead."),
+                down("if invalid records must not put load on the service."),
+                cost("more rejected calls. If a steady share of records is invalid, raise `max_in_flight` instead."),
             ],
         },
     ),
@@ -167,12 +167,12 @@ PRODUCER = [
         {
             "ordered": [
                 on("if readers rely on the order of a key's records."),
-                cost("one aggregate per shard and round trip, so a busy stream needs some `linger`."),
+                cost("each shard gets one aggregate per round trip, so a busy stream needs some `linger`."),
                 cost("the producer sends nothing before it knows the shards."),
             ],
             "dedup": [
                 on("if readers drop the copies of retries: see [copies](../../guides/consumer/dedup.md)."),
-                cost("11 bytes per record, a Kinesis record of the KPL's format even for a single record, and CPU."),
+                cost("each record needs 11 more bytes and more CPU. Single records are sent in the KPL's format, too."),
             ],
             "closed_shard_ttl": [
                 up("if responses may arrive more than a minute after a reshard."),
@@ -187,7 +187,7 @@ PRODUCER_ARGUMENTS = {
     "dedup": "Short for the setting of the same name.",
     "on_failure": "A callback for every record that failed. It may be `async`.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
-    "close_timeout": "How long the end of the block waits for deliveries. `None`: until all are done.",
+    "close_timeout": "How long the end of the block waits for deliveries. With `None`, it waits until all are done.",
     "drain_on_cancel": "Whether Ctrl-C and cancellation still deliver buffered records, within `close_timeout`.",
 }
 CONSUMER = [
@@ -195,7 +195,7 @@ CONSUMER = [
         "Leases",
         {
             "lease_duration": [
-                up("if your workers pause without being dead: long garbage collection, throttled CPU."),
+                up("if live workers pause for long, because of garbage collection or throttled CPU."),
                 down("to replace dead workers sooner."),
                 cost("a lower value means more writes (three renewals per duration) and leases lost in short pauses."),
             ],
@@ -210,7 +210,7 @@ CONSUMER = [
             "hand_over_timeout": [
                 up("if your handlers need longer."),
                 down("if shards must move quickly."),
-                cost("then handlers are cancelled and their records are delivered again."),
+                cost("with a low value, slow handlers are cancelled and their records are delivered again."),
             ],
             "worker_id": [
                 set_it("to recognize a worker in logs and tables."),
@@ -260,7 +260,7 @@ CONSUMER = [
             ],
             "calls_per_second": [
                 down("if several groups read the stream: divide 5 by their number."),
-                cost("above the limit, throttling (`ReadFailed`); far below it, latency."),
+                cost("values above the limit cause throttling (`ReadFailed`); low values cause latency."),
             ],
             "bytes_per_second": [
                 down("if several groups read the stream: divide 2 MiB by their number."),
@@ -293,7 +293,7 @@ CONSUMER = [
     ),
 ]
 CONSUMER_ARGUMENTS = {
-    "group": "The name under which workers share the stream. Without it, the consumer reads alone.",
+    "group": "The name under which workers share the stream. Without a group, the consumer reads alone.",
     "store": "The URL of the group's [lease store](../../guides/stores/index.md), or an object.",
     "start": "Where a group without a checkpoint starts: `TRIM_HORIZON`, `LATEST` or a time.",
     "deserializer": "Turns `record.data` into `record.value`.",
@@ -309,7 +309,7 @@ CONSUMER_ARGUMENTS = {
     "on_assigned": "Called before the first record of a shard. See [callbacks](../../guides/consumer/callbacks.md).",
     "on_revoked": "Called before the lease of a shard is released, or after it was lost.",
     "on_shard_end": "Called after the last record of a shard, before its end is committed.",
-    "close_timeout": "How long the end of the block waits for handlers. `None`: until they are done.",
+    "close_timeout": "How long the end of the block waits for handlers. With `None`, it waits until they are done.",
 }
 POLICY = ["attempts", "backoff", "backoff_max", "bisect", "finally_"]
 CLIENT = {
@@ -320,7 +320,7 @@ CLIENT = {
     "credentials": ("the AWS chain", "`Credentials(access_key, secret_key, session_token=None)`."),
     "protocol": (None, '`"cbor"` sends fewer bytes, and takes less CPU for large records.'),
     "verify": ("`True`, with `AWS_CA_BUNDLE`", "`False`, the path of a CA file, or an `ssl.SSLContext`."),
-    "connect_timeout": (None, "Seconds until a connection must be established."),
+    "connect_timeout": (None, "Seconds within which a connection must be established."),
     "read_timeout": (None, "Seconds without data after which a request fails. See below."),
     "max_connections": (None, "The number of open connections. See below."),
     "proxies": (
@@ -329,7 +329,7 @@ CLIENT = {
     ),
     "use_fips": ("the AWS settings", "Use the FIPS endpoint."),
     "use_dualstack": ("the AWS settings", "Use the dual-stack endpoint."),
-    "http2": (None, "Use HTTP/2 for all calls if the endpoint supports it. Subscriptions always do."),
+    "http2": (None, "Use HTTP/2 for all calls if the endpoint supports it. Subscriptions always use HTTP/2."),
 }
 
 HEADS = {
@@ -377,18 +377,18 @@ TAILS = {
 ## Timeouts
 
 `read_timeout` limits how long a response may pause. The whole response is limited, too: it may take `read_timeout`,
-plus one second for each 16 KiB, so a page of 10 MiB may take ten minutes. This keeps a server that sends a byte now and
-then from blocking a request. For the events of `subscribe_to_shard`, only the pauses are limited. A `Consumer` that
-reads by enhanced fan-out waits 30 s for an event, whatever `read_timeout` is, because Kinesis sends an event only about
-every 5 s.
+plus one second for each 16 KiB, so a page of 10 MiB may take ten minutes. This limit prevents a server that sends a
+byte now and then from blocking a request. For the events of `subscribe_to_shard`, only the pauses are limited. A
+`Consumer` that reads by enhanced fan-out waits 30 s for an event, whatever `read_timeout` is, because Kinesis sends an
+event only about every 5 s.
 
 ## Connections
 
-`max_connections` limits the connections for calls, and separately those for subscriptions. Over HTTP/2, up to 100
-subscriptions share a connection. If the endpoint or a proxy supports only HTTP/1.1, each subscription needs a
-connection of its own, so set `max_connections` at least to the number of shards that a worker may hold. A subscription
-that finds no free connection within `read_timeout` fails with the code `NoFreeConnection`. The consumer reports the
-failure and tries again.
+`max_connections` applies twice: to the connections for calls, and separately to the connections for subscriptions. Over
+HTTP/2, up to 100 subscriptions share a connection. If the endpoint or a proxy supports only HTTP/1.1, each subscription
+needs a connection of its own, so set `max_connections` at least to the number of shards that a worker may hold. A
+subscription that finds no free connection within `read_timeout` fails with the code `NoFreeConnection`. The consumer
+reports the failure and tries again.
 
 ## Credentials that change
 
@@ -534,7 +534,7 @@ def consumer_page() -> str:
             "`Consumer` takes these arguments besides `config`, `client` and the [client settings](client.md):\n",
             arguments,
             "## Fields of `FailurePolicy`\n",
-            "Used by `run(handler, policy=...)`: [retries and dead letters](../../guides/consumer/failures.md).\n",
+            "`run(handler, policy=...)` uses these fields: see [retries](../../guides/consumer/failures.md).\n",
             policy,
         ]
     )
