@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.conformance.cost import estimate
+from tests.conformance.cost import PRICES_OF, counted, estimate
 from tests.conformance.table import SCENARIOS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "tested"
@@ -13,7 +13,14 @@ JOBS = 6
 
 def cost() -> str:
     played = [one for one in SCENARIOS.values() if not one.not_on_aws and not one.account_wide]
-    return f"The whole table creates {estimate(played, JOBS)}."
+    whole = estimate(played, JOBS)
+    return (
+        f"A run of the whole table creates {counted(whole.streams, 'stream')}, of which {whole.on_demand_streams} are "
+        f"on-demand. The other streams have {counted(whole.shards, 'shard')} in total. Registered consumers read "
+        f"{counted(whole.consumer_shards, 'shard')} by enhanced fan-out. The run puts "
+        f"{counted(whole.put_units, 'payload unit')}. It costs at most {whole.dollars:.2f} US dollars (prices of "
+        f"us-east-1, {PRICES_OF}), and takes about {counted(round(whole.minutes), 'minute')}."
+    )
 
 
 def scenarios() -> str:

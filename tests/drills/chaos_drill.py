@@ -12,7 +12,9 @@ from verdict import LEASE, finish, open_shards, require_parents_first
 
 
 def chaos(directory, store, *, full, seed=None):
-    """Random events: kill, stop, pause and start workers, split and merge shards, take the store away."""
+    """At random, workers are killed, stopped, paused and started, shards are split and merged, and the store becomes
+    unreachable.
+    """
     rng = random.Random(seed if seed is not None else int(os.environ.get("DRILL_SEED", "1")))
     done = Counter()
     with running_fleet(directory, store, shards=3, lease_duration=LEASE) as fleet:

@@ -15,22 +15,30 @@ CONSUMER = "drillers"
 
 
 def kill_9_fan_out(directory, store, *, full):
-    """As kill-9, by fan-out: the survivor waits up to 6 s longer if the victim subscribed within 5 s of its death."""
+    """The same as `kill-9`, with fan-out: the survivor waits up to 6 s longer if the victim subscribed within 5 s of
+    its death.
+    """
     return kill_9(directory, store, full=full, fan_out=CONSUMER)
 
 
 def sigterm_fan_out(directory, store, *, full):
-    """As sigterm, by fan-out: the subscriptions are closed before the leases are released; no record comes twice."""
+    """The same as `sigterm`, with fan-out: the subscriptions are closed before the leases are released, and no record
+    is handled twice.
+    """
     return sigterm(directory, store, full=full, fan_out=CONSUMER)
 
 
 def reshard_storm_fan_out(directory, store, *, full):
-    """As reshard-storm, by fan-out: the end of a subscription names the child shards; no loss, in order."""
+    """The same as `reshard-storm`, with fan-out: the end of a subscription names the child shards, nothing is lost, and
+    the order is kept.
+    """
     return reshard_storm(directory, store, full=full, fan_out=CONSUMER)
 
 
 def cut_fan_out(directory, store, *, full):
-    """Subscriptions are reset, ended and broken off by exceptions, again and again: no loss, no record comes twice."""
+    """Again and again, subscriptions are reset, ended, or broken off by exceptions: nothing is lost, and no record is
+    handled twice.
+    """
     with running_fleet(directory, store, shards=4, lease_duration=LEASE, fan_out=CONSUMER) as fleet:
         fleet.start_all("a", "b")
         load = fleet.load()
@@ -52,7 +60,9 @@ def cut_fan_out(directory, store, *, full):
 
 
 def server_away_fan_out(directory, store, *, full):
-    """Kinesis resets every connection and is away for some seconds: reading continues after that, no record comes twice."""
+    """Kinesis resets every connection and is unreachable for some seconds: reading continues afterwards, and no record
+    is handled twice.
+    """
     with running_fleet(directory, store, shards=4, lease_duration=LEASE, fan_out=CONSUMER) as fleet:
         fleet.start_all("a", "b")
         load = fleet.load()

@@ -10,7 +10,9 @@ from verdict import LEASE, finish
 
 
 def slow_handler(directory, store, *, full):
-    """A handler takes 3.5 leases for one record (35 s, scaled down): no record comes twice, and other shards continue."""
+    """A handler takes 3.5 lease durations for one record (35 s, scaled down): no record is handled twice, and other
+    shards continue.
+    """
     lease = 10.0 if full else LEASE
     long = 3.5 * lease
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
@@ -52,7 +54,7 @@ def overdue(directory, store, *, full):
 
 
 def poison(directory, store, *, full):
-    """Records that no handler can process go to the dead letters, and delay no other record."""
+    """Records that no handler can process are dead-lettered, and delay no other record."""
     bad = {str(number) for number in (50, 51, 333)}
     letters = directory / "dead.jsonl"
     with running_fleet(directory, store, shards=4, lease_duration=LEASE) as fleet:
@@ -72,7 +74,9 @@ def poison(directory, store, *, full):
 
 
 def poison_stops(directory, store, *, full):
-    """Without dead letters, the worker stops, nothing is skipped, and the next worker resumes there."""
+    """A handler cannot process a record, and there are no dead letters: the worker stops, nothing is skipped, and the
+    next worker resumes at this record.
+    """
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         fleet.put([(f"key-{number % 10}", b"%d" % number) for number in range(300)])
         worker = fleet.start("a", mode="run", poison=["150"])

@@ -36,7 +36,8 @@ def some_headers(data):
 
 
 def java_reads(directory, store, *, full):
-    """The Java KCL reads 12,000 records that our producer aggregated, with a split in between: all of them, each once.
+    """The Java KCL reads 12,000 records that our producer aggregated, with a split in between: it reads each of them
+    once.
 
     Most of them have headers, which the KCL does not know. The last ones are aggregates of one record.
     """
@@ -44,7 +45,7 @@ def java_reads(directory, store, *, full):
 
 
 def newest_java_reads(directory, store, *, full):
-    """The newest KCL (3.5) reads the same 12,000 records: all of them, each once."""
+    """The newest KCL (3.5) reads the same 12,000 records as in `java-reads`: it reads each of them once."""
     return {"KCL": NewestJavaWorker.version()} | java_reads_with(NewestJavaWorker, directory)
 
 
@@ -66,7 +67,9 @@ def java_reads_with(worker, directory):
 
 
 def java_after_us(directory, store, *, full):
-    """Our fleet leaves a table behind, with one worker closed and one killed: the KCL resumes from its checkpoints."""
+    """Our fleet leaves a lease table behind, with one worker closed and one killed: the KCL resumes from the
+    checkpoints of our fleet.
+    """
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         leaver, victim = fleet.start_all("a", "b", delay=0.001)
         fleet.wait_owned(["a", "b"], 30, "two workers share")
@@ -99,7 +102,9 @@ def java_after_us(directory, store, *, full):
 
 
 def us_after_java(directory, store, *, full):
-    """The KCL is killed while every checkpoint is inside an aggregate: we resume with the very next record."""
+    """The KCL is killed while every checkpoint is inside an aggregate: our worker resumes with the next record of the
+    aggregate.
+    """
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         fleet.put(numbered(0, 6_000), aggregation=True)
         java = JavaWorker(fleet, "java", limit=700)
@@ -118,7 +123,9 @@ def us_after_java(directory, store, *, full):
 
 
 def java_fan_out(directory, store, *, full):
-    """The KCL and our fleet read one stream by fan-out, side by side, through a split: both read all, each once."""
+    """The KCL and our fleet read the same stream by fan-out at the same time, through a split: each of the two reads
+    every record once.
+    """
     with running_fleet(directory, "ministack", shards=4, **FLEET) as fleet:
         ours = {"group": "ours", "store": f"sqlite:///{directory}/ours.db", "fan_out": "ours"}
         fleet.put(numbered(0, 3_000), aggregation=True)

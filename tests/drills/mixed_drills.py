@@ -168,12 +168,14 @@ def java_leads_with(java, directory):
 
 
 def java_leads(directory, store, *, full):
-    """Two KCL 3.1 workers and one of ours, compared with an all-Java fleet: balance, a split, the leader and a follower die."""
+    """Two KCL 3.1 workers and one of ours are compared with an all-Java fleet while the fleet is balanced, a shard is
+    split, and the leader and a follower die.
+    """
     return java_leads_with(WheelJavaWorker, directory)
 
 
 def newest_java_leads(directory, store, *, full):
-    """The same with the newest KCL, which keeps all its rows in the lease table."""
+    """The same as `java-leads`, with the newest KCL, which keeps all its rows in the lease table."""
     return java_leads_with(SlowNewestJavaWorker, directory)
 
 
@@ -219,12 +221,14 @@ def rolling_with(java, directory):
 
 
 def java_rolling(directory, store, *, full):
-    """Three of our workers are replaced by KCL 3.1 workers one by one, and back, with splits and two kills."""
+    """Three of our workers are replaced by KCL 3.1 workers one by one, and then the KCL workers by ours, with splits
+    and two kills.
+    """
     return rolling_with(WheelJavaWorker, directory)
 
 
 def newest_java_rolling(directory, store, *, full):
-    """The same with the newest KCL."""
+    """The same as `java-rolling`, with the newest KCL."""
     return rolling_with(SlowNewestJavaWorker, directory)
 
 
@@ -232,7 +236,9 @@ def newest_java_rolling(directory, store, *, full):
 
 
 def old_java(directory, store, *, full):
-    """Two KCL 2 workers, which no worker leads, and two of ours share, roll, and are killed."""
+    """Two KCL 2 workers, which no worker leads, and two of ours share the leases, are replaced one by one, and are
+    killed.
+    """
     facts = {"KCL": OldJavaWorker.version()}
     with running_fleet(directory, "ministack", shards=SHARDS, **FLEET) as fleet:
         load = fleet.load(RATE)

@@ -13,7 +13,8 @@ HELD = "1000000"  # the name of a record that the load never reaches
 
 
 def kill_9(directory, store, *, full, fan_out=None):
-    """kill -9 under load: the survivor holds all shards within the lease duration and 3 s (DynamoDB: 7 s).
+    """A worker is killed (kill -9) under load: the survivor holds all shards within the lease duration plus 3 s
+    (DynamoDB: plus 7 s).
 
     The victim has had a record in hand for longer than its commit interval: if it had committed the unhandled record,
     that record would be lost. Its other shard continues meanwhile, so that it dies in the middle of its work.
@@ -56,7 +57,7 @@ def key_in(fleet, shard_id):
 
 
 def sigterm(directory, store, *, full, fan_out=None):
-    """SIGTERM under load: the survivor holds all shards within 2 s, and no record comes twice."""
+    """A worker gets SIGTERM under load: the survivor holds all shards within 2 s, and no record is handled twice."""
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease, fan_out=fan_out) as fleet:
         leaver, _ = fleet.start_all("a", "b")
@@ -74,7 +75,9 @@ def sigterm(directory, store, *, full, fan_out=None):
 
 
 def balance(directory, store, *, full):
-    """Two workers start, a third joins, one leaves: balanced, each shard moves once at most, no record comes twice."""
+    """Two workers start, a third joins, and one leaves: the leases are balanced, each shard moves at most once, and no
+    record is handled twice.
+    """
     shards = 24 if full else 9
     facts = {}
     with running_fleet(directory, store, shards=shards, lease_duration=LEASE + 1) as fleet:
@@ -106,7 +109,9 @@ def balance(directory, store, *, full):
 
 
 def pause(directory, store, *, full):
-    """SIGSTOP for longer than the lease, then SIGCONT: the worker commits nothing, and its handlers are cancelled."""
+    """A worker gets SIGSTOP for longer than the lease duration, and then SIGCONT: it commits nothing, and its handlers
+    are cancelled.
+    """
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         # The first worker is stuck with a record of each of its shards when it is stopped.
@@ -147,7 +152,7 @@ def hanging(fleet, worker, names):
 
 
 def rolling_restart(directory, store, *, full):
-    """Four workers are replaced one by one under load, each by SIGTERM: no record comes twice."""
+    """Four workers are replaced one by one under load, each with SIGTERM: no record is handled twice."""
     lease = 10.0 if full else LEASE
     with running_fleet(directory, store, shards=8, lease_duration=lease) as fleet:
         names = ["a1", "b1", "c1", "d1"]
@@ -168,7 +173,8 @@ def rolling_restart(directory, store, *, full):
 
 
 def clock_jumps(directory, store, *, full):
-    """Wall clocks an hour ahead and an hour behind, which then jump by two hours: no effect.
+    """The wall clocks of two workers are an hour ahead and an hour behind, and then jump by two hours: this has no
+    effect.
 
     The server checks signatures, which contain the time. The clock is that of the worker's Python (time.time).
     """

@@ -11,7 +11,9 @@ BUFFER = 2_000
 
 
 def full_buffer(directory, store, *, full):
-    """Kinesis refuses everything for a minute (scaled down: 6 s): the buffer fills up, put waits, nothing is lost."""
+    """Kinesis refuses every request for a minute (scaled down: 6 s): the buffer fills up, `put` waits, and nothing is
+    lost.
+    """
     minute = 60.0 if full else 6.0
     with running_fleet(directory, store, shards=4, lease_duration=5.0) as fleet:
         fleet.start_all("a")
@@ -38,7 +40,9 @@ def full_buffer(directory, store, *, full):
 
 
 def soak(directory, store, *, full):
-    """A steady rate for SOAK_SECONDS (600): memory stays flat, in the producer and in both consumers."""
+    """Records are put at a steady rate for SOAK_SECONDS (600): the memory use of the producer and of both consumers
+    stays flat.
+    """
     seconds = float(os.environ.get("SOAK_SECONDS", "600"))
     with running_fleet(directory, store, shards=4, lease_duration=10.0) as fleet:
         fleet.start_all("a", "b")

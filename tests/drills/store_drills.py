@@ -7,7 +7,9 @@ from verdict import LEASE, finish
 
 
 def store_down(directory, store, *, full):
-    """The store is unreachable for longer than a lease: reading stops safely, and continues when the store is back."""
+    """The store is unreachable for longer than a lease duration: reading stops safely, and continues when the store is
+    back.
+    """
     lease = 5.0 if full else LEASE
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -32,7 +34,9 @@ def store_down(directory, store, *, full):
 
 
 def slow_store(directory, store, *, full):
-    """Every write to the store takes long, but less than a lease: no worker loses a lease, and no record comes twice."""
+    """Every write to the store takes long, but less than a lease duration: no worker loses a lease, and no record is
+    handled twice.
+    """
     lease = 10.0 if full else 4.0
     with running_fleet(directory, store, shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -46,7 +50,7 @@ def slow_store(directory, store, *, full):
 
 
 def throttled(directory, store, *, full):
-    """DynamoDB throttles half of all requests: the leases are kept, and no record comes twice."""
+    """DynamoDB throttles half of all requests: the leases are kept, and no record is handled twice."""
     lease = 10.0
     with running_fleet(directory, "dynamodb", shards=4, lease_duration=lease) as fleet:
         fleet.start_all("a", "b")
@@ -62,7 +66,8 @@ def throttled(directory, store, *, full):
 
 
 def store_full(directory, store, *, full):
-    """No room for a write, for longer than a lease: reported; reading stops safely, and continues when there is room.
+    """The store has no room for writes for longer than a lease duration: this is reported, reading stops safely, and it
+    continues when there is room.
 
     On SQLite, the disk (a small tmpfs) is full to the last byte; on Redis, the memory that it may use.
     """

@@ -9,7 +9,9 @@ from worker import name_of
 
 
 def reshard(directory, store, *, full, start="TRIM_HORIZON"):
-    """Split, merge and UpdateShardCount under load, with a restart in between: no loss, parents first, no replay."""
+    """A stream is split, merged and scaled with UpdateShardCount under load, with a restart in between: nothing is
+    lost, parents are read first, and no record is handled twice.
+    """
     with running_fleet(directory, store, shards=2, lease_duration=LEASE) as fleet:
         if start == "TRIM_HORIZON":
             load = fleet.load()
@@ -48,12 +50,14 @@ def reshard(directory, store, *, full, start="TRIM_HORIZON"):
 
 
 def reshard_latest(directory, store, *, full):
-    """The same at LATEST: every record that was put after the workers were ready arrives."""
+    """The same as `reshard`, for a group that starts at LATEST: every record that was put after the workers were ready
+    arrives.
+    """
     return reshard(directory, store, full=full, start="LATEST")
 
 
 def many_shards(directory, store, *, full):
-    """150 shards: all are read, including those on the second page of the listing."""
+    """A stream has 150 shards: all of them are read, including those on the second page of the listing."""
     shards = 150
     with running_fleet(directory, store, shards=shards, lease_duration=5.0) as fleet:
         facts = {}
@@ -141,7 +145,9 @@ def trimmed(directory, store, *, full):
 
 
 def reshard_storm(directory, store, *, full, fan_out=None):
-    """1, 8, 3 and 5 shards in a row, under load, in the steps that UpdateShardCount allows: no loss, in order."""
+    """The stream is scaled to 1, 8, 3 and 5 shards under load, in the steps that UpdateShardCount allows: nothing is
+    lost, and the order is kept.
+    """
     with running_fleet(directory, store, shards=1, lease_duration=LEASE, fan_out=fan_out) as fleet:
         fleet.start_all("a", "b", "c")
         load = fleet.load()
@@ -156,7 +162,9 @@ def reshard_storm(directory, store, *, full, fan_out=None):
 
 
 def network_faults(directory, store, *, full):
-    """Resets, cut and lost responses, errors 500, invalid responses, and delays: no loss."""
+    """Connections are reset, responses are cut, lost, delayed or invalid, and requests fail with status 500: nothing is
+    lost.
+    """
     with running_fleet(directory, store, shards=4, lease_duration=LEASE) as fleet:
         fleet.start_all("a", "b")
         load = fleet.load()
@@ -182,7 +190,7 @@ def network_faults(directory, store, *, full):
 
 
 def idle_shards(directory, store, *, full):
-    """1,000 empty shards and one worker: it holds them all, and reads new records at once."""
+    """One worker reads 1,000 empty shards: it holds all of them, and reads new records at once."""
     shards = 1_000
     with running_fleet(directory, store, shards=shards, lease_duration=10.0, list_interval=60.0) as fleet:
         began_at = time.monotonic()

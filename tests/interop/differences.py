@@ -71,9 +71,10 @@ def kinesalite(operation):
 
 
 CONSTRAINTS = (
-    "Each member has its constraints in the reference (length, range, pattern, a set of values). What breaks one is a "
-    "ValidationException: so the developer guide, of dry runs, and so the recorded answers. Operations that those do not "
-    "have (consumers, encryption, monitoring, UpdateShardCount, UpdateMaxRecordSize) are taken to answer alike."
+    "The reference states the constraints of each member (length, range, pattern, a set of values). A value that violates "
+    "a constraint causes a ValidationException, according to the developer guide's page on dry runs and to the recorded "
+    "answers. We assume the same for operations without recordings (consumers, encryption, monitoring, UpdateShardCount, "
+    "UpdateMaxRecordSize)."
 )
 DRY_RUNS = f"{GUIDE}/kds-dryrun-validation.html"
 SCALING = ("scaled to 2", "scaled to 4", "scaled up and down", "3 scaled to 6 and back")
@@ -139,19 +140,19 @@ DIFFERENCES = (
     ),
     Difference(
         operations=("create_stream",), cases=("PROVISIONED, no ShardCount",), field="Error", theirs=NONE, ours=INVALID,
-        why="With the provisioned mode 'you must specify the number of shards': a request that does not cannot be used.",
+        why="With the provisioned mode, 'you must specify the number of shards': a request without the number is invalid.",
         source=api("CreateStream"),
     ),
     Difference(
         operations=("describe_stream_summary",), cases=("no ShardCount",), field="StreamModeDetails.StreamMode",
         theirs="PROVISIONED", ours="ON_DEMAND",
-        why="A provisioned stream must have been given its number of shards. Asked with neither mode nor number, AWS "
-        "makes a stream of four shards, as many as an on-demand one begins with. Which mode it then tells is not recorded.",
+        why="A provisioned stream needs a number of shards. If a request has neither a mode nor a number, AWS creates a stream "
+        "of four shards, as many as an on-demand stream has at first. The mode that AWS then reports is not recorded.",
         source=api("CreateStream"), records=(LOCALSTACK,),
     ),
     Difference(
         operations=("put_record",), cases=("SequenceNumberForOrdering 7",), field="Error", theirs=INVALID, ours=NONE,
-        why="AWS reads numbers of older layouts too, and small ones are of the oldest: they are never of the future.",
+        why="AWS also reads numbers of older layouts. Small numbers have the oldest layout, and never lie in the future.",
         source=api("PutRecord"), records=(kinesalite("putRecord"),), basis=RECORDED,
     ),
     Difference(
@@ -162,33 +163,33 @@ DIFFERENCES = (
     ),
     Difference(
         operations=("put_record",), cases=("1 MiB of data and a key",), field="Error", theirs=NONE, ours=VALIDATION,
-        why="The size of a record is that of its data and its partition key together.", source=api("PutRecord"),
+        why="The size of a record is the size of its data and its partition key together.", source=api("PutRecord"),
     ),
     Difference(
         operations=("put_records",), cases=("more than 1 MiB of data",), field="Error", theirs=NONE, ours=VALIDATION,
-        why="An entry fails with ProvisionedThroughputExceededException or InternalFailure, and with nothing else: what is "
-        "wrong with an entry refuses the request.",
+        why="An entry fails only with ProvisionedThroughputExceededException or InternalFailure. An invalid entry makes the "
+        "service refuse the whole request.",
         source=api("PutRecordsResultEntry"),
     ),
     Difference(
         operations=("put_record", "put_records"), field="EncryptionType", theirs="NONE", ours=ABSENT,
-        why="The member is optional. Answers of AWS about a stream that is not encrypted do not have it, while its "
-        "description says NONE.",
+        why="The member is optional. AWS's answers about a stream that is not encrypted do not contain it, while the "
+        "description of the stream says NONE.",
         source=api("PutRecord"), records=(kinesalite("putRecord"), kinesalite("putRecords")), basis=RECORDED,
     ),
     Difference(
         operations=("get_records",), field="EncryptionType", theirs="NONE", ours=ABSENT,
-        why="As for PutRecord.", source=api("Record"), records=(kinesalite("getRecords"), LOCALSTACK), basis=RECORDED,
+        why="The reason is the same as for PutRecord.", source=api("Record"), records=(kinesalite("getRecords"), LOCALSTACK), basis=RECORDED,
     ),
     Difference(
         operations=("get_records",), field="MillisBehindLatest", theirs=0, ours="behind",
-        why="Zero says that there are no more records. kinesis-local says it while records of the same PutRecords as "
-        "the last one are still to come.",
+        why="Zero means that there are no more records. kinesis-local returns zero while records of the same PutRecords "
+        "request as the last record are still unread.",
         source=api("GetRecords"),
     ),
     Difference(
         operations=("get_records",), cases=("a broken iterator",), field="Error", theirs="500 (500)", ours=INVALID,
-        why="An iterator that the service did not give out is a parameter that cannot be used.",
+        why="An iterator that the service did not issue is an invalid parameter.",
         source=api("GetRecords"), records=(kinesalite("getRecords"),), basis=RECORDED,
     ),
     Difference(
@@ -198,7 +199,7 @@ DIFFERENCES = (
             "AFTER_SEQUENCE_NUMBER 7",
         ),
         field="Error", theirs=MISSING, ours=INVALID,
-        why="The stream and the shard are there: it is the sequence number that cannot be used.",
+        why="The stream and the shard exist: only the sequence number is invalid.",
         source=api("GetShardIterator"), records=(kinesalite("getShardIterator"),), basis=RECORDED,
     ),
     Difference(
@@ -210,26 +211,27 @@ DIFFERENCES = (
     Difference(
         operations=("list_shards",), cases=("filter AT_TRIM_HORIZON", "filter AT_TIMESTAMP long ago"), field="Shards",
         theirs=["0", "1", "2", "3", "4", "5"], ours=["0", "1", "2"],
-        why="AT_TRIM_HORIZON is the shards that were open then, and a time before the horizon means the horizon: shards "
-        "that came from later splits and merges are none of them.",
+        why="AT_TRIM_HORIZON selects the shards that were open at that time, and a time before the horizon means the "
+        "horizon. Shards that later splits and merges created are not among them.",
         source=api("ShardFilter"),
     ),
     Difference(
         operations=("list_shards",), cases=("ExclusiveStartShardId of no shard", "filter AFTER_SHARD_ID 9"),
         field="Shards", theirs=["0", "1", "2", "3", "4", "5"], ours=[],
-        why="The list starts with the shard whose id follows the one given. A reader that has seen the last shard must "
+        why="The list starts with the shard whose id follows the given id. A reader that has seen the last shard must "
         "not get all of them again.",
         source=api("ListShards"),
     ),
     Difference(
         operations=("list_shards",), cases=("another StreamCreationTimestamp",), field="Error", theirs=NONE, ours=MISSING,
-        why="The time tells streams of one name apart: there is no stream of that name and time.",
+        why="The time distinguishes streams of the same name: no stream has this name and this time.",
         source=api("ListShards"),
     ),
     Difference(
         operations=("list_shards", "describe_stream"), field="SequenceNumberRange.EndingSequenceNumber",
         theirs="that of another shard", ours="its own",
-        why="A sequence number belongs to one shard. kinesis-local ends all shards of a second with the same one.",
+        why="A sequence number belongs to one shard. kinesis-local ends all shards that are closed in the same second with "
+        "the same number.",
         source=f"{GUIDE}/key-concepts.html",
     ),
     Difference(
@@ -241,18 +243,19 @@ DIFFERENCES = (
     Difference(
         operations=("list_shards",), cases=("an on-demand stream", *SCALING), field="HashKeyRange.StartingHashKey",
         theirs="rounded otherwise", ours="rounded",
-        why="Uniform shards are of equal size: each of two has 2^127 keys. kinesis-local divides one key less than there "
-        "are, so that its halves differ.",
+        why="Uniform shards have the same size: each of two shards has 2^127 keys. kinesis-local divides one key too few, "
+        "so its halves differ in size.",
         source=api("UpdateShardCount"),
     ),
     Difference(
         operations=("list_shards",), cases=("an on-demand stream", *SCALING), field="HashKeyRange.EndingHashKey",
-        theirs="rounded otherwise", ours="rounded", why="The same, one key before.",
+        theirs="rounded otherwise", ours="rounded", why="The reason is the same; the end of a range is one key before the next start.",
         source=api("UpdateShardCount"),
     ),
     Difference(
         operations=("list_shards",), cases=("2 scaled to 3",), field="Shards", theirs=["2", "3", "4"], ours=["3", "6", "7"],
-        why="Uniform shards are of equal size. kinesis-local splits one of the two, and leaves a half and two quarters.",
+        why="Uniform shards have the same size. kinesis-local splits one of the two shards, which leaves a half and two "
+        "quarters.",
         source=api("UpdateShardCount"),
     ),
     Difference(
@@ -265,22 +268,22 @@ DIFFERENCES = (
     ),
     Difference(
         operations=("describe_stream_summary",), field="StreamId", theirs=ABSENT, ours="an id",
-        why="The summary tells the id of the stream.", source=api("StreamDescriptionSummary"),
+        why="The summary contains the id of the stream.", source=api("StreamDescriptionSummary"),
     ),
     Difference(
         operations=("describe_stream_summary",), field="MaxRecordSizeInKiB", theirs=ABSENT, ours=1024,
-        why="The summary tells the limit of a record.", source=api("StreamDescriptionSummary"),
+        why="The summary contains the size limit of a record.", source=api("StreamDescriptionSummary"),
     ),
     Difference(
         operations=("describe_stream_summary",), cases=("an on-demand stream", "no ShardCount"),
-        field="RecordDistributionStrategy", theirs=ABSENT, ours="USER_PARTITION_KEY", why="The summary of an on-demand stream tells its strategy.",
+        field="RecordDistributionStrategy", theirs=ABSENT, ours="USER_PARTITION_KEY", why="The summary of an on-demand stream contains its strategy.",
         source=api("StreamDescriptionSummary"),
     ),
     Difference(
         operations=("split_shard",), cases=("at the first key", "at the second key", "at the last key"), field="Error",
         theirs=NONE, ours=INVALID,
-        why="Both children need keys. kinesis-local makes a shard that ends before it starts. AWS refuses the second and "
-        "the last key too.",
+        why="Both children need keys. kinesis-local creates a shard that ends before it starts. AWS also refuses the "
+        "second and the last key.",
         source=api("SplitShard"), records=(kinesalite("splitShard"),), basis=RECORDED,
     ),
     Difference(
@@ -292,8 +295,8 @@ DIFFERENCES = (
     ),
     Difference(
         operations=("update_shard_count",), cases=("less than half",), field="Error", theirs=NONE, ours=INVALID,
-        why="A target below half of the current count is among what the operation cannot do. The error is that for one "
-        "of more than double, where the servers agree.",
+        why="The operation cannot scale to less than half of the current count. The error is the same as for a target of "
+        "more than double the count, for which the two servers agree.",
         source=api("UpdateShardCount"),
     ),
     Difference(
@@ -306,12 +309,12 @@ DIFFERENCES = (
     ),
     Difference(
         operations=("list_stream_consumers",), cases=("the first of two pages",), field="NextToken", theirs=ABSENT,
-        ours="a token", why="The same: here there are more.", source=api("ListStreamConsumers"),
+        ours="a token", why="There is a token when there are more consumers than were listed, as in this case.", source=api("ListStreamConsumers"),
     ),
     Difference(
         operations=("list_stream_consumers",), cases=("a broken NextToken",), field="Error", theirs=NONE, ours=INVALID,
-        why="A token comes from an answer and by itself 'unambiguously identifies the stream'. One that identifies none "
-        "is a parameter that can't be used, which is what InvalidArgumentException means; ListShards refuses it on both.",
+        why="A token comes from an answer, and 'unambiguously identifies the stream'. A token that identifies no stream is "
+        "an invalid parameter, which is the meaning of InvalidArgumentException. In ListShards, both servers refuse it.",
         source=api("ListStreamConsumers"),
     ),
 )  # fmt: skip
@@ -364,7 +367,7 @@ DETAILS = (
     ),
     Detail(
         what="StreamARN of GetRecords",
-        aws="The reference lists the parameter. It does not say what happens if the stream is not the iterator's.",
+        aws="The reference lists the parameter, but does not say what happens if the stream is not the iterator's.",
         ours="A stream other than the iterator's is refused with InvalidArgumentException, and a stream of another account "
         "with ResourceNotFoundException.",
         seen=(("API reference", api("GetRecords")),),
@@ -452,7 +455,7 @@ DETAILS = (
         what="Resource policies",
         aws="Without a policy, GetResourcePolicy answers `{}`. A policy comes back unchanged. Deleting an absent policy "
         "is an error, and so is a policy for a stream that does not exist.",
-        ours="The same; the text for an absent policy is moto's. A policy is stored and returned, but grants nothing, because "
+        ours="The same; the text for an absent policy comes from moto. A policy is stored and returned, but grants nothing, because "
         "there are no other accounts. In a policy, only Statement, Effect, Principal and Action are checked.",
         seen=(("LocalStack's recordings", LOCALSTACK),),
         tests=(
@@ -473,16 +476,16 @@ DETAILS = (
     ),
     Detail(
         what="StreamId",
-        aws="The reference lists it for requests and for DescribeStreamSummary, as reserved for future use.",
-        ours="In requests, its form is checked, but it identifies no stream. DescribeStreamSummary returns an id that stays "
+        aws="The reference lists the member for requests and for DescribeStreamSummary, as reserved for future use.",
+        ours="In requests, the form of the id is checked, but the id identifies no stream. DescribeStreamSummary returns an id that stays "
         "the same across restarts.",
         seen=(("API reference", api("DescribeStreamSummary")),),
         tests=(f"{_UNIT}/test_descriptions.py::test_an_id_names_no_stream",),
     ),
     Detail(
         what="Account settings",
-        aws="A minimum throughput billing commitment lasts at least 24 hours. If it is disabled earlier, it ends after 24 "
-        "hours, unless it is enabled again. With a commitment, an on-demand stream may have 50 registered consumers; other "
+        aws="A minimum throughput billing commitment lasts at least 24 hours. If the commitment is disabled earlier, it ends after "
+        "24 hours, unless it is enabled again. With a commitment, an on-demand stream may have 50 registered consumers; other "
         "streams may have 20.",
         seen=(
             ("API reference", api("MinimumThroughputBillingCommitmentInput")),
@@ -538,7 +541,7 @@ DETAILS = (
     ),
     Detail(
         what="DeleteStream while the stream is CREATING",
-        aws="It is accepted, and the stream is DELETING, without shards.",
+        aws="The request is accepted, and the stream is DELETING, without shards.",
         seen=_kinesalite("deleteStream"),
         tests=(f"{_UNIT}/test_management.py::test_a_stream_may_be_deleted_while_it_is_created",),
     ),
@@ -585,7 +588,7 @@ with AWS itself.
 | [Error texts](differences-texts.tsv) | {texts} | AWS's texts, and where each was seen |
 | [Differences from kinesis-local](differences-kinesis-local.tsv) | {local} | fields in which the two servers differ, and what supports our answer |
 
-Every row has a test, so that the tables stay true. `python tests/interop/differences.py` writes them.
+Every row has a test, so that the tables stay accurate. `python tests/interop/differences.py` writes these tables.
 
 ## Recordings of AWS
 
@@ -598,7 +601,7 @@ Every row has a test, so that the tables stay true. `python tests/interop/differ
 ## Error texts
 
 A test sends a request for each row and compares the whole text. The names in the texts are those of the test: the
-stream `s` of the account 000000000000. Texts without a source are ours, because AWS's are not known. The texts about
+stream `s` of the account 000000000000. Texts without a source are our own, because AWS's texts are not known. The texts about
 channels and about most limits of the account are also ours.
 
 The member that holds the text is `message`; for SerializationException, it is `Message`. The member is absent where AWS
@@ -606,7 +609,7 @@ sends no text: UnknownOperationException, InternalFailure, and an unparseable bo
 connection.js`](https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/connection.js)).
 
 Another test violates every constraint of botocore's model, one at a time
-(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value violates. AWS prints
+(`tests/unit/server/model/test_broken_constraints.py`), except minimum lengths of 0, which no value can violate. AWS prints
 at most ten violated constraints, in an order that varies. We use the order in the recordings from before 2017.
 
 ## kinesis-local
@@ -622,7 +625,7 @@ DETAILS_HEAD = f"""# Details of AWS
 {NOTE}
 
 The [recordings of AWS](differences.md#recordings-of-aws) show these details, which go beyond the fields of a single
-answer. Each row has tests, which `tests/interop/differences.py` names.
+answer. Each row has tests. `tests/interop/differences.py` names the tests for each row.
 """
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "tested"

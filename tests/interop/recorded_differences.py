@@ -132,7 +132,7 @@ RECORDED_DIFFERENCES = (
         ours="streamName alone",
         kind=CHANGED,
         why="According to AWS's current model, a record may be 10 MiB. The lower limit of this stream is checked later, "
-        "once the stream is known; the text is then the recorded one.",
+        "once the stream is known; the error text is then the same as in the recording.",
         source=f"{KINESALITE}/putRecord.js",
         parameters={"StreamName": "", "PartitionKey": "k", "Data": "A" * 1_398_104},
         status=400,
@@ -154,8 +154,8 @@ RECORDED_DIFFERENCES = (
         recorded="no StreamModeDetails",
         ours="StreamModeDetails",
         kind=CHANGED,
-        why="Today AWS's answers contain it (recorded by LocalStack), and the summary contains further members of AWS's "
-        "model.",
+        why="Today, AWS's answers contain StreamModeDetails (recorded by LocalStack), and the summary contains further "
+        "members of AWS's model.",
         source=f"{KINESALITE}/describeStream.js",
         parameters=KNOWN,
         has=("*.StreamModeDetails",),
@@ -166,7 +166,7 @@ RECORDED_DIFFERENCES = (
         recorded="StreamNames and HasMoreStreams alone",
         ours="also StreamSummaries and, if there are more streams, NextToken",
         kind=CHANGED,
-        why="AWS's model has contained them since 2022.",
+        why="AWS's model has contained both members since 2022.",
         source=f"{KINESALITE}/listStreams.js",
         has=("StreamSummaries",),
     ),
@@ -208,7 +208,7 @@ RECORDED_DIFFERENCES = (
         recorded="the shards share the counter in their sequence numbers",
         ours="each shard counts for itself",
         kind=ON_PURPOSE,
-        why="AWS promises only the order within a shard. Otherwise, the numbers have AWS's layout.",
+        why="AWS promises only the order within a shard. Apart from the counter, the numbers have AWS's layout.",
         source=f"{KINESALITE}/putRecord.js",
         is_by_hand=True,
     ),
@@ -218,7 +218,8 @@ RECORDED_DIFFERENCES = (
         recorded="status 500",
         ours="a subscription",
         kind=ON_PURPOSE,
-        why="LocalStack notes this next to a test that fails against AWS. No client should have to expect it.",
+        why="LocalStack notes this status next to a test that fails against AWS. No client should have to expect the "
+        "status.",
         source=f"{LOCALSTACK}/services/kinesis/test_kinesis.py",
         is_by_hand=True,
     ),
@@ -274,19 +275,35 @@ RECORDED_DIFFERENCES = (
     ),
 )
 
-# Tests of moto, by what they check, that describe moto and not AWS. The second part states the contradiction.
+# What tests of moto expect that describe moto and not AWS, and what AWS does instead, with the source.
 OF_MOTO = (
-    ("sequence numbers such as 1 and 3", "every recorded number"),
-    ("LATEST with a StartingSequenceNumber, and an AT_TIMESTAMP in the future", "kinesalite: both are refused"),
-    ("an unknown ShardIteratorType is InvalidArgumentException", "kinesalite: ValidationException"),
-    ("merging shards that are not adjacent: the text is only a shard's id", "kinesalite recorded the whole text"),
-    ("splitting out of range: the text names an EndingHashKey that is too low by 1", "kinesalite: the shard's own"),
-    ("ListShards with both NextToken and StreamName", "kinesalite: it is refused"),
-    ("ListStreams lists 10 streams by default", "the reference: 100"),
-    ("DescribeLimits: 6,000 shards in us-west-2", "the developer guide: 20,000"),
-    ("EnableEnhancedMonitoring with ALL returns ALL", "the reference: the list of the metrics"),
-    ("the ARN of a consumer without its creation time", "LocalStack, and the pattern in AWS's model"),
-    ("at most 5 MiB in a PutRecords", "the reference: 10 MiB"),
+    ("gives records the sequence numbers 1 and 3", "AWS's numbers have 56 digits, in every recording"),
+    ("accepts LATEST with a StartingSequenceNumber", "AWS refuses it, according to kinesalite"),
+    ("accepts AT_TIMESTAMP with a time in the future", "AWS refuses it, according to kinesalite"),
+    (
+        "refuses an unknown ShardIteratorType with InvalidArgumentException",
+        "AWS refuses it with ValidationException, according to kinesalite",
+    ),
+    (
+        "refuses to merge shards that are not adjacent with a text that is only a shard's id",
+        "AWS's text is a whole sentence, according to kinesalite",
+    ),
+    (
+        "refuses to split a shard out of range with a text that names an EndingHashKey that is too low by 1",
+        "AWS's text names the shard's own EndingHashKey, according to kinesalite",
+    ),
+    ("accepts ListShards with both NextToken and StreamName", "AWS refuses it, according to kinesalite"),
+    ("lists 10 streams by default", "AWS lists 100, according to the API reference"),
+    ("returns a limit of 6,000 shards in us-west-2", "AWS's limit is 20,000, according to the developer guide"),
+    (
+        "answers EnableEnhancedMonitoring for ALL with ALL",
+        "AWS answers with the list of the metrics, according to the API reference",
+    ),
+    (
+        "gives consumers an ARN without their creation time",
+        "AWS's ARN contains this time, according to LocalStack and to the pattern in AWS's model",
+    ),
+    ("allows at most 5 MiB in a PutRecords request", "AWS allows 10 MiB, according to the API reference"),
 )
 
 INTRODUCTION = """\
@@ -314,7 +331,6 @@ def section():
             f"{row.why} [Recorded]({row.source})",
         )
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "These tests of moto are not in the table, because they describe moto:", ""]
-    lines += [f"- {what} ({contradicted});" for what, contradicted in OF_MOTO]
-    lines[-1] = lines[-1].removesuffix(";") + "."
+    lines += ["", "Some tests of moto are not in the table, because they describe moto, which differs from AWS:", ""]
+    lines += [f"- moto {what}; {instead}." for what, instead in OF_MOTO]
     return "\n".join(lines) + "\n"
