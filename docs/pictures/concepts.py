@@ -1,4 +1,4 @@
-"""The pictures of the page on concepts. They are narrow, so that a phone shows them in full size."""
+"""Draws the pictures of docs/concepts.md. The pictures are narrow, so that a phone shows them in full size."""
 
 from pen import Picture
 
@@ -6,13 +6,13 @@ WIDE = 350
 
 
 def records(picture: Picture, x: float, y: float, tones: list[str]) -> None:
-    """A row of records, the oldest on the left."""
+    """Draw a row of records, with the oldest on the left."""
     for number, tone in enumerate(tones):
         picture.box(x + number * 30, y, 24, 24, tone, round_by=4)
 
 
 def stream_picture() -> Picture:
-    """Keys, their hashes, two shards, and an aggregate."""
+    """Return the picture of keys, their hashes, two shards and an aggregate."""
     picture = Picture(WIDE, 360, "A stream and its shards", "The hash of a key decides which shard stores a record.")
     picture.text(WIDE / 2, 24, "records with partition keys", look="faint", anchor="middle")
     keys = [("customer-1", "green", 62), ("customer-2", "violet", 245), ("customer-3", "green", 135)]
@@ -44,7 +44,7 @@ def stream_picture() -> Picture:
 
 
 def group_picture() -> Picture:
-    """Two workers of a group, their leases and checkpoints, and the lease store."""
+    """Return the picture of two workers of a group with their leases and checkpoints, and of the lease store."""
     picture = Picture(WIDE, 372, "A group", "Each worker holds leases on some shards, and commits checkpoints.")
     for row, (worker, shards) in enumerate((("worker A", ("shard 0", "shard 1")), ("worker B", ("shard 2",)))):
         top = 14 + row * 112
@@ -73,7 +73,7 @@ def group_picture() -> Picture:
 
 
 def split_picture() -> Picture:
-    """A shard that is split into two."""
+    """Return the picture of a shard that is split into two."""
     picture = Picture(WIDE, 206, "A split", "The parent is read before its children.")
     picture.card(10, 40, 130, 110, ["shard 0", "is closed", "read first"], "blue")
     picture.card(200, 40, 140, 50, ["shard 1", "after shard 0"], "green")

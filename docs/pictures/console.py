@@ -2,7 +2,8 @@
 
     python docs/pictures/console.py
 
-It is the walk of a new user who opens the console while a shard is hot, and it fails if the page does not say so.
+The script does what a new user does who opens the console while a shard is hot. It fails if the page does not show the
+hot shard.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))  # so that it runs as a script
+sys.path.insert(0, str(HERE.parents[1]))  # so that this file runs as a script
 
 from tests.browser.chromium import Tab, browsing  # noqa: E402 - needs the path above
 
@@ -20,7 +21,7 @@ WIDTH = 1280
 
 
 async def grow(tab: Tab, width: int, scheme: str) -> None:
-    """Make the screen as high as the page."""
+    """Make the browser's window as high as the page."""
     await tab.shape(width, 900, scheme)
     await asyncio.sleep(0.5)
     await tab.shape(width, await tab.run("document.documentElement.scrollHeight"), scheme)
@@ -36,13 +37,13 @@ async def main() -> None:
             line = (await demo.stdout.readline()).decode()
             assert line, "the demo ended before it printed the address of its console"
             address = re.search(r"http://\S+#token=\S+", line)
-        reading = asyncio.create_task(demo.stdout.read())  # so that the demo never waits for us
+        reading = asyncio.create_task(demo.stdout.read())  # so that the demo never waits for a reader of its output
         async with browsing() as tab:
             await tab.open(address[0])
             await tab.until("document.querySelector('main table')")
             await tab.run("location.hash = '#/stream/orders'")
             await tab.until("document.querySelectorAll('.shards li').length")
-            await tab.shape(WIDTH, 1400, "light")  # as high as the page, when it shows the hot shard
+            await tab.shape(WIDTH, 1400, "light")  # as high as the page is when it shows the hot shard
             await tab.until("/\\((was )?hot\\)/.test(document.querySelector('main').innerText)")
             await asyncio.sleep(0.2)
             await tab.picture(HERE / "console.png")
@@ -53,7 +54,7 @@ async def main() -> None:
             await tab.until("document.querySelector('tbody a')")
             await tab.run("document.querySelector('tbody a').click()")
             await tab.until("document.querySelector('.events')?.innerText.includes('→')")
-            await asyncio.sleep(20)  # the worker that took over catches up
+            await asyncio.sleep(20)  # the worker that took over the shards catches up in this time
             await grow(tab, WIDTH, "light")
             await asyncio.sleep(1)
             await tab.picture(HERE / "console-group.png")

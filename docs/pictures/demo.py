@@ -18,7 +18,7 @@ INKS = (("throttled", "amber-ink"), ("kill -9", "red-ink"), ("took over", "green
 
 
 def story() -> list[str]:
-    """The lines of the recording that the picture shows."""
+    """Return the lines of the recording that the picture shows."""
     lines = RECORDING.read_text().splitlines()
     return [line for line in lines if len(line) <= MAX_LETTERS and not re.search(r" in \d+/s ", line)]
 

@@ -1,11 +1,10 @@
-"""Which pictures does the documentation have? ``python docs/pictures/draw.py`` draws them all anew.
+"""Draws all pictures of the documentation: ``python docs/pictures/draw.py``.
 
-Each ``*.svg`` beside this file is made here, from the code where it shows what the code decides: the retry table is
-``shardline.core.producer.verdicts``', the changes of a lease are ``shardline.core.leases``', the states of a held lease
-and of a reader are the tables in ``shardline.core.consumer``. The plots show the figures
-in ``tuning.json``, which ``benchmarks/tuning.py`` measured, and those in ``../benchmarks.json``, which
-``benchmarks/bench_report.py`` did. ``tests/docs/test_pictures.py`` fails when a picture is another than the one that
-would be drawn.
+This script writes each ``*.svg`` in this directory. Pictures of decisions are drawn from the code: the retry table from
+``shardline.core.producer.verdicts``, the changes of a lease from ``shardline.core.leases``, and the states of a held
+lease and of a reader from the tables in ``shardline.core.consumer``. The plots show the figures in ``tuning.json``,
+which ``benchmarks/tuning.py`` writes, and in ``../benchmarks.json``, which ``benchmarks/bench_report.py`` writes.
+``tests/docs/test_pictures.py`` fails if a picture is out of date.
 """
 
 import sys
@@ -47,7 +46,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 
 
 def drawn() -> dict[str, str]:
-    """Every picture, by its file's name."""
+    """Return every picture, by the name of its file."""
     return {name: draw().svg() for name, draw in PICTURES.items()}
 
 

@@ -1,4 +1,4 @@
-"""The plot of the benchmarks page: what a record costs as streams grow, as ``benchmarks/bench_growth.py`` measured."""
+"""Draws the cost of a record by the size of a stream, from the figures that ``benchmarks/bench_growth.py`` measured."""
 
 import json
 import math
@@ -39,8 +39,8 @@ def growth_plot() -> Picture:
     series = json.loads(FIGURES.read_text())["benches"]["growth"]["series"]
     most = math.ceil(max(max(one["points"].values()) for one in series) / 2) * 2
     width, height = LEFT + 2 * WIDE + APART + 30, TOP + HIGH + 66
-    picture = Picture(width, height, "growth", "CPU of a record by the number of records and of shards.")
-    picture.text(LEFT, 30, "CPU of a record, in microseconds", look="bold")
+    picture = Picture(width, height, "growth", "CPU time of a record, by the number of records and of shards.")
+    picture.text(LEFT, 30, "CPU time of a record, in microseconds", look="bold")
     for number, (name, tone) in enumerate(TONES.items()):
         picture.text(LEFT + 300 + 90 * number, 30, name, look=f"{tone}-ink bold")
     picture.text(LEFT, 48, "thin lines: without the C extension", look="faint", size=12)

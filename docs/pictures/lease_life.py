@@ -1,4 +1,4 @@
-"""The picture of a lease's life. ``CHANGES`` is what it shows; the tests hold it against ``shardline.core.leases``."""
+"""Draws the life of a lease. The picture shows ``CHANGES``, which the tests compare with ``shardline.core.leases``."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from pen import Picture
 
 
 class Change(NamedTuple):
-    """Who writes what, and into which state the row gets by it."""
+    """A change of a lease: the operation, and the states of the row before and after it."""
 
     operation: str
     before: str
@@ -30,17 +30,17 @@ CHANGES = [
     Change("DeleteLease", "finished", "no row"),
 ]
 STATES = {
-    "no row": (28, 36, "plain", ["no row", "nobody knows the shard"]),
-    "free": (28, 220, "blue", ["free", "no owner: anyone may take it"]),
+    "no row": (28, 36, "plain", ["no row", "the group does not know the shard"]),
+    "free": (28, 220, "blue", ["free", "no owner: any worker may take it"]),
     "held": (420, 220, "green", ["held", "one worker reads and commits"]),
-    "handing over": (836, 220, "violet", ["handing over", "the old owner commits, then goes"]),
-    "finished": (420, 36, "plain", ["finished", "SHARD_END: nobody's any more"]),
+    "handing over": (836, 220, "violet", ["handing over", "the owner commits, then releases"]),
+    "finished": (420, 36, "plain", ["finished", "SHARD_END: no owner any more"]),
 }
 WIDE, HIGH = 230, 62
 
 
 def edge(state: str, side: str, shift: float = 0) -> tuple[float, float]:
-    """A point on the rim of a state."""
+    """Return a point on the edge of a state's box."""
     x, y, _, _ = STATES[state]
     return {
         "left": (x - 3, y + HIGH / 2 + shift),
@@ -65,23 +65,23 @@ def lease_life() -> Picture:
     picture.arrow([edge("free", "right", -14), edge("held", "left", -14)])
     tell(picture, 339, 212, "TakeLease")
     picture.arrow([edge("held", "left", 14), edge("free", "right", 14)])
-    tell(picture, 339, 288, "ReleaseLease", "on exit: nobody waits")
+    tell(picture, 339, 288, "ReleaseLease", "on exit: no wait for expiry")
     picture.arrow([edge("held", "right", -14), edge("handing over", "left", -14)], tone="violet")
-    tell(picture, 743, 200, "AskHandOver", "another wants a share")
+    tell(picture, 743, 200, "AskHandOver", "another worker asks")
     picture.arrow([edge("handing over", "left", 14), edge("held", "right", 14)], tone="violet")
-    tell(picture, 743, 288, "FinishHandOver", "committed: begin here")
-    tell(picture, 743, 326, "CancelHandOver", "who asked leaves")
+    tell(picture, 743, 288, "FinishHandOver", "committed, next owner begins")
+    tell(picture, 743, 326, "CancelHandOver", "the asking worker leaves")
     picture.arrow([edge("held", "top"), edge("finished", "bottom")])
     tell(picture, 546, 148, "WriteChildren, CommitCheckpoint", "children's rows first, SHARD_END last", anchor="start")
     picture.arrow([edge("finished", "left"), edge("no row", "right")])
     tell(picture, 339, 58, "DeleteLease")
-    picture.text(339, 84, "when its children go on", look="faint", anchor="middle", size=11.5)
+    picture.text(339, 84, "when the children begin", look="faint", anchor="middle", size=11.5)
     draw_loops(picture)
     return picture
 
 
 def draw_loops(picture: Picture) -> None:
-    """What leaves the state as it is, and what a death leads to."""
+    """Draw the operations that do not change the state, and the change that a dead worker leads to."""
     x, y = edge("held", "bottom", -70)
     picture.arrow([(x, y), (x, y + 36), (x + 50, y + 36), (x + 50, y + 3)], tone="green")
     tell(picture, x + 25, y + 56, "RenewLease, CommitCheckpoint", "each adds 1 to the counter")
@@ -89,5 +89,5 @@ def draw_loops(picture: Picture) -> None:
     away, far = back + 36, edge("handing over", "bottom")[0]
     picture.arrow([(far, y), (far, 392), (back, 392), (back, y + 3)], tone="red", dashed=True)
     picture.line([(away, y), (away, 392)], tone="red")
-    why = "the counter stood still for lease_duration: its owner is dead, another takes it"
+    why = "no change of the counter for lease_duration: the owner is dead, another worker takes the lease"
     tell(picture, (far + back) / 2, 412, "TakeLease", why)

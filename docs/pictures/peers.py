@@ -1,4 +1,4 @@
-"""The plots of the benchmarks page with the peers beside us: what a record costs, and how long it is under way."""
+"""Draws the plots that compare Shardline with its peers: the CPU cost of a record, and the latency of a record."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ LINES = {
 
 
 def costs_by_case(benches: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """CPU seconds per million records, of every client in every case."""
+    """Return the CPU seconds per million records of every client in every case."""
     cases: dict[str, dict[str, float]] = {}
     for bench in ("producer", "consumer"):
         for ratio in benches[bench]["ratios"]:
@@ -34,8 +34,8 @@ def peers_plot() -> Picture:
     cases = costs_by_case(json.loads(FIGURES.read_text())["benches"])
     most = max(cost for costs in cases.values() for cost in costs.values())
     height = TOP + sum(len(costs) * ROW + APART for costs in cases.values()) - 10
-    picture = Picture(LEFT + WIDE + 110, height, "peers", "CPU of a million records, with the peers beside us.")
-    picture.text(24, 30, "CPU seconds for a million records, less is better", look="bold")
+    picture = Picture(LEFT + WIDE + 110, height, "peers", "CPU time of a million records, for Shardline and its peers.")
+    picture.text(24, 30, "CPU seconds for a million records (less is better)", look="bold")
     y = TOP
     for case, costs in cases.items():
         picture.text(24, y, case, look="faint")
@@ -55,8 +55,8 @@ def latency_plot() -> Picture:
     latencies = {one["name"]: one["points"] for one in series if one["axis"] == "latency"}
     left, high = 70, 260
     most = 1.08 * max(max(points.values()) for points in latencies.values())
-    picture = Picture(left + WIDE + 60, TOP + high + 60, "latency", "How long a record is under way, by percentile.")
-    picture.text(24, 30, "Milliseconds from when a record is due until it is confirmed", look="bold")
+    picture = Picture(left + WIDE + 60, TOP + high + 60, "latency", "Latency of a record, by percentile.")
+    picture.text(24, 30, "Milliseconds from the time when a record is due until it is confirmed", look="bold")
     at = 24.0
     for name, tone in LINES.items():
         picture.text(at, 50, name, look=f"{tone}-ink bold", size=12)

@@ -1,13 +1,13 @@
-"""How is a picture of the documentation drawn? SVG, written by hand, the same bytes each time.
+"""Draws shapes and text as SVG. The same calls always produce the same bytes.
 
-A picture stands on a sheet of its own colour, so that it can be read in a light and in a dark page; where the reader's
-system prefers dark, the sheet is dark too.
+A picture has a background of its own, so that it can be read on light and on dark pages. If the reader's system prefers
+dark colours, the background is dark, too.
 """
 
 from collections.abc import Sequence
 from html import escape
 
-# Of each tone: the fill and the line in the light, then in the dark.
+# The colours of each tone: fill and line on a light page, then on a dark page.
 TONES = {
     "plain": ("#f4f6f9", "#8b98a9", "#2a313c", "#7d8a9b"),
     "blue": ("#e3eefc", "#3f7fd0", "#1c3454", "#6aa5ee"),
@@ -16,9 +16,9 @@ TONES = {
     "red": ("#fce5e3", "#cf4f45", "#4b211e", "#ec837a"),
     "violet": ("#eee7fb", "#7d5bc4", "#332650", "#a98be6"),
 }
-# The sheet, the ink and the fainter ink.
+# The colours of the background, of text, and of fainter text.
 LIGHT, DARK = ("#ffffff", "#1c2530", "#5b6877"), ("#1b212a", "#e4e9f0", "#9aa7b6")
-WIDTH_OF_A_LETTER = 0.58  # of the size: what a sans-serif takes, on the average
+WIDTH_OF_A_LETTER = 0.58  # the average width of a letter of a sans-serif font, as a share of the font size
 
 
 def _rules(tones: list[tuple[str, str, str]], sheet: tuple[str, str, str]) -> str:
@@ -39,12 +39,12 @@ def _style() -> str:
 
 
 def width_of(text: str, size: float = 13) -> float:
-    """About how wide a text is."""
+    """Return the approximate width of a text, in pixels."""
     return len(text) * size * WIDTH_OF_A_LETTER
 
 
 class Picture:
-    """A sheet that is drawn on."""
+    """An SVG picture to which shapes and texts are added."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         self._size = width, height
@@ -52,7 +52,7 @@ class Picture:
         self._parts: list[str] = []
 
     def text(self, x: float, y: float, text: str, *, look: str = "", anchor: str = "start", size: float = 13) -> None:
-        """``look``: any of ``bold``, ``faint``, ``code``, or a tone's ``-ink``."""
+        """Add a text. ``look`` contains ``bold``, ``faint``, ``code``, or the name of a tone followed by ``-ink``."""
         named = f' class="{look}"' if look else ""
         sized = f' style="font-size:{size:g}px"' if size != 13 else ""
         self._parts.append(f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{named}{sized}>{escape(text)}</text>')
@@ -73,7 +73,7 @@ class Picture:
         *,
         code: bool = False,
     ) -> None:
-        """A box with centred lines, the first of them in bold."""
+        """Add a box with centred lines of text. The first line is bold."""
         self.box(x, y, width, height, tone)
         top = y + height / 2 - (len(lines) - 1) * 8.5 + 4.5
         for number, line in enumerate(lines):
@@ -81,7 +81,7 @@ class Picture:
             self.text(x + width / 2, top + number * 17, line, look=look, anchor="middle", size=size)
 
     def arrow(self, points: Sequence[tuple[float, float]], *, tone: str = "", dashed: bool = False) -> None:
-        """A line through the points, with a head at its end."""
+        """Add an arrow through the points. Its head is at the last point."""
         way = "M" + "L".join(f"{x:g},{y:g}" for x, y in points)
         look = f"line {tone}-line" if tone else "line"
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
@@ -102,7 +102,7 @@ class Picture:
         self._parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{tone}-ink"/>')
 
     def svg(self) -> str:
-        """The file."""
+        """Return the content of the SVG file."""
         width, height = self._size
         title, description = map(escape, self._names)
         opening = (

@@ -1,25 +1,25 @@
-"""The picture of a record's way: from ``put`` to its end."""
+"""Draws the path of a record through the producer, from ``put`` to its receipt or its failure."""
 
 from pen import Picture
 
 LEFT, TOP, WIDTH, HEIGHT, GAP = 24, 92, 128, 74, 30
 STAGES = [
-    (["put", "checked; waits for", "room, nothing else"], "blue", True),
-    (["hash", "MD5 of the key, or", "the one you give"], "blue", False),
-    (["shard map", "which open shard", "holds that hash"], "blue", False),
+    (["put", "checked; waits only", "for room"], "blue", True),
+    (["hash", "MD5 of the key, or", "your hash key"], "blue", False),
+    (["shard map", "which open shard", "has this hash"], "blue", False),
     (["collector", "one PutRecords", "over many lanes"], "violet", False),
     (["wire", "signed, up to 24", "under way"], "violet", False),
-    (["verdict", "one for each entry", "of the answer"], "amber", False),
+    (["verdict", "one for each entry", "of the response"], "amber", False),
 ]
 
 
 def column(number: int) -> float:
-    """Where a stage begins; the lanes stand between the third and the fourth."""
+    """Return the left edge of a stage. The lanes are between the third and the fourth stage."""
     return LEFT + number * (WIDTH + GAP) + (200 if number >= 3 else 0)
 
 
 def draw_lanes(picture: Picture) -> float:
-    """Three lanes, each with sealed aggregates, an open one and its tokens."""
+    """Draw three lanes, each with its sealed aggregates, its open aggregate and its tokens."""
     x = column(2) + WIDTH + GAP
     for number, (name, sealed) in enumerate([("shard 0", 2), ("shard 1", 0), ("shard 2", 1)]):
         y = 44 + number * 62
@@ -33,7 +33,7 @@ def draw_lanes(picture: Picture) -> float:
 
 
 def pipeline() -> Picture:
-    picture = Picture(1160, 372, "The producer's pipeline", "A record's way from put to its end.")
+    picture = Picture(1160, 372, "The producer's pipeline", "The path of a record from put to its result.")
     middle = TOP + HEIGHT / 2
     for number, (lines, tone, code) in enumerate(STAGES):
         picture.card(column(number), TOP, WIDTH, HEIGHT, lines, tone, code=code)
@@ -65,7 +65,7 @@ def draw_endings(picture: Picture, middle: float) -> None:
 
 
 def draw_ways_back(picture: Picture, lanes: float, middle: float) -> None:
-    """What is sent again: as it is to its lane, or each record by the newer map."""
+    """Draw the two paths of a retry: an unchanged entry to its lane, or each record to a lane of the newer map."""
     x, into_lane, into_map = column(5), lanes + 84, column(2) + WIDTH / 2
     above = [(x + 30, TOP), (x + 30, 22), (into_lane, 22), (into_lane, 41)]
     low = middle + 22
@@ -74,6 +74,6 @@ def draw_ways_back(picture: Picture, lanes: float, middle: float) -> None:
         picture.arrow(way, tone="amber", dashed=True)
     for at, y, words in (
         ((x + lanes) / 2 + 60, 16, "throttled, or failed on the way: sent again unchanged, after a pause"),
-        ((x + into_map) / 2, 356, "landed out of range in a reshard: each record again, by the newer map"),
+        ((x + into_map) / 2, 356, "landed out of range in a reshard: each record is sent again, by the newer map"),
     ):
         picture.text(at, y, words, look="amber-ink", anchor="middle", size=12)

@@ -1,4 +1,4 @@
-"""The plots of the tuning page, from the figures that ``benchmarks/tuning.py`` measured."""
+"""Draws the plots of docs/guides/producer/throughput.md from the figures that ``benchmarks/tuning.py`` measured."""
 
 import json
 import math
@@ -15,22 +15,22 @@ LEFT, TOP, WIDE, HIGH, BARS = 84, 64, 640, 210, 110
 
 
 class Curve(NamedTuple):
-    """Values over the points of the axis."""
+    """A curve: one value for each point of the axis."""
 
     name: str
     tone: str
     values: Sequence[float]
     figures_at: float = -9
-    """Where its figures stand: above its points, or below."""
+    """The distance of the curve's figures from its points. Negative figures are above the points."""
 
 
 def told(value: float) -> str:
-    """A figure as people write it."""
+    """Return a figure as people write it."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
 class Plot:
-    """Curves above, bars below, over the same points."""
+    """A plot with curves at the top and bars at the bottom, over the same points of one axis."""
 
     def __init__(self, picture: Picture, points: Sequence[str], axis: str) -> None:
         self._picture = picture
@@ -43,7 +43,7 @@ class Plot:
         return LEFT + (number + 0.5) * WIDE / len(self._points)
 
     def curves(self, title: str, curves: Sequence[Curve], scale: Scale, ticks: Sequence[float]) -> None:
-        """``scale`` gives a value's place, 0 at the bottom and 1 at the top."""
+        """Draw the curves. ``scale`` returns the height of a value, from 0 (bottom) to 1 (top)."""
         picture = self._picture
         picture.text(LEFT, TOP - 30, title, look="bold")
         for tick in ticks:
@@ -61,7 +61,7 @@ class Plot:
                 picture.text(x + 26, y + 4, curve.name, look=f"{curve.tone}-ink bold", size=12)
 
     def bars(self, title: str, values: Sequence[float], tone: str) -> None:
-        """By the logarithm: the values differ a thousandfold."""
+        """Draw the bars on a logarithmic scale, because the values differ by a factor of up to a thousand."""
         picture, bottom = self._picture, TOP + HIGH + 54 + BARS
         picture.text(LEFT, TOP + HIGH + 34, title, look="bold")
         most = math.log10(max(values) * 2)
@@ -78,24 +78,24 @@ def logarithmic(low: float, high: float) -> Scale:
 
 def linger_plot() -> Picture:
     rows = json.loads(FIGURES.read_text())["linger"]
-    picture = Picture(800, 496, "linger", "Latency and requests a second, by linger.")
+    picture = Picture(800, 496, "linger", "Latency and requests per second, by linger.")
     plot = Plot(picture, [f"{row['linger_ms']:g} ms" for row in rows], "linger")
     curves = [
         Curve("99 %", "red", [row["p99"] for row in rows]),
         Curve("half", "blue", [row["p50"] for row in rows], figures_at=17),
     ]
-    plot.curves("until a record is known to be stored, in ms", curves, logarithmic(1, 2000), (1, 10, 100, 1000))
-    plot.bars("PutRecords requests a second", [row["requests_per_second"] for row in rows], "amber")
+    plot.curves("time until a record is confirmed, in ms", curves, logarithmic(1, 2000), (1, 10, 100, 1000))
+    plot.bars("PutRecords requests per second", [row["requests_per_second"] for row in rows], "amber")
     return picture
 
 
 def aggregate_plot() -> Picture:
     rows = json.loads(FIGURES.read_text())["aggregate_max_bytes"]
-    picture = Picture(800, 496, "aggregate_max_bytes", "CPU of a record and records in a Kinesis record, by size.")
+    picture = Picture(800, 496, "aggregate_max_bytes", "CPU of a record, and records per Kinesis record.")
     points = [f"{row['aggregate_max_bytes']:,}" if row["aggregate_max_bytes"] else "off" for row in rows]
     plot = Plot(picture, points, "aggregate_max_bytes")
     most = math.ceil(max(row["cpu_us"] for row in rows) / 5) * 5
     curve = Curve("", "blue", [row["cpu_us"] for row in rows])
-    plot.curves("CPU of a record, in microseconds", [curve], lambda value: value / most, range(0, most + 1, 5))
+    plot.curves("CPU time of a record, in microseconds", [curve], lambda value: value / most, range(0, most + 1, 5))
     plot.bars("records in one Kinesis record", [row["records_per_entry"] for row in rows], "green")
     return picture

@@ -1,4 +1,4 @@
-"""The picture of a reshard: a split and a merge, and in which order a group reads the shards."""
+"""Draws a reshard: a split, a merge, and the order in which a group reads the shards."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from pen import Picture
 
 
 class Life(NamedTuple):
-    """A shard on the picture: its part of the hash keys, its time, its place in the order of reading."""
+    """A shard of the picture: its range of hash keys, its lifetime, and its place in the order of reading."""
 
     name: str
     low: float
@@ -27,9 +27,9 @@ SHARDS = [
 ]
 STEPS = [
     "1  A page of the parent says that it has ended, and names its children.",
-    "2  Their rows are written to the lease store: from now on nobody can forget them.",
-    "3  The parent's last record is done: SHARD_END is committed. This comes last.",
-    "4  Only now may a worker take a child, once each of its parents is finished. It is read from its beginning.",
+    "2  The rows of the children are written to the lease store, so that no worker can forget the children.",
+    "3  The parent's last record is done: SHARD_END is committed. This write comes last.",
+    "4  Only now may a worker take a child, once all its parents are finished. It reads the child from its beginning.",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The picture of the retry table, drawn from the table itself."""
+"""Draws the retry table, from the rules in ``shardline.core.producer.verdicts``."""
 
 from pen import Picture, width_of
 
@@ -13,12 +13,12 @@ TONES = {
     Action.FAIL: "red",
 }
 WIDTH, ROW, HEAD = 1110, 30, 62
-WORDS, PILL, RATES, MAP = 24, 600, 980, 1055  # where each column begins; of the last two the middle
+WORDS, PILL, RATES, MAP = 24, 600, 980, 1055  # the left edge of each column, and the middle of each of the last two
 LONGEST = 92
 
 
 def shortened(text: str) -> str:
-    """Words that fit into their column."""
+    """Return the text, shortened if it does not fit into its column."""
     return text if len(text) <= LONGEST else text.split(":", maxsplit=1)[0]
 
 
@@ -35,8 +35,8 @@ def draw_row(picture: Picture, y: float, rule: Rule) -> None:
 
 def retry_table() -> Picture:
     height = HEAD + ROW * len(Rules.ALL) + 14
-    picture = Picture(WIDTH, height, "The retry table", "What came of an entry, and what is done with its records.")
-    picture.text(WORDS, 40, "what came of it", look="bold")
+    picture = Picture(WIDTH, height, "The retry table", "The outcome of an entry, and what happens to its records.")
+    picture.text(WORDS, 40, "outcome", look="bold")
     picture.text(PILL, 40, "its records are", look="bold")
     for at, above, below in ((RATES, "rates", "fall"), (MAP, "map read", "again")):
         picture.text(at, 32, above, look="bold", anchor="middle", size=12)

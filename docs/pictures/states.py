@@ -1,4 +1,4 @@
-"""The pictures of the consumer's states, drawn from the tables that the machines check their changes against."""
+"""Draws the states of the consumer's machines, from the tables that these machines check every change against."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -12,7 +12,7 @@ LEFT, STATE, GAP, HIGH, STEP = 20, 430, 60, 44, 58
 
 
 def states(title: str, description: str, transitions: Mapping[Enum, frozenset[Enum]]) -> Picture:
-    """A line for each state: what it means, and which states may follow."""
+    """Return a picture with a line for each state: its meaning, and the states that may follow."""
     order = list(transitions)
     picture = Picture(1000, 20 + STEP * len(order), title, description)
     for number, (state, following) in enumerate(transitions.items()):
@@ -33,10 +33,10 @@ def states(title: str, description: str, transitions: Mapping[Enum, frozenset[En
 
 
 def lease_phases() -> Picture:
-    what = "The phases of a lease that a worker holds, and which may follow each."
+    what = "The phases of a lease that a worker holds, and the phases that may follow each of them."
     return states("The phases of a held lease", what, holding.TRANSITIONS)
 
 
 def reader_states() -> Picture:
-    what = "The states of the reader of a shard, and which may follow each."
+    what = "The states of the reader of a shard, and the states that may follow each of them."
     return states("The states of a reader", what, reader.TRANSITIONS)
