@@ -1,7 +1,7 @@
 """Estimates the highest cost of a run on AWS, and its duration.
 
 The prices are those of US East (N. Virginia) on AWS's public page https://aws.amazon.com/kinesis/data-streams/pricing/.
-They are higher in other regions, by up to a half. Every started hour counts as a whole one.
+Prices in other regions are higher, by up to a half. Every hour that has begun counts as a whole hour.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ CONSUMER_GB = 0.013
 EXTENDED_RETENTION_SHARD_HOUR = 0.02
 _UNIT_GB = 25 / 1024 / 1024
 _FEW_PUT_UNITS = 400
-"""The number of records of a scenario that states none: our producer's scenarios put 300 records."""
+"""The number of records that is assumed for a scenario that states none. Our producer's scenarios put 300 records."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def estimate(scenarios: Iterable[Scenario], jobs: int) -> Estimate:
         made = [stream for stream in (*scenario.streams.values(), *scenario.makes.values()) if not stream.shared]
         streams += len(made)
         on_demand += sum(stream.on_demand for stream in made)
-        # An on-demand stream is billed by the hour, not by its shards; a scenario in which it becomes provisioned
-        # states that.
+        # An on-demand stream is billed by the hour, not by its shards. A scenario in which such a stream becomes
+        # provisioned states its number of shards.
         shards += max(scenario.shards_at_most, sum(stream.shards for stream in made if not stream.on_demand))
         consumers += scenario.consumer_shards
         put = (scenario.put_units or _FEW_PUT_UNITS) if scenario.streams or scenario.makes else 0

@@ -1,5 +1,6 @@
-"""The differences between our server and AWS, as recorded by others, and between it and kinesis-local 0.6.2, with the
-reasons.
+"""Lists the differences between our server and AWS, and between our server and kinesis-local 0.6.2, with the reasons.
+
+Others recorded the answers of AWS.
 
 This module has the table of kinesis-local: ``test_differential.py`` checks that nothing else differs, and that each
 listed difference still exists. The other tables are in modules of their own, each with its test. ``python
@@ -20,11 +21,11 @@ LIMIT = "LimitExceededException (400)"
 MISSING = "ResourceNotFoundException (400)"
 NONE = "none"
 ABSENT = "absent"
-# What speaks for ours: AWS's text, or AWS's answers as tests of others have them, which ran against it. No call was made
-# to AWS from here.
+# What supports our answer: AWS's documentation, or answers of AWS that are recorded in tests of other projects, which ran
+# against AWS. We made no call to AWS.
 DOCUMENTED = "documented"
 RECORDED = "recorded from AWS"
-ALL_PASSED = "7d62e92f4b44feafd79cd796211d2ba05026195a"  # its message says so, of the live service
+ALL_PASSED = "7d62e92f4b44feafd79cd796211d2ba05026195a"  # its message says that all tests pass against AWS
 KINESALITE = f"https://github.com/mhart/kinesalite/tree/{ALL_PASSED}/test"
 LIST_SHARDS = "https://github.com/mhart/kinesalite/blob/c76689da192ab96c87c5db8f95c1e3fba1985433/test/listShards.js"
 LOCALSTACK = (
@@ -39,7 +40,7 @@ MOTO = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference in an answer, or in one field of it. Without cases, the field differs in every call."""
+    """A difference in an answer, or in one field of an answer. Without ``cases``, the field differs in every call."""
 
     operations: tuple[str, ...]
     field: str
@@ -49,7 +50,7 @@ class Difference:
     source: str
     cases: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
-    """Where AWS's answer is recorded, if that decides the case or helps to read the reference."""
+    """Where AWS's answer is recorded, if the recording decides the case or helps to read the reference."""
     basis: str = DOCUMENTED
 
     def explains(self, observed):

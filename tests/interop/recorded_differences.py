@@ -1,6 +1,6 @@
-"""The recorded answers of AWS from which our server differs, with the reasons.
+"""Lists the recorded answers of AWS that our server does not reproduce, with the reasons.
 
-This is data: ``test_recorded_differences.py`` checks that the server answers as the table says;
+This module contains only data: ``test_recorded_differences.py`` checks that the server answers as the table says;
 docs/tested/differences.md shows it. The other recordings are reproduced: ``test_recordings.py`` (LocalStack),
 ``test_recorded_refusals.py`` (kinesalite, moto), ``test_http_recordings.py`` (kinesalite).
 """
@@ -25,13 +25,11 @@ class RecordedDifference:
     why: str
     source: str
     parameters: dict = field(default_factory=dict)
-    """The members of the request that shows the difference, for each operation. ``known`` is a stream of three shards,
-    ``ten`` of ten.
-    """
+    """The members of the request that shows the difference. The stream ``known`` has three shards, ``ten`` has ten."""
     status: int = 200
     code: str | None = None
     has: tuple[str, ...] = ()
-    """Members of our answer, by their path, which the recording does not have."""
+    """The paths of members that our answer has and the recording does not have."""
     is_by_hand: bool = False
     """Whether a separate test shows the difference."""
 

@@ -2,7 +2,7 @@
 
 The same calls go to both through boto3: written cases, and sequences that a seed draws. Every difference is listed in
 ``differences.py`` with the reason and its source, or it is a bug. Every listed difference is observed here, so that the
-table stays true. ``docs/tested/differences.md`` shows that table.
+table stays accurate. ``docs/tested/differences.md`` shows that table.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""AWS's messages for refused requests, where each was seen, and the request that gets it here.
+"""Lists AWS's messages for refused requests, where each was seen, and the request that gets the message here.
 
-This is data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and
-text, and ``docs/tested/differences.md`` shows the table. A text without a source is ours: AWS's is not known.
+This module contains only data: ``tests/unit/server/model/test_texts.py`` sends each request to the server's model and compares code and
+text, and ``docs/tested/differences.md`` shows the table. A text without a source is our own, because AWS's text is not known.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ THROTTLED = "ProvisionedThroughputExceededException"
 
 @dataclass(frozen=True)
 class Text:
-    """One refusal. The request is the last of ``calls``; the earlier ones succeed."""
+    """One refused request and its message. The request is the last of ``calls``; the earlier calls succeed."""
 
     when: str
     code: str
@@ -45,7 +45,7 @@ class Text:
     calls: tuple[tuple[str, dict[str, Any]], ...]
     settings: dict[str, Any] = field(default_factory=dict)
     prepare: Callable[[Any], dict[str, Any]] | None = None
-    """Members of the last call that come from earlier answers."""
+    """The members of the last call that are taken from the answers to earlier calls."""
 
 
 def recorded(*names: str) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def issue(repository: str, number: int) -> str:
 
 
 def created(*calls: tuple[str, dict[str, Any]], **members: Any) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Return the calls, on an existing stream."""
+    """Return the calls, preceded by a call that creates their stream."""
     return (("CreateStream", CREATE | members), *calls)
 
 
