@@ -185,7 +185,7 @@ PRODUCER_ARGUMENTS = {
     "packing": "Short for the setting of the same name.",
     "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
     "dedup": "Short for the setting of the same name.",
-    "on_failure": "A callback for every record that failed. It may be `async`.",
+    "on_failure": "A callback for every record that failed. The callback may be `async`.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "close_timeout": "How long the end of the block waits for deliveries. With `None`, it waits until all are done.",
     "drain_on_cancel": "Whether Ctrl-C and cancellation still deliver buffered records, within `close_timeout`.",
@@ -397,8 +397,8 @@ expire. If the service says that the keys of a request are expired or unknown, t
 once per second. If the keys have changed, it sends the request a second time, so no request fails because of a key
 rotation.
 
-A call waits up to `read_timeout` for a slow lookup, such as a `credential_process`. Then the call fails with the code
-`CredentialsTimeout`, which is retryable: the lookup continues, and the next call waits for it.
+A call waits up to `read_timeout` for a slow lookup, such as a `credential_process`. After that time, the
+call fails with the code `CredentialsTimeout`, which is retryable: the lookup continues, and the next call waits for it.
 """,
 }
 

@@ -57,7 +57,7 @@ CONSUMER_EVENTS = {
     "LeaseReleased": "The worker released the lease, because the worker ended, because of a hand-over, or because the shard is finished.",
     "StreamReplaced": "The stream was deleted and re-created. The consumer stops reading.",
     "ConsumerFailed": "The consumer cannot continue: access is denied, or the stream does not exist.",
-    "StreamMissing": 'The stream was deleted. With `if_recreated="restart"`, the consumer waits for a new one.',
+    "StreamMissing": 'The stream was deleted. With `if_recreated="restart"`, the consumer waits for a new stream.',
     "PositionLost": "The service rejected the position. Reading continues at TRIM_HORIZON; records may be lost.",
     "RecordsTrimmed": "The position is older than the retention. Records after the position may be lost.",
     "ShardTrimmed": "The retention of a whole shard ended before it was finished.",

@@ -18,7 +18,7 @@ def cost() -> str:
         f"A run of the whole table creates {counted(whole.streams, 'stream')}, of which {whole.on_demand_streams} are "
         f"on-demand. The other streams have {counted(whole.shards, 'shard')} in total. Registered consumers read "
         f"{counted(whole.consumer_shards, 'shard')} by enhanced fan-out. The run puts "
-        f"{counted(whole.put_units, 'payload unit')}. It costs at most {whole.dollars:.2f} US dollars (prices of "
+        f"{counted(whole.put_units, 'payload unit')}. The whole run costs at most {whole.dollars:.2f} US dollars (prices of "
         f"us-east-1, {PRICES_OF}), and takes about {counted(round(whole.minutes), 'minute')}."
     )
 

@@ -350,8 +350,7 @@ DETAILS = (
         aws="Only the number in a shard id matters, alone or after a hyphen: `0`, `shardId-0` and `x-000` all mean the "
         "first shard. An id without a number of at most 2147483647 is refused before the stream is looked up. GetRecords "
         "and GetShardIterator use the same text for a missing shard and a missing stream.",
-        ours="The same. This includes SubscribeToShard, ExclusiveStartShardId and ShardFilter, for which there are no "
-        "recordings.",
+        ours="The same, even for SubscribeToShard, ExclusiveStartShardId and ShardFilter, for which there are no recordings.",
         seen=_kinesalite("getShardIterator", "getRecords", "splitShard", "mergeShards"),
         tests=(
             f"{_UNIT}/test_records.py::test_a_short_shard_id_is_as_good_as_the_full_one",
@@ -379,7 +378,7 @@ DETAILS = (
         aws="47 hexadecimal digits: `2`, the second in which the shard began (9), the last digit of the shard (1), the number in "
         "the shard (16), `00`, the second of arrival (9), the shard (8), `2`. The start numbers of a stream's shards are "
         "22300745198530623141535718272648361505980432 apart, and begin 2 to 7 seconds before the stream was created.",
-        ours="The same layout. The start numbers begin 3 seconds before the creation. Each shard has its own counter, while "
+        ours="Shardline uses the same layout. The start numbers begin 3 seconds before the creation. Each shard has its own counter, while "
         "on AWS several shards share one. Shards in a data file of an earlier version keep their numbers.",
         seen=(*_kinesalite("createStream", "putRecord"), SPLITS),
         tests=(
@@ -392,7 +391,7 @@ DETAILS = (
         what="Start of a child shard",
         aws="The numbers of a child begin one second after the ending sequence numbers of its parents. Until then, AWS "
         "still puts records into the closed parent.",
-        ours="The same numbers. The parent gets no more records once it is closed.",
+        ours="Shardline uses the same numbers. The parent gets no more records once it is closed.",
         seen=(*_kinesalite("splitShard", "mergeShards"), SPLITS),
         tests=(
             f"{_UNIT}/test_sequence_numbers.py::test_on_aws_children_begin_a_second_after_the_ending_number_of_their_parents",
@@ -400,9 +399,9 @@ DETAILS = (
     ),
     Detail(
         what="StartingSequenceNumber of another shard",
-        aws="AWS reads numbers of all three layouts that it has used. It refuses a number of another shard with a text that "
-        "names that shard, and a number of an earlier stream with a text that says that the number did not come from "
-        "this stream. It answers a number of the oldest layout, such as 0, with InternalFailure (500).",
+        aws="AWS reads numbers of all three layouts that it has used. AWS refuses a number of another shard with a text "
+        "that names that shard, and a number of an earlier stream with a text that says that the number did not come "
+        "from this stream. AWS answers a number of the oldest layout, such as 0, with InternalFailure (500).",
         seen=_kinesalite("getShardIterator"),
         tests=("tests/interop/test_recorded_refusals.py::test_a_refused_request",),
     ),
@@ -501,7 +500,7 @@ DETAILS = (
         what="Warm throughput",
         aws="On-demand streams of accounts with a commitment can have a warm throughput of up to 10 GiBps. "
         "UpdateStreamWarmThroughput scales the stream accordingly.",
-        ours="The number is checked, stored and returned. It changes neither the shards nor their limits.",
+        ours="The number is checked, stored and returned, but changes neither the shards nor their limits.",
         seen=(("API reference", api("UpdateStreamWarmThroughput")),),
         tests=(
             f"{_UNIT}/test_account.py::test_a_warm_throughput_is_reached_over_time",
