@@ -342,8 +342,8 @@ from shardline import Producer, ProducerConfig
 producer = Producer("orders", config=ProducerConfig(linger=0.05, record_ttl=60))
 ```
 
-Durations are in seconds. Rates are per shard. A wrong value raises a `UsageError` that names the setting, the value and
-the allowed range. [Settings](../settings.md) lists which settings to change for which goal.
+Durations are in seconds. Rates are per shard. An invalid value raises a `UsageError` that names the setting, the value
+and the allowed range. [Settings](../settings.md) lists which settings to change for which goal.
 """,
     "consumer": """\
 # Consumer settings
@@ -354,8 +354,8 @@ from shardline import Consumer, ConsumerConfig
 consumer = Consumer("orders", config=ConsumerConfig(idle_poll_interval=0.2, prefetch_max_bytes=2**24))
 ```
 
-Durations are in seconds. Rates are per shard. A wrong value raises a `UsageError` that names the setting, the value and
-the allowed range. [Settings](../settings.md) lists which settings to change for which goal.
+Durations are in seconds. Rates are per shard. An invalid value raises a `UsageError` that names the setting, the value
+and the allowed range. [Settings](../settings.md) lists which settings to change for which goal.
 """,
     "client": """\
 # Client settings

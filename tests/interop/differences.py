@@ -389,8 +389,8 @@ DETAILS = (
     ),
     Detail(
         what="Start of a child shard",
-        aws="The numbers of a child begin one second after the ending sequence numbers of its parents. Until then, AWS "
-        "still puts records into the closed parent.",
+        aws="The numbers of a child begin one second after the ending sequence numbers of its parents. Until that second has passed, "
+        "AWS still puts records into the closed parent.",
         ours="Shardline uses the same numbers. The parent gets no more records once it is closed.",
         seen=(*_kinesalite("splitShard", "mergeShards"), SPLITS),
         tests=(
@@ -433,7 +433,7 @@ DETAILS = (
         aws="AWS answers `NextToken and StreamName cannot be provided together.` with InvalidArgumentException, and "
         "refuses StreamARN, ExclusiveStartShardId and ShardFilter in the same way. MaxResults is allowed.",
         ours="The same. StreamCreationTimestamp is refused in the same way, because the reference says that it cannot be "
-        "specified together with a token. ListStreamConsumers refuses it in the same words.",
+        "specified together with a token. ListStreamConsumers refuses StreamCreationTimestamp in the same words.",
         seen=(
             (
                 "an issue of Terraform's AWS provider",
