@@ -181,7 +181,7 @@ PRODUCER = [
     ),
 ]
 PRODUCER_ARGUMENTS = {
-    "serializer": "Turns the data of a record into bytes. Without it, `put` takes bytes.",
+    "serializer": "Turns the data of a record into bytes. Without a serializer, `put` takes bytes.",
     "packing": "Short for the setting of the same name.",
     "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
     "dedup": "Short for the setting of the same name.",
@@ -287,7 +287,7 @@ CONSUMER = [
             "stuck_after": [
                 up("if a record or a batch may take more than 5 minutes."),
                 down("to notice a hung handler sooner."),
-                cost("if it is too low, a liveness probe restarts workers that are only slow."),
+                cost("if the value is too low, a liveness probe restarts workers that are only slow."),
             ],
         },
     ),
