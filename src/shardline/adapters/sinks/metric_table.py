@@ -94,8 +94,8 @@ BUFFER_MAX: Final = _metric("producer_buffer_max_bytes", "gauge", "Capacity of t
 OLDEST_WAITING: Final = _metric(
     "producer_oldest_waiting_seconds", "gauge", "How long the oldest unsent record has waited.", combine="max"
 )
-IN_FLIGHT: Final = _metric("producer_requests_in_flight", "gauge", "PutRecords requests that wait for their answer.")
-QUEUED: Final = _metric("producer_queued_entries", "gauge", "Entries that wait to be sent.", shards=True)
+IN_FLIGHT: Final = _metric("producer_requests_in_flight", "gauge", "PutRecords requests that have no response yet.")
+QUEUED: Final = _metric("producer_queued_entries", "gauge", "Entries that are waiting to be sent.", shards=True)
 RATE: Final = _metric(
     "producer_rate_ratio",
     "gauge",
@@ -107,7 +107,7 @@ RATE: Final = _metric(
 BACKLOG: Final = _metric(
     "producer_shard_backlog_seconds",
     "gauge",
-    "How long a shard takes to store what waits for it, at its limits and after throttling; the highest of all shards.",
+    "How long a shard takes to store the records that are waiting for it, after throttling; the highest of all shards.",
     shards=True,
     combine="max",
 )
@@ -182,7 +182,7 @@ READ_FAILURES: Final = _metric("consumer_read_failures", "counter", "Failed requ
 LISTING_FAILURES: Final = _metric("consumer_listing_failures", "counter", "Failed requests for the list of shards.")
 STORE_FAILURES: Final = _metric("consumer_store_failures", "counter", "Failed requests to the lease store.")
 STORE_UP: Final = _metric(
-    "consumer_store_up", "gauge", "1 while the lease store answers, otherwise 0.", combine="min", idle=1.0
+    "consumer_store_up", "gauge", "1 while the lease store answers, 0 while it does not.", combine="min", idle=1.0
 )
 CONSUMER_ERRORS: Final = _metric(
     "consumer_errors", "counter", "Failed requests, by operation and error code.", "operation", "code"
@@ -201,7 +201,7 @@ _COMBINED: Final[dict[Combine, Callable[[Iterable[float]], float]]] = {"sum": su
 
 
 def backlogs(event: ev.ProducerMeasured) -> dict[str, float]:
-    """Return how many seconds each shard takes to store what waits for it, at its limits and after throttling.
+    """Return how many seconds each shard takes to store the records that are waiting for it, after throttling.
 
     If too many records have keys of one shard, a producer that is alone keeps to the limits of the shard. So it is not
     throttled, and only this time shows the hot shard.

@@ -66,7 +66,7 @@ CONSUMED: Final = Metric(
     "messaging.client.consumed.messages", "counter", "{message}", "Records that were handed out to your code."
 )
 PROCESS_DURATION: Final = Metric(
-    "messaging.process.duration", "histogram", "s", "How long your code had a page, a part of it, or a batch."
+    "messaging.process.duration", "histogram", "s", "How long your code had a page, a part of a page, or a batch."
 )
 _DELIVERY_DURATION: Final = Metric(
     "shardline.producer.delivery.duration",
@@ -104,7 +104,7 @@ _BACKLOG: Final = Metric(
     "shardline.producer.shard_backlog",
     "gauge",
     "s",
-    "How long a shard takes to store what waits for it, at its limits and after throttling.",
+    "How long a shard takes to store the records that are waiting for it, after throttling.",
 )
 _OPEN_SHARDS: Final = Metric("shardline.producer.open_shards", "gauge", "{shard}", "Open shards of the stream.")
 _READ: Final = Metric("shardline.consumer.read.records", "counter", "{record}", "Records that were read.")
