@@ -2,14 +2,15 @@
 
 Invariants:
 
-- The end of the file is read, never the whole file, so that a large file costs no more than a small one.
+- Only the end of the file is read, so that a large file costs no more than a small one. If the newest dead letter is
+  longer than that, more is read, up to ``_LINE_MAX`` bytes: a letter of 10 MiB must not look like no letter at all.
 - A line that is not a record is counted and skipped, so that one broken line hides no other.
 """
 
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, BinaryIO, Final, NamedTuple, final
 
 import msgspec
 
@@ -19,6 +20,8 @@ from shardline.console.record_views import data_json
 from shardline.errors import UsageError
 
 _READ_MAX: Final = 1024 * 1024
+_LINE_MAX: Final = 16 * 1024 * 1024
+"""The length of the longest line: a record of 10 MiB in base64, with its facts."""
 _SHOWN: Final = 50
 _STREAM: Final = "stream:"
 _FACTS: Final = ("error", "message", "attempts", "failed_at", "stream", "shard_id", "sequence_number", "sub_sequence")
@@ -53,13 +56,15 @@ def newest_dead_letters(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _READ_MAX))
-            content = file.read(_READ_MAX)
+            content = _end_of(file, size, _READ_MAX)
+            if size > _READ_MAX and content.count(b"\n") <= 1:
+                content = _end_of(file, size, _LINE_MAX)
     except FileNotFoundError:
         return {"file": path.name, "letters": [], "unreadable": 0, "more": False}
     except OSError as error:
         raise UsageError(f"{path.name} cannot be read: {(error.strerror or str(error)).lower()}") from None
-    lines = content.split(b"\n")[1 if size > _READ_MAX else 0 :]
+    is_all = len(content) >= size
+    lines = content.split(b"\n")[0 if is_all else 1 :]
     letters: list[dict[str, Any]] = []
     unreadable = 0
     for line in reversed(lines):
@@ -71,8 +76,13 @@ def newest_dead_letters(path: Path) -> dict[str, Any]:
             letters.append(_letter(line))
         except (UsageError, msgspec.DecodeError):
             unreadable += 1
-    more = size > _READ_MAX or len(letters) == _SHOWN < len(lines) - 1
+    more = not is_all or len(letters) == _SHOWN < len(lines) - 1
     return {"file": path.name, "letters": letters, "unreadable": unreadable, "more": more}
+
+
+def _end_of(file: BinaryIO, size: int, length: int) -> bytes:
+    file.seek(max(0, size - length))
+    return file.read(length)
 
 
 def _letter(line: bytes) -> dict[str, Any]:

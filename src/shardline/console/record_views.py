@@ -7,6 +7,8 @@ Invariants:
   kept.
 - Views are cut after ``SHOWN_MAX`` bytes, and the object of a record says so. Its base64 form is then left out. With
   ``is_whole``, the base64 form is there, and views are cut only after ``WHOLE_MAX`` bytes.
+- Data that is longer than the cut has no msgpack and no CBOR view: neither format can be read from a part of the data,
+  and reading 10 MiB of it would keep every other page waiting for seconds.
 """
 
 import base64
@@ -86,7 +88,7 @@ def data_json(data: bytes, *, is_whole: bool = False) -> dict[str, Any]:
 def views_of(data: bytes, shown_max: int = SHOWN_MAX) -> Views:
     """Return the data in every form that fits it."""
     start = data[:shown_max]
-    texts = _json_view(data) or _binary_views(data)
+    texts = _json_view(data) or (_binary_views(data) if len(data) <= shown_max else {})
     try:
         texts["text"] = start.decode()
     except UnicodeDecodeError:

@@ -46,3 +46,12 @@ def test_a_missing_file_has_no_letters_and_another_problem_is_named(tmp_path):
     assert newest_dead_letters(tmp_path / "none.jsonl")["letters"] == []
     with pytest.raises(UsageError, match="cannot be read"):
         newest_dead_letters(tmp_path)
+
+
+@pytest.mark.parametrize(("size", "count"), [(5_000_000, 2), (10 * 1024 * 1024, 1), (700_000, 1)])
+def test_large_letters_are_shown_too(tmp_path, size, count):
+    path = tmp_path / "failed.jsonl"
+    path.write_bytes(b"".join(line_of(PlainRecord(f"user-{number}", b"\xff" * size)) for number in range(4)))
+    found = newest_dead_letters(path)
+    assert [letter["key"] for letter in found["letters"]] == ["user-3", "user-2"][:count]
+    assert (found["more"], found["unreadable"], found["letters"][0]["size"]) == (True, 0, size)

@@ -99,3 +99,12 @@ def test_a_view_that_is_longer_than_the_data_is_cut_and_says_so():
 )
 def test_a_filter_selects(wanted, accepted):
     assert wanted.accepts(record()) is accepted
+
+
+def test_a_binary_format_is_read_only_if_the_whole_data_is_shown():
+    """Reading 10 MiB of CBOR took ten seconds, in which every other page waited."""
+    packed, listed = b"\xdd" + (30_000).to_bytes(4, "big") + b"\x01" * 30_000, b"\x99\x75\x30" + b"\x01" * 30_000
+    for name, data in (("msgpack", packed), ("cbor", listed)):
+        assert list(views_of(data).texts) == ["text", "hex"]
+        assert name in views_of(data, 100_000).texts
+        assert list(views_of(data * 10, 256 * 1024).texts) == ["text", "hex"]
