@@ -27,6 +27,7 @@ import msgspec
 from aiohttp import web
 
 from shardline.aio.client import Client
+from shardline.cli.streams.resharding import shard_id_of
 from shardline.console.call_budget import CallBudget
 from shardline.console.cloudwatch_throttles import CloudWatchThrottles
 from shardline.console.console_actions import ConsoleActions, problem_text
@@ -100,7 +101,7 @@ class ConsoleServer:
         self._metrics = metrics
         self._kinesis = kinesis
         self._cloudwatch = cloudwatch
-        self._watches: dict[tuple[str, str], StreamWatch] = {}
+        self._watches: dict[tuple[str, object], StreamWatch] = {}
         self._group_watches: dict[tuple[int, str, str], GroupWatch] = {}
         # Each class of calls waits in a queue of its own, in order.
         self._queues = {True: asyncio.Lock(), False: asyncio.Lock()}
@@ -214,7 +215,9 @@ class ConsoleServer:
             start = self._actions.start_of({"from": begins}, "LATEST")
         except (KeyError, ShardlineError) as error:
             return _problem(error)
-        key = (stream, begins if start != LATEST else "")
+        # A page that names where to start needs a reader of its own: a reader that other pages use is past that place.
+        reader = object() if query.get("from") and start != LATEST else begins if start != LATEST else ""
+        key = (stream, reader)
         if key not in self._watches:
             throttles = ThrottleCounts(stream, self._metrics, self._kinesis, self._cloudwatch)
             rate = self._budget.background_per_second
@@ -227,18 +230,30 @@ class ConsoleServer:
                 on_listing=self._actions.note_listing,
             )
         watch = self._watches[key]
-        async with watch.viewer(wanted, has_traffic=has_traffic) as viewer:
+        shard_id = shard_id_of(query["shard"]) if query.get("shard") else None
+        async with watch.viewer(wanted, shard_id=shard_id, has_traffic=has_traffic) as viewer:
+            refreshing = asyncio.create_task(self._keep_fresh(stream if has_traffic else None))
 
             async def update() -> dict[str, Any]:
-                await self._metrics.refresh()
-                if self._cloudwatch is not None and viewer.has_traffic:
-                    await self._cloudwatch.refresh(stream, self._spend)
+                if refreshing.done():  # only a bug ends it
+                    refreshing.result()
                 return watch.update(viewer)
 
-            response = await _send_updates(request, update)
+            try:
+                response = await _send_updates(request, update)
+            finally:
+                refreshing.cancel()
         if not watch.has_pages:
             self._watches.pop(key, None)
         return response
+
+    async def _keep_fresh(self, stream: str | None) -> None:
+        """Read the figures of other programs. They may answer late, and the updates of a page do not wait for them."""
+        while True:
+            await self._metrics.refresh()
+            if self._cloudwatch is not None and stream is not None:
+                await self._cloudwatch.refresh(stream, self._spend)
+            await asyncio.sleep(_UPDATE_INTERVAL)
 
     async def _live_group(self, request: web.Request) -> web.StreamResponse:
         """Send an event a second: the owners, the hand-overs and the lag of a group."""
@@ -248,7 +263,9 @@ class ConsoleServer:
         except (KeyError, ValueError, ShardlineError) as error:
             return _problem(error)
         key = (int(query.get("store", 0)), query["group"], query["stream"])
-        watch = self._group_watches.setdefault(key, GroupWatch(self._client, place, name, self._metrics))
+        rate = self._budget.background_per_second
+        new = GroupWatch(self._client, place, name, self._metrics, calls_per_second=rate)
+        watch = self._group_watches.setdefault(key, new)
         async with watch.page() as page:
 
             async def update() -> dict[str, Any]:

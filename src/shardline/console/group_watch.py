@@ -34,6 +34,7 @@ _ROWS_INTERVAL: Final = 1.0
 _LAG_INTERVAL: Final = 5.0
 _WINDOW: Final = 15.0  # how long the leases are watched before the owners are judged again
 _PAUSE: Final = 5.0
+_CALLS_PER_SHARD: Final = 2  # an iterator, and a page
 
 
 @final
@@ -49,8 +50,17 @@ class GroupPage:
 class GroupWatch:
     """Watches one group while pages show it."""
 
-    def __init__(self, client: Client, place: StorePlace, name: GroupOnStream, metrics: FleetMetrics) -> None:
+    def __init__(
+        self,
+        client: Client,
+        place: StorePlace,
+        name: GroupOnStream,
+        metrics: FleetMetrics,
+        *,
+        calls_per_second: float = 10.0,
+    ) -> None:
         self._client = client
+        self._calls_per_second = calls_per_second
         self._place = place
         self._name = name
         self._metrics = metrics
@@ -90,12 +100,20 @@ class GroupWatch:
         return {
             "group": None if self._watch is None else group_report.group_object(self._name, self._watch),
             "shards": self._shards(),
+            "measured_in": self._measuring_time(),
             "notices": [] if self._found is None else list(self._found.notices),
             "history": {shard_id: rows for shard_id, rows in history.items() if rows},
             "hand_overs": hand_overs,
             "metrics": self._metrics.group_json(str(self._name.group), str(self._name.stream)),
             "problem": self._reader.problem or self.problem,
         }
+
+    def _measuring_time(self) -> int | None:
+        """Return how many milliseconds the budget of calls makes a measurement take, about, until there is one."""
+        if self._watch is None or self._found is not None:
+            return None
+        unfinished = sum(not row.checkpoint.is_finished for row in self._watch.rows.values())
+        return round(1000 * unfinished * _CALLS_PER_SHARD / self._calls_per_second)
 
     def _shards(self) -> list[dict[str, Any]]:
         if self._watch is None:

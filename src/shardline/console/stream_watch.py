@@ -5,7 +5,8 @@ The pages of one stream share one reader, which starts with the first page and e
 Invariants:
 
 - A page gets at most ``SAMPLE_MAX`` records a second. The update says how many matched, so a sample is never mistaken
-  for the whole.
+  for the whole. Each record that matches is as likely to be in the sample as any other, and the sample keeps the order
+  in which the records were read: the first records of a second would often be those of one shard.
 - An update contains only what has changed since the previous update of the same page, so that a stream with a thousand
   shards does not keep the page busy.
 - A reader that fails is restarted after a pause that doubles, for as long as a page is open. The pages show the problem
@@ -15,6 +16,8 @@ Invariants:
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
+from random import random
 from typing import TYPE_CHECKING, Any, Final, final
 
 import anyio
@@ -51,26 +54,32 @@ _PAUSE_MAX: Final = 30.0
 class Viewer:
     """One open page: its filter, and the records that it has not seen yet."""
 
-    def __init__(self, wanted: RecordFilter, *, has_traffic: bool = True) -> None:
+    def __init__(self, wanted: RecordFilter, *, shard_id: str | None = None, has_traffic: bool = True) -> None:
         self._wanted = wanted
+        self._shard_id = shard_id
         self.has_traffic = has_traffic
         """Whether the page shows the traffic. A tail shows only records."""
-        self._sample: list[tuple[str, Record]] = []
+        self._sample: list[tuple[int, str, Record]] = []  # with its number among the records that matched
         self._matched = 0
         self.seen = 0
         """The last change of the traffic that the page has seen. The watch writes this."""
 
     def add(self, shard_id: str, records: list[Record]) -> None:
-        matching = [record for record in records if self._wanted.accepts(record)]
-        self._matched += len(matching)
-        room = SAMPLE_MAX - len(self._sample)
-        self._sample += [(shard_id, record) for record in matching[: max(0, room)]]
+        if self._shard_id not in {None, shard_id}:
+            return
+        for record in records:
+            if not self._wanted.accepts(record):
+                continue
+            self._matched += 1
+            place = len(self._sample) if len(self._sample) < SAMPLE_MAX else int(random() * self._matched)  # noqa: S311
+            if place < SAMPLE_MAX:
+                self._sample[place : place + 1] = [(self._matched, shard_id, record)]
 
     def take(self) -> dict[str, Any]:
         """Return the records since the last call, and how many matched."""
-        sample, matched = self._sample, self._matched
+        sample, matched = sorted(self._sample, key=itemgetter(0)), self._matched
         self._sample, self._matched = [], 0
-        return {"records": [record_json(record, shard_id) for shard_id, record in sample], "matched": matched}
+        return {"records": [record_json(record, shard_id) for _, shard_id, record in sample], "matched": matched}
 
 
 @final
@@ -137,9 +146,11 @@ class StreamWatch:
         return self._reader.has_pages
 
     @asynccontextmanager
-    async def viewer(self, wanted: RecordFilter, *, has_traffic: bool = True) -> AsyncGenerator[Viewer]:
-        """Add a page for the length of the block."""
-        viewer = Viewer(wanted, has_traffic=has_traffic)
+    async def viewer(
+        self, wanted: RecordFilter, *, shard_id: str | None = None, has_traffic: bool = True
+    ) -> AsyncGenerator[Viewer]:
+        """Add a page for the length of the block. With ``shard_id``, it gets the records of this shard only."""
+        viewer = Viewer(wanted, shard_id=shard_id, has_traffic=has_traffic)
         self._viewers.add(viewer)
         try:
             async with self._reader.page():

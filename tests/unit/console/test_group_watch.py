@@ -61,3 +61,11 @@ def test_the_list_of_hand_overs_is_bounded(watch):
     for number in range(2 * HAND_OVERS):
         add(watch, 1.0, Lease("s0", owner=f"worker-{number}"))
     assert len(watch.update(GroupPage())["hand_overs"]) == HAND_OVERS
+
+
+def test_the_page_knows_how_long_the_budget_makes_a_measurement_take():
+    watch = GroupWatch(Client(), None, GroupOnStream("billing", "orders"), FleetMetrics([]), calls_per_second=7.5)
+    assert watch.update(GroupPage())["measured_in"] is None
+    rows = [Lease(f"s{number}") for number in range(900)]
+    add(watch, 0.0, *rows, Lease("done", checkpoint=Checkpoint(SHARD_END)))
+    assert watch.update(GroupPage())["measured_in"] == 240_000
