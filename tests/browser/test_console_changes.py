@@ -42,6 +42,8 @@ def test_a_reshard_asks_first_and_is_seen_live(tmp_path):
             await tab.run("document.querySelector('[name=shard]').value = '0'")
             text = await ask(tab, "document.querySelector('button[value=split]').click()")
             assert "shardId-000000000000 (50.00%)" in text
+            assert all(f"new shard {number}" in text for number in (1, 2))
+            assert str(2**126) in text  # the first hash key of the upper half
             assert len(kinesis.streams["orders"].shards) == 2
             await agree(tab)
             await tab.until("document.querySelectorAll('.shards li').length === 3")

@@ -22,6 +22,7 @@ from shardline.cli.invocation import Invocation
 from shardline.codec.record_lines import PlainRecord, line_of
 from shardline.console.console_actions import shown_store
 from shardline.console.console_command import serving
+from shardline.console.fleet_metrics import FleetMetrics
 from shardline.console.stream_watch import StreamWatch
 from shardline.sync import Consumer, Producer
 from shardline.testing import Delays, LocalKinesis
@@ -136,7 +137,7 @@ def test_a_form_cannot_change_anything_and_a_foreign_name_gets_no_page(tmp_path)
         ("put", b"[]", 400),
         ("reshard", b'{"stream": "orders", "merge": 5}', 500),
         ("put", b'{"stream": "orders", "base64": 5}', 500),
-        ("reset", b'{"store": [1]}', 500),
+        ("reset", b'{"store": [1]}', 400),
         ("clock", b'{"advance": 1e300}', 500),
         ("put", b'{"data": "' + b"x" * 17 * 1024 * 1024 + b'"}', 413),
     ],
@@ -484,6 +485,76 @@ def test_a_tail_can_start_and_end_in_the_past(tmp_path):
                 assert len(found["records"]) == count, to
             status, answer = await console.get("/api/live/stream?stream=orders&from=yesterday")
             assert (status, "yesterday" in answer["error"]) == (400, True)
+
+    asyncio.run(run())
+
+
+def test_each_tail_that_starts_in_the_past_starts_there(tmp_path):
+    """A reader that an earlier tail uses has gone on: a second tab, or a second click, would show nothing."""
+
+    async def run():
+        async with running(tmp_path) as console:
+            path = "stream?stream=orders&traffic=no&from=TRIM_HORIZON"
+            async with console.live(path) as first:
+                await first(lambda update: update["matched"] == 2)
+                async with console.live(path) as second:
+                    await second(lambda update: update["matched"] == 2)
+
+    asyncio.run(run())
+
+
+def test_a_tail_of_one_shard_has_no_records_of_the_others(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            places = [(await console.get(f"/api/records?stream=orders&shard={number}"))[1]["read"] for number in (0, 1)]
+
+            async def count(number, expected):
+                seen = []
+                async with console.live(f"stream?stream=orders&traffic=no&from=TRIM_HORIZON&shard={number}") as until:
+                    await until(
+                        lambda update: seen.append(update["matched"]) or (len(seen) > 3 and sum(seen) >= expected)
+                    )
+                return sum(seen)
+
+            counts = [await count(number, expected) for number, expected in enumerate(places)]
+            assert counts == places
+
+    asyncio.run(run())
+
+
+def test_updates_do_not_wait_for_the_figures_of_other_programs(tmp_path, monkeypatch):
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FleetMetrics, "refresh", never)
+
+    async def run():
+        async with running(tmp_path) as console, console.live("stream?stream=orders") as until:
+            await until(lambda update: update["open"] == 2)
+
+    asyncio.run(run())
+
+
+def test_a_search_reads_on_until_its_end(tmp_path):
+    async def run():
+        async with running(tmp_path) as console:
+            first = (await console.get("/api/records?stream=orders&limit=1"))[1]
+            assert (len(first["records"]), first["is_end"]) == (1, False)
+            second = (await console.get(f"/api/records?next={first['next']}"))[1]
+            assert (second["is_end"], second["next"]) == (True, None)
+            assert {record["key"] for record in first["records"] + second["records"]} == {"user-1", "user-2"}
+            status, answer = await console.get(f"/api/records?next={first['next']}")
+            assert (status, answer["error"]) == (400, "this search cannot be continued any more: find again")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("path", ["records?stream=orders&limit=ten", "lag?store=first&group=billing&stream=orders"])
+def test_a_number_that_is_not_a_number_is_named(tmp_path, path):
+    async def run():
+        async with running(tmp_path) as console:
+            status, answer = await console.get(f"/api/{path}")
+            assert (status, "must be a whole number" in answer["error"]) == (400, True)
 
     asyncio.run(run())
 

@@ -13,7 +13,6 @@ import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import urlsplit
 
@@ -53,10 +52,10 @@ from shardline.cli.streams.streams_command import (
     shown_path,
 )
 from shardline.cli.time_arguments import parse_moment, parse_start, shown_time
-from shardline.codec.raw_records import deaggregate
 from shardline.console.dead_letter_files import DeadLetterPlace, newest_dead_letters
 from shardline.console.lineage_times import LineageTimes, fingerprint, with_times
-from shardline.console.record_views import RecordFilter, record_json
+from shardline.console.record_search import OpenSearches, RecordSearch
+from shardline.console.record_views import RecordFilter
 from shardline.core.failures import Failure
 from shardline.core.requests import ShardFilter
 from shardline.errors import ServiceError, ShardlineError, UsageError, WaitTimeout
@@ -69,7 +68,6 @@ from shardline.server.model.fault_kinds import read_rule
 if TYPE_CHECKING:
     from shardline.testing.local_kinesis import LocalKinesis
 
-_PAGES_MAX: Final = 20
 _SHARDS_MEASURED: Final = 4
 _MEASURE_AGAIN_AFTER: Final = 1.0
 _LEASE_DURATION: Final = 10.0
@@ -90,6 +88,13 @@ def shown_store(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+def _whole_number(query: Mapping[str, Any], name: str, default: int) -> int:
+    try:
+        return int(query.get(name, default))
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} must be a whole number, not {query[name]!r}") from None
+
+
 @final
 class ConsoleActions:
     """The actions of one console: those that only read, and those that change something."""
@@ -106,6 +111,7 @@ class ConsoleActions:
         self._kinesis = kinesis
         self._dead_letters = dead_letters or {}
         self._times: dict[str, LineageTimes] = {}
+        self._searches = OpenSearches()
         self.reads: Final[dict[str, Action]] = {
             "streams": self.streams,
             "stream": self.stream,
@@ -113,6 +119,7 @@ class ConsoleActions:
             "groups": self.groups,
             "lag": self.lag,
             "letters": self.letters,
+            "names": self.names,
             "records": self.records,
         }
         self.changes: Final[dict[str, Action]] = {"reset": self.reset, "reshard": self.reshard, "put": self.put}
@@ -242,37 +249,30 @@ class ConsoleActions:
             return {"is_known": True, "stream": place.stream}
         return {"is_known": True} | await anyio.to_thread.run_sync(newest_dead_letters, place.path)
 
+    async def names(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the names of the streams: a page that needs no more must not describe every stream."""
+        return {"streams": [stream.name for stream in await with_retries(self._client.list_streams)]}
+
     async def records(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Read from a position: one shard, or the shards that held a key, oldest first, or all shards."""
+        """Search from a position: one shard, or the shards that held a key, oldest first, or all shards. With ``next``,
+        continue a search.
+        """
+        limit = _whole_number(query, "limit", 100)
+        if "next" in query:
+            return await self._searches.read_on(self._searches.take(query["next"]), limit)
         stream = query["stream"]
         wanted = self.filter_of(query)
         start = self.start_of(query, "TRIM_HORIZON")
         shard_id = query.get("shard") or ""
-        places = await self._reading_places(stream, shard_id, wanted.key, start)
-        is_in_order = bool(shard_id or wanted.key)  # the records of a key are in the children only after the parent's
-        found: list[dict[str, Any]] = []
-        seen: list[str] = []
-        limit, read, pages, is_end = int(query.get("limit", "100")), 0, 0, True
-        for at, (shard_id, position) in enumerate(places):
-            if (is_in_order and not is_end) or len(found) >= limit or pages >= _PAGES_MAX:
-                is_end = False
-                break
-            seen.append(shard_id)
-            pages_max = _PAGES_MAX if is_in_order else pages + ceil((_PAGES_MAX - pages) / (len(places) - at))
-            iterator: str | None = await with_retries(
-                partial(self._client.get_shard_iterator, stream, shard_id, position)
-            )
-            while iterator is not None and len(found) < limit and pages < pages_max:
-                page = await with_retries(partial(self._client.get_records, iterator))
-                records = deaggregate(page)
-                pages, read = pages + 1, read + len(records)
-                is_whole = "whole" in query
-                matching = [record for record in records if wanted.accepts(record)]
-                found += [record_json(record, shard_id, is_whole=is_whole) for record in matching]
-                is_past = any(wanted.is_past(record) for record in records[-1:])
-                iterator = page.next_iterator if page.millis_behind_latest and not is_past else None
-            is_end = is_end and iterator is None and len(found) <= limit
-        return {"shards": seen, "read": read, "is_end": is_end, "records": found[:limit]}
+        search = RecordSearch(
+            self._client,
+            stream,
+            await self._reading_places(stream, shard_id, wanted.key, start),
+            wanted,
+            is_in_order=bool(shard_id or wanted.key),
+            is_whole="whole" in query,
+        )
+        return await self._searches.read_on(search, limit)
 
     def filter_of(self, query: Mapping[str, Any]) -> RecordFilter:
         """Return the filter that a query describes.
@@ -444,7 +444,7 @@ class ConsoleActions:
         Raises:
             UsageError: there is no such store.
         """
-        number = int(query.get("store", 0))
+        number = _whole_number(query, "store", 0)
         if not 0 <= number < len(self._stores):
             raise UsageError(f"there is no store {number}: this console has {len(self._stores)}")
         return self._stores[number]

@@ -56,7 +56,7 @@ const bar = (onsubmit, ...children) =>
 const streamChoice = (names, chosen) => h("label", {}, "stream", h("select", { name: "stream" }, names.map((name) => h("option", { selected: name === chosen }, name))));
 
 // Measure a few rows at once, and the others on demand: each measurement costs calls.
-async function measure(cells, work, signal) {
+async function measure(cells, work, signal, atOnce = MEASURED_AT_ONCE) {
   const run = async ({ cell, row }) => {
     cell.replaceChildren("…");
     try {
@@ -65,8 +65,8 @@ async function measure(cells, work, signal) {
       if (!signal.aborted) cell.replaceChildren(h("span", { class: "soft" }, error.message));
     }
   };
-  for (const item of cells.slice(MEASURED_AT_ONCE)) item.cell.replaceChildren(h("button", { onclick: () => run(item) }, "measure"));
-  for (const item of cells.slice(0, MEASURED_AT_ONCE)) {
+  for (const item of cells.slice(atOnce)) item.cell.replaceChildren(h("button", { onclick: () => run(item) }, "measure"));
+  for (const item of cells.slice(0, atOnce)) {
     if (signal.aborted) return;
     await run(item);
   }
@@ -173,6 +173,11 @@ function throttleView() {
   return { parts: [text, box, includes], show };
 }
 
+const reshardPlan = (name, plan) => h("div", {}, h("p", {}, `${name}: `, h("b", {}, plan.sentence)), plan.ranges ? table(
+  ["becomes", "#share of all hash keys", "first hash key", "last hash key"],
+  plan.ranges.map((range, place) => [`new shard ${place + 1}`, percent(range.share), h("code", {}, range.starting_hash_key), h("code", {}, range.ending_hash_key)]), "", "The shards after the change") : "",
+soft("Shardline's consumers and the KCL read the old shards to their end first, so that the records of a key stay in order."));
+
 async function stream({ main, names: [name], signal }) {
   let shown = await look("stream", { stream: name }, signal);
   const list = shardList((id) => at({ stream: name, shard: id }), signal);
@@ -192,7 +197,7 @@ async function stream({ main, names: [name], signal }) {
   };
   const planner = bar(async (values, button) => {
     const wish = button.value === "split" ? { split: values.shard, at: values.at } : button.value === "merge" ? { merge: [values.shard, values.other] } : { shards: Number(values.count) };
-    const done = await change("reshard", { stream: name, ...wish }, (plan) => h("p", {}, `${name}: `, h("b", {}, plan.sentence)), "Reshard");
+    const done = await change("reshard", { stream: name, ...wish }, (plan) => reshardPlan(name, plan), "Reshard");
     if (done) shown = await look("stream", { stream: name });
     showShards();
   }, together(field("shard", "shard", { size: 6 }), field("at", "split at hash key", { placeholder: "the middle", size: 22 }), h("button", { value: "split" }, "Plan a split")),
@@ -241,17 +246,20 @@ async function groups({ main, signal }) {
   main.replaceChildren(h("h2", {}, "Consumer groups"), ...problems.map((text) => h("p", { class: "error" }, text)), problems.length && !found.length ? "" : table(["group", "stream", "most behind", "#shards", "#held", "owners", "store"],
     found.map((group, row) => [link(groupPath(group), group.group ?? "?"), group.stream ? link(path("stream", group.stream), group.stream) : "?", cells[row].cell, group.rows, group.held, group.owners.map((owner) => `${owner.worker} (${owner.leases})`).join(", ") || "no owner", group.store_name]),
     stores ? "The lease store contains no groups yet. A group appears when its first consumer has started." : "No groups. Start the console with --store URL to see the groups of a lease store.", "Consumer groups"));
-  measure(cells, async (group) => {
+  const work = async (group) => {
     const lag = await look("lag", { store: group.store, group: group.group, stream: group.stream }, signal);
     if (lag.shard_id == null) return lag.unknown ? "unknown" : "no shards";
     lags.set(group, lag.lag_ms);
     return h("span", { class: lag.lag_ms > 60000 ? "hot" : null }, `${behind(lag.lag_ms)} (shard ${short(lag.shard_id)})`);
-  }, signal).then(() => { // the slowest first, unless the user is already among the rows
+  };
+  const measureAndSort = (atOnce) => measure(cells, work, signal, atOnce).then(() => { // the slowest first, unless the user is already among the rows
     const body = main.querySelector("tbody");
     if (signal.aborted || !body || body.contains(document.activeElement)) return;
     const rows = [...cells].sort((a, b) => (lags.get(b.row) ?? -1) - (lags.get(a.row) ?? -1)).map(({ cell }) => cell.closest("tr"));
     body.append(...rows);
   }).catch(fail);
+  if (cells.length > MEASURED_AT_ONCE) main.append(soft(`The first ${MEASURED_AT_ONCE} groups are measured immediately, because each measurement costs calls. `, h("button", { onclick: () => measureAndSort(cells.length) }, "Measure all")));
+  measureAndSort();
 }
 
 const LAG_COLUMNS = ["shard", "state", "#handling lag", "#reading lag", "lag over ten minutes", "owner", "checkpoint"];
@@ -272,7 +280,7 @@ function showLag(row, shard, reading, news, now) {
   write(cells.handling, shard.finished ? "-" : behind(shard.lag_ms));
   cells.handling.className = shard.lag_ms > 60000 ? "n hot" : "n";
   write(cells.reading, shard.finished ? "-" : reading == null ? "?" : behind(reading * 1000));
-  write(cells.owner, shard.owner ? `${shard.owner}${shard.owner_alive ? "" : " (silent)"}${shard.next_owner ? ` → ${shard.next_owner}` : ""}` : "-");
+  write(cells.owner, shard.owner ? `${shard.owner}${shard.owner_alive || shard.finished ? "" : " (silent)"}${shard.next_owner ? ` → ${shard.next_owner}` : ""}` : "-");
   write(cells.checkpoint, shard.checkpoint?.sequence_number ?? shard.checkpoint?.kind ?? "no row");
   if (!news.length || row.history.length < 2) return;
   row.chart.set([0, 1, 2].map((column) => row.history.map((entry) => (column ? (entry[column] == null ? null : entry[column] / 1000) : entry[0]))), now);
@@ -344,7 +352,7 @@ async function group({ main, names: [store, name, on], signal }) {
     }
     while (events.children.length > 100) events.lastChild.remove();
     const slow = update.shards.filter((shard) => shard.lag_ms != null).sort((a, b) => b.lag_ms - a.lag_ms)[0];
-    const texts = { shards: update.group.rows, held: update.group.held, finished: update.group.finished, "most behind": slow ? `shard ${short(slow.shard_id)}, ${behind(slow.lag_ms)}` : "measuring …" };
+    const texts = { shards: update.group.rows, held: update.group.held, finished: update.group.finished, "most behind": slow ? `shard ${short(slow.shard_id)}, ${behind(slow.lag_ms)}` : `measuring …${update.measured_in > 10000 ? ` (about ${behind(update.measured_in)}, within the budget of calls)` : ""}` };
     if (metrics.dead_lettered != null) texts["dead-lettered since the workers started"] = number(metrics.dead_lettered);
     const next = facts(texts);
     if (summary.textContent !== next.textContent) summary.replaceChildren(next);
@@ -360,12 +368,18 @@ const headerFacts = (headers) => (Object.keys(headers).length ? h("div", { role:
 
 // The views of a record, with buttons that choose one, and the button that sends it again.
 function recordBody(record, stream, ...links) {
-  const views = Object.entries(record.views);
-  const shown = h("pre", { tabindex: "0", "aria-label": "Data" }, views[0][1]);
-  const buttons = views.map(([name], place) => h("button", { "aria-pressed": String(!place), onclick: (event) => {
-    write(shown, record.views[name]);
-    for (const button of buttons) button.setAttribute("aria-pressed", String(button === event.target));
-  } }, name));
+  const shown = h("pre", { tabindex: "0", "aria-label": "Data" });
+  const choices = h("span", { class: "views" });
+  const choose = (wanted) => {
+    const chosen = wanted in record.views ? wanted : Object.keys(record.views)[0];
+    write(shown, record.views[chosen]);
+    for (const button of choices.children) button.setAttribute("aria-pressed", String(button.textContent === chosen));
+  };
+  const showViews = (wanted) => {
+    choices.replaceChildren(...Object.keys(record.views).map((name) => h("button", { onclick: () => choose(name) }, name)));
+    choose(wanted);
+  };
+  showViews();
   const readWhole = async () => {
     const found = (await look("records", { stream, shard: record.shard_id, from: record.sequence_number, limit: record.sub_sequence + 1, whole: "yes" })).records.at(-1);
     if (found?.sequence_number !== record.sequence_number) throw new Error("The record is no longer in the stream.");
@@ -373,8 +387,9 @@ function recordBody(record, stream, ...links) {
   };
   const cut = record.cut ? h("p", { class: "soft" }, `The data is cut here: it has ${size(record.size)}. `) : null;
   if (cut && !("failed_at" in record)) cut.append(h("button", { onclick: () => readWhole().then((whole) => {
-    record.views = whole.views;
-    write(shown, record.views[buttons.find((button) => button.getAttribute("aria-pressed") === "true").textContent] ?? "");
+    const had = new Set(Object.keys(record.views));
+    record.views = whole.views; // a msgpack or CBOR view exists only of the whole
+    showViews(Object.keys(whole.views).find((name) => !had.has(name)) ?? choices.querySelector("[aria-pressed=true]").textContent);
     cut.replaceChildren(whole.cut ? "Only the beginning is shown." : "");
     shown.focus();
   }).catch(fail) }, "Show all"));
@@ -382,7 +397,7 @@ function recordBody(record, stream, ...links) {
     const body = { stream, key: record.key, base64: record.base64 ?? (await readWhole()).base64, headers: record.headers, explicit_hash_key: record.key ? record.explicit_hash_key : null };
     await change("put", body, (plan) => h("p", {}, `Send this record again: ${plan.sentence}. Readers will get it twice.`), "Send again");
   };
-  return [h("div", { class: "views", role: "group", "aria-label": "Show as" }, buttons, links, stream ? h("button", { onclick: () => again().catch(fail) }, "Send again …") : null),
+  return [h("div", { class: "views", role: "group", "aria-label": "Show as" }, choices, links, stream ? h("button", { onclick: () => again().catch(fail) }, "Send again …") : null),
     cut, shown];
 }
 
@@ -405,11 +420,12 @@ function letterItem(letter) {
 }
 
 async function records({ main, query, signal }) {
-  const known = (await look("streams", {}, signal)).streams.map((one) => one.name);
+  const known = (await look("names", {}, signal)).streams;
   if (!known.length) return void main.replaceChildren(h("h2", {}, "Records"), soft(NO_STREAMS));
   const given = (name, other = "") => query.get(name) ?? other;
   const list = h("ul", { class: "records" });
   const note = h("p", { class: "soft", role: "status" });
+  const more = h("button", { hidden: true }, "Read on");
   let [tail, paused, missed] = [null, false, 0];
   const pause = h("button", { type: "button", hidden: true, onclick: () => {
     [paused, missed] = [!paused, 0];
@@ -433,7 +449,13 @@ async function records({ main, query, signal }) {
         item = next;
       }
     };
-    live("stream", { stream: name, ...wanted, traffic: "no" }, (update) => {
+    let gaps = "";
+    const query = { stream: name, ...wanted, traffic: "no" };
+    const afterGap = () => { // the records before were shown already
+      if (seen) [query.from, gaps] = ["LATEST", " Records may be missing: this page was not connected for a while."];
+      return query;
+    };
+    live("stream", query, (update) => {
       seen += update.matched;
       missed += paused ? update.matched : 0;
       if (!paused && update.records.length) {
@@ -441,21 +463,39 @@ async function records({ main, query, signal }) {
         waiting = [...waiting, ...update.records].slice(-TAIL_MAX);
         drawn += update.records.length;
       }
-      write(note, update.problem ?? (paused ? `Paused; ${counted(missed, "record")} matched meanwhile.` : drawn < seen ? `A sample: ${number(drawn)} of ${number(seen)} records are shown (at most 50 a second).` : `${counted(seen, "record")}.`));
-    }, tail.signal).catch(fail);
+      write(note, (update.problem ?? (paused ? `Paused; ${counted(missed, "record")} matched meanwhile.` : drawn < seen ? `A sample: ${number(drawn)} of ${number(seen)} records are shown (at most 50 a second).` : `${counted(seen, "record")}.`)) + gaps);
+    }, tail.signal, afterGap).catch(fail);
   };
   const find = async (name, wanted) => {
+    const { signal: isWanted } = tail;
     note.setAttribute("aria-live", "polite");
     write(note, "Reading …");
     const { sub, ...rest } = wanted;
-    const found = await look("records", { stream: name, ...rest, ...(sub == null ? {} : { limit: Number(sub) + 1 }) }, signal);
+    const found = await look("records", { stream: name, ...rest, ...(sub == null ? {} : { limit: Number(sub) + 1 }) }, isWanted);
     if (sub != null) found.records = found.records.filter((record) => record.sequence_number === wanted.from && record.sub_sequence === Number(sub));
     list.replaceChildren(...found.records.map((record) => recordItem(name, record)));
     if (found.records.length === 1) list.querySelector("details").open = true;
-    const where = found.shards.length > 8 ? counted(found.shards.length, "shard") : `shard ${found.shards.map(short).join(", ")}`;
-    const end = found.is_end ? ", up to the newest record" : ". More records follow: to read on, name the shard and set “from”";
     if (sub != null) return void write(note, found.records.length ? "The record of this link." : "The record of this link is no longer in the stream.");
-    write(note, `${number(found.records.length)} of ${counted(found.read, "record")} that ${found.read === 1 ? "was" : "were"} read from ${where}${end}.`);
+    let [count, read, shards] = [0, 0, new Set()];
+    const showFound = (part) => {
+      count += part.records.length;
+      read += part.read;
+      part.shards.forEach((id) => shards.add(id));
+      const where = shards.size > 8 ? counted(shards.size, "shard") : `shard ${[...shards].map(short).join(", ")}`;
+      const end = part.is_end ? ", up to the newest record" : `${part.read_to ? `, up to ${part.read_to}` : ""}. More records follow`;
+      write(note, `${number(count)} of ${counted(read, "record")} that ${read === 1 ? "was" : "were"} read from ${where}${end}.`);
+      more.hidden = !part.next;
+      write(more, "Read on");
+      more.onclick = () => {
+        more.onclick = null; // not disabled, so that it keeps the focus
+        write(more, "Reading …");
+        look("records", { next: part.next }, isWanted).then((next) => {
+          list.append(...next.records.map((record) => recordItem(name, record)));
+          showFound(next);
+        }).catch((error) => { more.hidden = true; fail(error); });
+      };
+    };
+    showFound(found);
   };
   const sub = query.get("sub");
   const form = bar(async (values, button) => {
@@ -463,6 +503,7 @@ async function records({ main, query, signal }) {
     tail = new AbortController();
     signal.addEventListener("abort", () => tail.abort());
     list.replaceChildren();
+    more.hidden = true;
     const { stream: name, ...wanted } = Object.fromEntries(Object.entries(values).filter(([, value]) => value));
     pause.hidden = button?.value !== "follow";
     if (button?.value === "follow") follow(name, wanted);
@@ -472,7 +513,7 @@ async function records({ main, query, signal }) {
   field("key", "key", { value: given("key") }), field("text", "text in the data", { value: given("text") }), field("header", "header (name=value)", { value: given("header") }),
   field("shard", "shard", { value: given("shard"), placeholder: "any" }), field("from", "from", { value: given("from"), placeholder: "15m, a time, LATEST" }), field("to", "to", { value: given("to"), placeholder: "5m, a time" }),
   h("button", { value: "find" }, "Find"), h("button", { value: "follow" }, "Follow live"), pause);
-  main.replaceChildren(h("h2", {}, "Records"), form, soft("Find reads the shard, the shards of the key, or a part of each shard, oldest record first. Follow live shows new records of all shards; with “from”, it starts there."), note, list);
+  main.replaceChildren(h("h2", {}, "Records"), form, soft("Find reads the shard, the shards of the key, or a part of each shard, oldest record first. Follow live shows the new records of the shard, or of all shards; with “from”, it starts there."), note, list, more);
   if (query.get("shard") || query.get("key")) form.requestSubmit(form.querySelector("[value=find]"));
 }
 
@@ -484,7 +525,7 @@ const headersOf = (text) => Object.fromEntries(text.split("\n").filter((line) =>
 }));
 
 async function put({ main, query, signal }) {
-  const known = (await look("streams", {}, signal)).streams.map((one) => one.name);
+  const known = (await look("names", {}, signal)).streams;
   if (!known.length) return void main.replaceChildren(h("h2", {}, "Put a record"), soft(NO_STREAMS));
   const result = h("p", { role: "status" });
   main.replaceChildren(h("h2", {}, "Put a record"), bar(async ({ headers, ...values }) => {
@@ -517,7 +558,7 @@ async function server({ main, signal }) {
     const now = JSON.stringify(found.faults);
     if (now === known) return; // a button that is replaced would lose the focus
     known = now;
-    faults.replaceChildren(table(["#id", "rule", "#hits", ""], found.faults.map((fault) => [fault.id, h("code", {}, JSON.stringify(fault)), fault.hits,
+    faults.replaceChildren(table(["#id", "rule", "#hits", "change"], found.faults.map((fault) => [fault.id, h("code", {}, JSON.stringify(fault)), fault.hits,
       h("button", { onclick: () => change("fault", { remove: fault.id }, say1, "Remove").then(update).catch(fail) }, "Remove …")]), "No faults.", "Faults"));
   };
   main.replaceChildren(h("h2", {}, "Embedded server"), heading("Clock"), time,
