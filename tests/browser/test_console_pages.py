@@ -6,10 +6,15 @@
 import asyncio
 import sys
 import time
+from contextlib import asynccontextmanager
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.browser.consoles import GROUP, looking, show
 
+from shardline import Credentials
+from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.aio.producer.async_producer import Producer
 from shardline.console.stream_watch import StreamWatch
 
@@ -171,6 +176,9 @@ def test_problems_are_named_and_hide_nothing_else(tmp_path):
     asyncio.run(run())
 
 
+HIDE = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}); document.dispatchEvent(new Event('visibilitychange'))"
+
+
 def test_a_tail_pauses_and_starts_in_the_past(tmp_path):
     async def run():
         async with looking(tmp_path) as (tab, _, client, _):
@@ -186,13 +194,24 @@ def test_a_tail_pauses_and_starts_in_the_past(tmp_path):
             await tab.run(pause)
             await client.put_record("orders", b"after", key="user-1")
             await tab.until("document.querySelector('.records').innerText.includes('after')")
+            # A connection that ends and is opened again does not show the past a second time, and says what it means.
+            others = "new BroadcastChannel('shardline-live').postMessage('opened');"
+            await tab.run(HIDE.format("true"))
+            await tab.run(others * 4)
+            await asyncio.sleep(2)
+            await tab.run(HIDE.format("false"))
+            await asyncio.sleep(2)
+            await client.put_record("orders", b"again", key="user-1")
+            await tab.until("document.querySelector('.records').innerText.includes('again')")
+            assert await tab.run("document.querySelectorAll('.records li').length") == 3
+            shown = await tab.run("document.querySelector('main [role=status]').textContent")
+            assert "Records may be missing: this page was not connected for a while." in shown
 
     asyncio.run(run())
 
 
 def test_a_hidden_tab_lets_go_of_its_connection_when_other_tabs_need_it(tmp_path):
     """A browser has six connections to a host: seven tabs with live pages would otherwise block each other."""
-    hide = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}}); document.dispatchEvent(new Event('visibilitychange'))"
 
     async def run():
         async with looking(tmp_path) as (tab, kinesis, _, _):
@@ -200,7 +219,7 @@ def test_a_hidden_tab_lets_go_of_its_connection_when_other_tabs_need_it(tmp_path
             await tab.until("document.querySelectorAll('.shards li').length === 2")
             others = "new BroadcastChannel('shardline-live').postMessage('opened');"
             await tab.run(others * 9)  # a tab that is shown keeps its connection
-            await tab.run(hide.format("true"))
+            await tab.run(HIDE.format("true"))
             await tab.run(others * 3)
             await asyncio.sleep(3)
             kinesis.requests.clear()
@@ -211,7 +230,7 @@ def test_a_hidden_tab_lets_go_of_its_connection_when_other_tabs_need_it(tmp_path
             kinesis.requests.clear()
             await asyncio.sleep(3)
             assert [request.operation for request in kinesis.requests] == []
-            await tab.run(hide.format("false"))
+            await tab.run(HIDE.format("false"))
             await asyncio.sleep(3)
             assert "GetRecords" in {request.operation for request in kinesis.requests}
             assert tab.problems == []
@@ -242,6 +261,48 @@ def test_the_clock_of_the_embedded_server_goes_on(tmp_path):
             await tab.until(f"document.querySelector('main').innerText.includes('{then}')")
             kinesis.faults.throttle(operation="PutRecords", count=1)  # by another program
             await tab.until("document.querySelector('main table')")
+
+    asyncio.run(run())
+
+
+@asynccontextmanager
+async def cloudwatch(calls):
+    """Serve a CloudWatch that counted throttles a few minutes ago, and note the calls. Yield the settings for it."""
+
+    async def answer(request):
+        calls.append((request.headers["X-Amz-Target"], await request.json()))
+        minute = calls[-1][1]["EndTime"] - 180
+        results = [
+            {"Id": "writes", "Label": "w", "Timestamps": [minute, minute - 60], "Values": [7.0, 2.0]},
+            {"Id": "reads", "Label": "r", "Timestamps": [minute], "Values": [1.0]},
+            {"Id": "shards", "Label": "shardId-000000000003", "Timestamps": [minute], "Values": [9.0]},
+        ]
+        return web.json_response({"MetricDataResults": results}, content_type="application/x-amz-json-1.0")
+
+    application = web.Application()
+    application.router.add_post("/", answer)
+    async with TestServer(application) as server:
+        url = str(server.make_url("")).rstrip("/")
+        yield AwsSettings(region="eu-west-1", endpoint_url=url, credentials=Credentials("id", "secret"))
+
+
+def test_throttles_on_aws_come_from_cloudwatch_or_are_unknown(tmp_path):
+    async def run():
+        async with looking(tmp_path, kinesis=None) as (tab, _, _, _):
+            await show(tab, "stream/orders", "Unknown: Kinesis does not tell readers what it throttled")
+            await tab.until("document.querySelector('#server-link').hidden")
+        calls = []
+        async with (
+            cloudwatch(calls) as settings,
+            looking(tmp_path, kinesis=None, cloudwatch=settings) as (tab, _, _, _),
+        ):
+            await show(tab, "stream/orders", "9 throttled writes and 1 throttled read in 30 minutes")
+            shown = await tab.run("document.querySelector('main').innerText")
+            assert "Most writes: shard 3 (9)." in shown
+            assert "Source: CloudWatch." in shown
+            await tab.run("document.querySelector('#status').click()")
+            await tab.until("document.querySelector('#operations').innerText.includes('GetMetricData: 1')")
+            assert len(calls) == 1
 
     asyncio.run(run())
 
@@ -313,6 +374,45 @@ def test_a_thousand_shards_are_drawn_within_a_second_and_stay_smooth(tmp_path):
                 await tab.press("Tab")
                 reached.append(await tab.run("document.activeElement.textContent"))
             assert reached == [f"shard {number}" for number in range(1, 61)]
+
+    asyncio.run(run())
+
+
+# Replaces the updates of a group by those of a group with a thousand shards: window.update() sends the next.
+LARGE_GROUP = """(() => { const ask = fetch, bytes = new TextEncoder(); let [round, updates] = [0, null];
+  const ids = Array.from({ length: 1000 }, (_, number) => `shardId-${String(number).padStart(12, '0')}`);
+  window.fetch = (address, how) => (address.includes('/api/live/group')
+    ? Promise.resolve(new Response(new ReadableStream({ start: (controller) => { updates = controller; } }))) : ask(address, how));
+  window.update = async () => {
+    while (!updates) await new Promise((done) => setTimeout(done, 5));
+    round += 1;
+    const shards = ids.map((id, number) => ({ shard_id: id, state: 'open', lag_ms: number * round, owner: `worker-${number % 7}`, owner_alive: true, checkpoint: { sequence_number: '4'.repeat(56) } }));
+    const history = Object.fromEntries(ids.map((id, number) => [id, [[1e9 + 5 * round, number * round, null]]]));
+    updates.enqueue(bytes.encode(`data: ${JSON.stringify({ group: { rows: 1000, held: 1000, finished: 0 }, shards, history, notices: [], hand_overs: [], metrics: { reading_lag: {}, problems: [], asked: 0 } })}\\n\\n`));
+    const wanted = `${(0.999 * round).toFixed(1)} s`;
+    while (!document.querySelector('.facts')?.textContent.includes(wanted)) await new Promise((done) => setTimeout(done, 5));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  }; })()"""
+
+
+@pytest.mark.timeout(180)
+def test_a_group_of_a_thousand_shards_is_drawn_within_a_second_and_stays_smooth(tmp_path):
+    async def run():
+        async with looking(tmp_path) as (tab, _, _, _):
+            await tab.call("Performance.enable", timeDomain="threadTicks")
+            await tab.run(LARGE_GROUP)
+            await show(tab, GROUP, "Hand-overs")
+            before = await cpu_time(tab)
+            await tab.run("update()")
+            assert await cpu_time(tab) - before < 1.0
+            assert await tab.run("document.querySelectorAll('tbody tr').length") == 1000
+            used = []
+            for _ in range(5):
+                before = await cpu_time(tab)
+                await tab.run("update()")
+                used.append(await cpu_time(tab) - before)
+            assert min(used) < 0.3, used  # there is one update a second
+            assert tab.problems == []
 
     asyncio.run(run())
 

@@ -27,18 +27,22 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-// The browser's own texts, such as "Failed to fetch", do not say what is wrong.
-class Unreachable extends Error {}
+// The console has ended, or was started again with another token: both may be over in a moment, so pages wait for that. The
+// browser's own texts, such as "Failed to fetch", do not say what is wrong.
+class Lost extends Error {}
 const lose = (error) => {
   if (error.name === "AbortError") throw error;
-  throw new Unreachable("The console does not answer. If its command was stopped, start it again, and open the address that it prints.");
+  throw new Lost("The console does not answer. If its command was stopped, start it again, and open the address that it prints.");
 };
 const ask = (address, how) => fetch(address, how).catch(lose);
 
 const NO_TOKEN = "This browser does not have the token of the console. Open the address that the command printed: then its links work in every tab.";
 async function answer(response) {
-  const value = await response.json();
-  if (!response.ok) throw new Error(/needs its token/.test(value.error) ? NO_TOKEN : value.error);
+  const value = await response.json().catch((error) => {
+    if (error instanceof SyntaxError) throw new Lost(`The console did not answer, but another program did, with the status ${response.status}.`);
+    return lose(error);
+  });
+  if (!response.ok) throw /needs its token/.test(value.error) ? new Lost(NO_TOKEN) : new Error(value.error);
   return value;
 }
 export const look = (action, query = {}, signal) =>
@@ -87,8 +91,8 @@ const untilShown = () => new Promise((done) => {
 });
 
 // Server-sent events by fetch, because EventSource cannot send the token in a header. A connection that ends is opened
-// again, until the page is left.
-export async function live(kind, query, onUpdate, signal) {
+// again, until the page is left. `onGap` returns the query to continue with.
+export async function live(kind, query, onUpdate, signal, onGap = () => query) {
   for (;;) {
     await untilShown();
     signal.throwIfAborted();
@@ -98,9 +102,10 @@ export async function live(kind, query, onUpdate, signal) {
     letGo = end;
     tabs.postMessage("opened");
     await listen(`/api/live/${kind}?${new URLSearchParams(query)}`, onUpdate, connection.signal).catch((error) => {
-      if (signal.aborted || !(error instanceof Unreachable || connection.signal.aborted)) throw error;
+      if (signal.aborted || !(error instanceof Lost || connection.signal.aborted)) throw error;
     });
     signal.removeEventListener("abort", end);
+    query = onGap();
     await new Promise((wake) => setTimeout(wake, 1000));
   }
 }
@@ -117,10 +122,26 @@ export const fail = (error) => {
   main.prepend(h("p", { class: "error", role: "alert" }, error.message));
 };
 
-// Ask before a change: a dry run says what will happen.
+// Ask before a change: a dry run says what will happen. There is one question at a time: a double click must not make a
+// change twice. A page that is left takes its question along.
+const dialog = document.getElementById("ask");
+let isAsking = false;
 export async function change(action, body, describe, label) {
+  if (isAsking) return null;
+  isAsking = true;
+  const isAgreed = await agrees(action, body, describe, label).finally(() => { isAsking = false; });
+  if (!isAgreed) return null;
+  say("Working …");
+  const result = await send(action, body);
+  if (result.stopped_by) fail(new Error(`Stopped: ${result.stopped_by}`));
+  say(result.stopped_by ? "Stopped." : "Done.");
+  return result;
+}
+
+async function agrees(action, body, describe, label) {
+  const { signal } = current;
   const plan = await send(action, { ...body, dry_run: true });
-  const dialog = document.getElementById("ask");
+  if (signal.aborted) return false;
   document.getElementById("ask-what").replaceChildren(describe(plan));
   const yes = document.getElementById("ask-yes");
   yes.textContent = label;
@@ -130,17 +151,12 @@ export async function change(action, body, describe, label) {
   dialog.showModal();
   document.getElementById("ask-no").focus(); // Enter must not change anything by accident
   await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
-  if (dialog.returnValue !== "yes") return null;
-  say("Working …");
-  const result = await send(action, body);
-  if (result.stopped_by) fail(new Error(`Stopped: ${result.stopped_by}`));
-  say(result.stopped_by ? "Stopped." : "Done.");
-  return result;
+  return dialog.returnValue === "yes" && !signal.aborted;
 }
 
 export let status = {};
 async function showStatus() {
-  status = await look("status");
+  status = await look("status", {}, AbortSignal.timeout(STATUS_WITHIN));
   const calls = status.calls;
   const waiting = calls.waiting ? `, ${calls.waiting} waiting` : "";
   document.getElementById("server-link").hidden = !status.embedded;
@@ -152,8 +168,34 @@ async function showStatus() {
     : "No calls in the last minute.", ` ${calls.total} since the start.`);
 }
 
+// A page that stands still looks like one where nothing happens, so a console that is lost is named over every page. When it is
+// back, live pages continue by themselves, and a page that could not be shown is shown.
+const [STATUS_EVERY, STATUS_WITHIN] = [3000, 8000];
+let [lost, isBroken] = [null, false];
+async function watchStatus() {
+  let problem = null;
+  await showStatus().catch((error) => { problem = error.message; });
+  if (problem) write(document.getElementById("status"), problem);
+  const isNew = problem && !lost;
+  lost ??= h("p", { class: "error lost", role: "alert" });
+  if (problem) write(lost, problem);
+  if (isNew && main.querySelector(":scope > .error")?.textContent !== lost.textContent) main.before(lost);
+  if (problem) return;
+  lost.remove();
+  lost = null;
+  if (isBroken) await show();
+}
+async function keepWatching() {
+  for (;;) {
+    await new Promise((wake) => setTimeout(wake, STATUS_EVERY));
+    await watchStatus();
+  }
+}
+
 async function show() {
   current.abort();
+  dialog.close();
+  isBroken = false;
   const { signal } = (current = new AbortController());
   await takeToken().catch(fail);
   if (signal.aborted) return; // another page was opened
@@ -175,6 +217,7 @@ async function show() {
     if (!signal.aborted) document.title = `${main.querySelector("h2").textContent} · Shardline console`;
   } catch (error) {
     if (error.name !== "AbortError") main.replaceChildren();
+    isBroken = error instanceof Lost;
     fail(error);
   }
 }
@@ -186,5 +229,5 @@ document.getElementById("skip").addEventListener("click", (event) => {
 addEventListener("hashchange", () => show().then(() => main.focus({ preventScroll: true })));
 await takeToken().catch(fail);
 await showStatus().catch(fail);
-setInterval(() => showStatus().catch((error) => write(document.getElementById("status"), error.message)), 3000);
+keepWatching();
 await show();
