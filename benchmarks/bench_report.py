@@ -30,7 +30,11 @@ PAGE = DOCS / "tested" / "benchmarks.md"
 RESULTS = {
     DOCS / "tested" / "benchmark-results.md": (
         "Benchmark results",
-        ("producer", "consumer", "handlers", "fanout", "growth", "failover"),
+        ("producer", "consumer"),
+    ),
+    DOCS / "tested" / "benchmark-results-workers.md": (
+        "Benchmark results of workers and growth",
+        ("handlers", "fanout", "growth", "failover"),
     ),
     DOCS / "tested" / "benchmark-results-parts.md": (
         "Benchmark results of the parts",
@@ -69,11 +73,12 @@ aiobotocore does not batch, so the benchmark sends the records that have arrived
 
 ![Latency of a record, by percentile](../pictures/latency.svg)
 
-The [results of the producer and the consumer](benchmark-results.md) and the [results of the
-parts](benchmark-results-parts.md) (client, aggregation, embedded server) contain the tables behind the charts, with a
-target for each figure. {missed} of {count} figures miss their targets. Most of these targets were set on another
-machine. Figures that depend on the time by the clock, such as latencies, waiting times and the records per second of
-handlers, are also missed on a busy machine, so each table has its load average.
+The [results of the producer and the consumer](benchmark-results.md), the [results of workers and
+growth](benchmark-results-workers.md) and the [results of the parts](benchmark-results-parts.md) (client, aggregation,
+embedded server) contain the tables behind the charts, with a target for each figure. {missed} of {count} figures miss
+their targets. Most of these targets were set on another machine. Figures that depend on the time by the clock, such as
+latencies, waiting times and the records per second of handlers, are also missed on a busy machine, so each table has
+its load average.
 
 ## With and without the C extension
 
