@@ -53,9 +53,18 @@ class HttpStream(Protocol):
     def status(self) -> int: ...
     @property
     def headers(self) -> Mapping[str, str]: ...
-    async def next_chunk(self, timeout: float = math.inf) -> bytes | memoryview | Failure | None:  # noqa: ASYNC109
-        """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke or nothing
-        arrived within ``timeout`` seconds. Without ``timeout``, the transport's own limit applies.
+    async def next_chunk(
+        self,
+        timeout: float = math.inf,  # noqa: ASYNC109 - a cancel scope would cost more than the call
+        enough: int = 1,
+    ) -> bytes | memoryview | Failure | None:
+        """Return the next part of the body, ``None`` at the end, or a ``Failure`` if the connection broke or no part
+        came within ``timeout`` seconds. Without ``timeout``, the transport's own limit applies.
+
+        Args:
+            timeout: in seconds.
+            enough: how many bytes the caller can use. If nothing has arrived yet, the transport may wait until so many
+                have arrived, because each part costs the caller a turn. The parts may still be shorter.
         """
         ...
 

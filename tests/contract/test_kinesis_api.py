@@ -70,7 +70,7 @@ class Arriving:
         self.status, self.headers, body = answer
         self._chunks = [body[at : at + 7] for at in range(0, len(body), 7)]
 
-    async def next_chunk(self, _timeout=None):
+    async def next_chunk(self, _timeout=None, _enough=1):
         return self._chunks.pop(0) if self._chunks else None
 
     async def read(self):

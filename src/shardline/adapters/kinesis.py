@@ -193,7 +193,7 @@ class _Events:
                     now = anyio.current_time()
                     ends_at = min(ends_at, now + timeout)
                     wait = ends_at - now
-                chunk = await self._answer.next_chunk(wait)
+                chunk = await self._answer.next_chunk(wait, self._decoder.missing)
                 if isinstance(chunk, Failure):
                     return chunk
                 if chunk is None:

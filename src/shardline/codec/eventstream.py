@@ -172,6 +172,11 @@ class MessageDecoder:
         self._header_block = b""
         self._headers: dict[str, HeaderValue] = {}
 
+    @property
+    def missing(self) -> int:
+        """How many bytes of the next frame have not arrived, as far as its length is known."""
+        return self._needed - len(self._unread)
+
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
         """Return the messages that ``chunk`` completes. They may be views of the chunk if it is immutable.
 
@@ -187,7 +192,7 @@ class MessageDecoder:
         messages: list[Message] = []
         try:
             at = self._complete_frame(chunk, messages) if self._unread else 0
-            if not self._unread:
+            if at < len(chunk):
                 at = self._cut(chunk, at, messages)
         except FrameError as error:
             self._fail(str(error))
@@ -204,15 +209,18 @@ class MessageDecoder:
         Only this frame is joined. Joining it with the rest of the chunk would copy the bytes of the next frame twice.
         """
         at, unread = 0, self._unread
-        while unread and at < len(chunk):
-            missing = self._needed - len(unread)
+        while at < len(chunk):
+            missing = self.missing
+            if missing > len(chunk) - at:
+                unread.append(chunk[at:] if at else chunk)
+                return len(chunk)
             unread.append(chunk[at : at + missing])
             at += missing
-            if len(unread) == self._needed:
-                frame = unread.take()
-                if not self._cut(frame, 0, messages):  # only the prelude is complete, and ``_needed`` is now known
-                    unread.append(frame)
-        return min(at, len(chunk))
+            frame = unread.take()
+            if self._cut(frame, 0, messages):
+                break
+            unread.append(frame)  # only the prelude is complete, and ``_needed`` is now known
+        return at
 
     def close(self) -> None:
         """Check that the stream ended properly.

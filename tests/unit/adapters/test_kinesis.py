@@ -65,7 +65,7 @@ class Arriving:
         self.status, self.headers = 200, {}
         self._chunks = list(chunks)
 
-    async def next_chunk(self, _timeout=None):
+    async def next_chunk(self, _timeout=None, _enough=1):
         return self._chunks.pop(0) if self._chunks else None
 
 

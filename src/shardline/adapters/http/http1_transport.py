@@ -166,7 +166,8 @@ class _Http1Stream:
         self.status = reader.status
         self.headers: Mapping[str, str] = reader.headers
 
-    async def next_chunk(self, timeout: float = math.inf) -> bytes | Failure | None:  # noqa: ASYNC109 - see HttpStream
+    async def next_chunk(self, timeout: float = math.inf, enough: int = 1) -> bytes | Failure | None:  # noqa: ASYNC109
+        del enough  # each part is passed on at once
         limit = self._transport.timeout if timeout == math.inf else timeout
         try:
             while True:

@@ -80,7 +80,7 @@ class Exchange:
     """A request and its response."""
 
     __slots__ = (
-        "body", "complete", "consumed", "credit", "expected", "failure", "headers", "heard_at", "is_whole", "moved_at",
+        "body", "complete", "consumed", "credit", "enough", "expected", "failure", "headers", "heard_at", "is_whole", "moved_at",
         "number", "received", "sent_at", "status", "unsent", "window",
     )  # fmt: skip
 
@@ -105,6 +105,8 @@ class Exchange:
         """The number of bytes that the server may send before the caller takes any of them."""
         self.credit = STREAM_WINDOW
         self.consumed = 0
+        self.enough = 1
+        """How many bytes the caller waits for. Written by the caller."""
         self.complete = False
         self.failure: Failure | None = None
 
@@ -229,10 +231,14 @@ class Http2Connection:
         self.heard_at = now
         self._is_pinged = False
         try:
-            at = self._complete_frame(data, now) if self._held else self._continue_data(data, now)
-            if not self._held:
+            if self._rest_of_data:
+                at = self._continue_data(data, now)
+            else:
+                at = self._complete_frame(data, now) if self._held else 0
+            if at < len(data):
                 at = self._read_frames(data, at, now)
-                self._held.append(data[at:])
+                if at < len(data):
+                    self._held.append(data[at:])
         except (ProtocolError, HttpError) as error:
             self._collect()  # h2 has queued a GOAWAY with the reason
             self._break("BadAnswer", _words(error), now)
@@ -300,11 +306,10 @@ class Http2Connection:
     def _continue_data(self, data: bytes, now: float) -> int:
         """Pass on the next part of an incomplete DATA frame. Return the position of the next frame in ``data``."""
         size = min(self._rest_of_data, len(data))
-        if size:
-            self._rest_of_data -= size
-            number, flags = self._data_head
-            # Without its END_STREAM, a part of a frame is a shorter DATA frame. The last part has all flags.
-            self._read_body(number, 0 if self._rest_of_data else flags, memoryview(data)[:size], now)
+        self._rest_of_data -= size
+        number, flags = self._data_head
+        # Without its END_STREAM, a part of a frame is a shorter DATA frame. The last part has all flags.
+        self._read_body(number, 0 if self._rest_of_data else flags, memoryview(data)[:size], now)
         return size
 
     def _read_frames(self, buffer: bytes, at: int, now: float) -> int:
@@ -410,9 +415,12 @@ class Http2Connection:
             return
         if exchange.is_whole:
             exchange.consumed += len(payload)
-        elif payload:
+            self._reopen_window(exchange)
+        elif not exchange.body:  # the frame was empty, or all padding
+            self._reopen_window(exchange)
+        elif len(exchange.body) >= exchange.enough or exchange.credit * 2 <= exchange.window:
+            # If the caller takes the bytes in the second case, the window is reopened.
             self._changed.append(exchange)
-        self._reopen_window(exchange)
 
     def _spend_window(self, size: int) -> None:
         """Reopen the window of the connection immediately, whether or not callers take the data that arrives."""

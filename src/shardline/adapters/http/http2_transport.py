@@ -323,11 +323,12 @@ class _Link:
 
     def pump(self) -> None:
         """Wake the tasks and callers that are affected by the machine's changes."""
-        for exchange in self.machine.take_changed():
+        machine = self.machine
+        for exchange in machine.take_changed():
             call = self._calls.get(exchange)
             if call is not None:
                 call.changed.set()
-        if self.machine.has_output or self.machine.is_over:
+        if machine.has_output or machine.is_over:
             self._to_send.set()
 
     async def close(self, why: str) -> None:
@@ -423,19 +424,25 @@ class _Call:
         failure = await self._wait_for_answer(whole=True)
         return bytes(self._link.machine.take(self._exchange)) if failure is None else failure
 
-    async def next_chunk(self, timeout: float = math.inf) -> bytes | memoryview | Failure | None:  # noqa: ASYNC109
+    async def next_chunk(
+        self,
+        timeout: float = math.inf,  # noqa: ASYNC109 - see HttpStream
+        enough: int = 1,
+    ) -> bytes | memoryview | Failure | None:
         exchange = self._exchange
-        limit = self._link.settings.read_timeout if timeout == math.inf else timeout
-        while True:
-            if exchange.body:
-                chunk = self._link.machine.take(exchange)
-                self._link.pump()
-                return chunk
+        limit = timeout
+        if timeout == math.inf:
+            limit, enough = self._link.settings.read_timeout, 1  # the limit applies to each pause of the server
+        while not exchange.body:
             if exchange.is_over:
                 return exchange.failure
-            if not await self.changed.wait(limit):
+            exchange.enough = enough
+            if not await self.changed.wait(limit) and not exchange.body:
                 # A caller with a timeout of its own judges its stream alone: a ping shows whether the server is gone.
                 return self._time_out() if timeout == math.inf else broken("ReadTimeout", self._link.host)
+        chunk = self._link.machine.take(exchange)
+        self._link.pump()
+        return chunk
 
     async def _wait_for_answer(self, *, whole: bool) -> Failure | None:
         """Wait for the whole response, or only for its head, within its time limit."""

@@ -57,7 +57,7 @@ class Arriving:
     def __init__(self, answer):
         self.status, self.headers, self._body = answer
 
-    async def next_chunk(self, _timeout=None):
+    async def next_chunk(self, _timeout=None, _enough=1):
         body, self._body = self._body, None
         return body
 
