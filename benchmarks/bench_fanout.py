@@ -49,6 +49,7 @@ CONNECTIONS_TARGET = 40
 SLACK_PER_SHARD = 10_000 * (SIZE + RECORD_BYTES) + 10_000 * SIZE
 MIB = 1024 * 1024
 COUNTED = 12_000  # records: a page and an event of each shard have the same 3,000, about 1 MB
+COUNTED_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,32 @@ def report_count(plan: Plan, _: Server) -> list[bool]:
     if needed := instructions.missing():
         print(f"\nInstructions per record: not counted, because {needed} is missing")
         return []
-    print(f"\n{COUNTED:,} records of {SIZE} B (plain) over {SHARDS} shards: instructions per record, without the start")
-    counted = Plan(COUNTED, plan.rounds, plan.seconds)
-    with running_consumer_server(COUNTED) as server:
-        found = instructions.run_counted(client_line("count", READERS[0], PLAIN, server, counted, rounds=1))
-    cost = {reader: (found[f"1 reading {reader}"] - found[f"1 start {reader}"]) / COUNTED for reader in READERS}
-    ratio = cost["fan-out"] / cost["polling"]
-    what = f"{', '.join(f'{reader} {cost[reader]:,.0f}' for reader in READERS)}: ratio {ratio:.3f}"
-    return [verdict(what, "at most polling's", met=ratio <= 1.0, of="instructions per record")]
+    met = []
+    for stream, kind in ((PLAIN, "plain"), (AGGREGATED, f"{PER_AGGREGATE} per aggregate")):
+        print(
+            f"\n{COUNTED:,} records of {SIZE} B ({kind}) over {SHARDS} shards: instructions per record, without the start"
+        )
+        cost = count_instructions(stream, Plan(COUNTED, plan.rounds, plan.seconds))
+        ratio = cost["fan-out"] / cost["polling"]
+        what = f"{', '.join(f'{reader} {cost[reader]:,.0f}' for reader in READERS)}: ratio {ratio:.3f}"
+        met.append(verdict(what, "at most polling's", met=ratio <= 1.0, of=f"instructions per record, {kind}"))
+    return met
+
+
+def count_instructions(stream: str, plan: Plan) -> dict[str, float]:
+    """Return the instructions per record of each reader, in its best round.
+
+    A round that takes longer, because the machine is busy, has more timers and empty pages. This only adds.
+    """
+    with running_consumer_server(plan.records) as server:
+        line = client_line("count", READERS[0], stream, server, plan, rounds=COUNTED_ROUNDS)
+        found = instructions.run_counted(line)
+    best = {
+        (work, reader): min(found[f"{number} {work} {reader}"] for number in range(1, COUNTED_ROUNDS + 1))
+        for work in ("start", "reading")
+        for reader in READERS
+    }
+    return {reader: (best["reading", reader] - best["start", reader]) / plan.records for reader in READERS}
 
 
 def report_idle(plan: Plan, server: Server) -> list[bool]:

@@ -28,7 +28,7 @@ from consumer_server import BLANK, STEADY
 
 READERS = ("polling", "fan-out")
 TAKEOVER_WAIT = 5.5  # seconds between two subscriptions to a shard; the service refuses an earlier one
-LONG = 3_600.0  # seconds: longer than any measurement, also under callgrind
+LONG = 3_600.0  # seconds: longer than any measurement, also under callgrind, so that no figure depends on the time taken
 RATE = 20  # records per second, for `latency`
 BUDGET = 8 * 1024 * 1024  # bytes of prefetch, for `stuck`
 
@@ -150,7 +150,7 @@ async def start_reading_nothing(options: argparse.Namespace) -> None:
         reading = asyncio.create_task(anext(aiter(consumer)))
         await consumer.wait_ready(60)
         while not all(shard.lag == 0 for shard in consumer.status().shards):  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
         reading.cancel()
 
 
@@ -165,7 +165,9 @@ async def read_stream(options: argparse.Namespace) -> None:
     from shardline import ConsumerConfig
 
     left = options.records
-    config = ConsumerConfig(calls_per_second=1_000.0, bytes_per_second=1e12, lease_duration=LONG)
+    config = ConsumerConfig(
+        calls_per_second=1_000.0, bytes_per_second=1e12, lease_duration=LONG, checkpoint_interval=LONG
+    )
     async with consumer_of(options, config=config, deserializer=json.loads) as consumer:
         async for batch in consumer.batches():
             left -= sum(record.value is not None for record in batch)

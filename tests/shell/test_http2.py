@@ -1,5 +1,6 @@
 """Does a client that is configured for HTTP/2 use it with a server that offers it?"""
 
+import base64
 import contextlib
 import gc
 import json
@@ -270,8 +271,10 @@ async def test_a_subscription(start_http2, ca_path, make_client):
     assert server.protocols == ["h2"]
 
 
-def numbered(number):
-    page = {"Records": [], "ContinuationSequenceNumber": str(number), "MillisBehindLatest": 0}
+def numbered(number, data=None):
+    record = {"Data": base64.b64encode(data or b"").decode(), "PartitionKey": "k", "SequenceNumber": "1"}
+    records = [] if data is None else [record]
+    page = {"Records": records, "ContinuationSequenceNumber": str(number), "MillisBehindLatest": 0}
     headers = {":message-type": "event", ":event-type": "SubscribeToShardEvent"}
     return encode_message(headers, json.dumps(page).encode())
 
@@ -432,6 +435,24 @@ async def test_a_caller_with_a_timeout_of_its_own_leaves_the_connection_to_the_o
         assert (await impatient.next_event(0.05)).code == "ReadTimeout"
         server.inject(lambda link: link.send_data(3, numbered(2)))  # the second stream of the connection
         assert (await patient.next_event(10.0)).continuation_sequence_number == "2"
+    assert server.protocols == ["h2"]
+
+
+async def test_an_event_that_arrives_in_parts_has_to_be_complete_in_time(start_http2, ca_path, make_client):
+    server = start_http2(begin)
+    request = SubscribeToShard(CONSUMER, "shardId-0", LATEST)
+    large = numbered(2, b"x" * 60_000)
+    async with (
+        make_client(server, verify=ca_path) as client,
+        client.api.subscribe_to_shard(request) as events,
+    ):
+        assert (await events.next_event(10.0)).continuation_sequence_number == "1"
+        server.inject(lambda link: link.send_data(1, large[:9_000]))
+        server.inject(lambda link: link.send_data(1, large[9_000:20_000]))
+        assert (await events.next_event(0.3)).code == "ReadTimeout"
+        for start in range(20_000, len(large), 10_000):
+            server.inject(lambda link, part=large[start : start + 10_000]: link.send_data(1, part))
+        assert (await events.next_event(10.0)).records[0].data == b"x" * 60_000
     assert server.protocols == ["h2"]
 
 

@@ -1,4 +1,4 @@
-/* The CRC-32 of a long message, with carry-less multiplication.
+/* Joins the pieces of a frame and computes its CRC-32, in one pass, with carry-less multiplication.
  *
  * An event of a subscription ends with the CRC-32 of its up to 1 MiB. zlib takes about five instructions for each byte.
  * Carry-less multiplication folds 128 bytes at a time: Gopal et al., "Fast CRC Computation for Generic Polynomials Using
@@ -11,6 +11,7 @@
 #endif
 
 #define SHORT 256 /* bytes below which zlib is as fast */
+#define STRIDE 2048 /* bytes that are copied and then folded: few enough for the first cache */
 
 #ifdef HAS_KERNEL
 
@@ -23,6 +24,7 @@ static const uint64_t polynomial[2] = {0x1db710641, 0x1f7011641};
 
 /* AVX for its instructions with three operands: without them, each product needs a copy of its first factor. */
 #define FOR_CLMUL __attribute__((target("pclmul,avx")))
+#define BLOCK 128
 #define PARTS 8 /* of 16 bytes; independent, so that the processor multiplies one while it waits for another */
 
 FOR_CLMUL static inline __m128i load(const void *from)
@@ -37,21 +39,25 @@ FOR_CLMUL static inline __m128i fold(__m128i folded, __m128i powers, __m128i dat
     return _mm_xor_si128(_mm_xor_si128(low, high), data);
 }
 
-/* Update a CRC, without its inversions, by at least 128 bytes whose number is a multiple of 16. */
-FOR_CLMUL static uint32_t fold_all(uint32_t crc, const uint8_t *bytes, size_t size)
+/* Fold all blocks of 128 bytes into the remainders. Return the number of bytes that were folded. */
+FOR_CLMUL static size_t fold_blocks(__m128i *parts, const uint8_t *bytes, size_t size)
 {
-    __m128i parts[PARTS], powers = load(by_128);
-    for (int part = 0; part < PARTS; part++) {
-        parts[part] = load(bytes + 16 * part);
-    }
-    parts[0] = _mm_xor_si128(parts[0], _mm_cvtsi32_si128((int)crc));
-    for (bytes += 128, size -= 128; size >= 128; bytes += 128, size -= 128) {
+    __m128i powers = load(by_128), now[PARTS];
+    memcpy(now, parts, sizeof now);
+    size_t place = 0;
+    for (; size - place >= BLOCK; place += BLOCK) {
         for (int part = 0; part < PARTS; part++) {
-            parts[part] = fold(parts[part], powers, load(bytes + 16 * part));
+            now[part] = fold(now[part], powers, load(bytes + place + 16 * part));
         }
     }
-    powers = load(by_16);
-    __m128i folded = parts[0];
+    memcpy(parts, now, sizeof now);
+    return place;
+}
+
+/* Return the CRC, without its last inversion, of the remainders and the last bytes, whose number is a multiple of 16. */
+FOR_CLMUL static uint32_t finish(const __m128i *parts, const uint8_t *bytes, size_t size)
+{
+    __m128i folded = parts[0], powers = load(by_16);
     for (int part = 1; part < PARTS; part++) {
         folded = fold(folded, powers, parts[part]);
     }
@@ -75,12 +81,33 @@ static const uint32_t of_four_bits[16] = {
     0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
 };
 
-static uint32_t crc_of_long(const uint8_t *bytes, size_t size)
+/* Copy the pieces to `frame`, and return the CRC-32 of its first `checked` bytes, which are at least BLOCK. Each part is
+ * copied and then folded while the processor's cache still holds it. */
+FOR_CLMUL static uint32_t copy_and_check(uint8_t *frame, size_t checked, const Py_buffer *pieces, Py_ssize_t count)
 {
-    size_t folded = size & ~(size_t)15;
-    uint32_t crc = fold_all(0xffffffff, bytes, folded);
-    for (size_t place = folded; place < size; place++) { /* at most 15 bytes */
-        crc ^= bytes[place];
+    __m128i parts[PARTS];
+    size_t copied = 0, folded = 0;
+    for (Py_ssize_t number = 0; number < count; number++) {
+        const uint8_t *piece = pieces[number].buf;
+        for (size_t left = (size_t)pieces[number].len; left > 0;) {
+            size_t size = left < STRIDE ? left : STRIDE;
+            memcpy(frame + copied, piece, size);
+            piece += size, left -= size, copied += size;
+            if (folded == 0 && copied >= BLOCK) {
+                memcpy(parts, frame, sizeof parts);
+                parts[0] = _mm_xor_si128(parts[0], _mm_cvtsi32_si128(-1));
+                folded = BLOCK;
+            }
+            size_t ready = copied < checked ? copied : checked;
+            if (folded > 0 && ready > folded) {
+                folded += fold_blocks(parts, frame + folded, ready - folded);
+            }
+        }
+    }
+    size_t rest = (checked - folded) & ~(size_t)15;
+    uint32_t crc = finish(parts, frame + folded, rest);
+    for (size_t place = folded + rest; place < checked; place++) { /* at most 15 bytes */
+        crc ^= frame[place];
         crc = (crc >> 4) ^ of_four_bits[crc & 15];
         crc = (crc >> 4) ^ of_four_bits[crc & 15];
     }
@@ -94,7 +121,7 @@ static int has_kernel(void)
 
 #else
 
-static uint32_t crc_of_long(const uint8_t *bytes, size_t size)
+static uint32_t copy_and_check(uint8_t *frame, size_t checked, const Py_buffer *pieces, Py_ssize_t count)
 {
     return 0; /* never called */
 }
@@ -106,17 +133,75 @@ static int has_kernel(void)
 
 #endif
 
-PyObject *checksum(PyObject *module, PyObject *data)
+/* Copy the pieces to `frame`, and return the CRC-32 of its first `checked` bytes as an int. */
+static PyObject *copy_by_zlib(PyObject *module, char *frame, Py_ssize_t checked, const Py_buffer *pieces, Py_ssize_t count)
 {
-    Py_buffer view;
-    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
+    char *to = frame;
+    for (Py_ssize_t number = 0; number < count; number++) {
+        memcpy(to, pieces[number].buf, (size_t)pieces[number].len);
+        to += pieces[number].len;
+    }
+    PyObject *view = PyMemoryView_FromMemory(frame, checked, PyBUF_READ);
+    if (view == NULL) {
         return NULL;
     }
-    if (view.len < SHORT || !has_kernel()) {
-        PyBuffer_Release(&view);
-        return PyObject_CallOneArg(state_of_module(module)->zlib_crc32, data);
+    PyObject *crc = PyObject_CallOneArg(state_of_module(module)->zlib_crc32, view);
+    Py_DECREF(view);
+    return crc;
+}
+
+static PyObject *join_buffers(PyObject *module, const Py_buffer *pieces, Py_ssize_t count)
+{
+    Py_ssize_t size = 0;
+    for (Py_ssize_t number = 0; number < count; number++) {
+        size += pieces[number].len;
     }
-    uint32_t crc = crc_of_long(view.buf, (size_t)view.len);
-    PyBuffer_Release(&view);
-    return PyLong_FromUnsignedLong(crc);
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, size);
+    if (frame == NULL) {
+        return NULL;
+    }
+    Py_ssize_t checked = size < 4 ? 0 : size - 4;
+    PyObject *crc;
+    if (checked < SHORT || !has_kernel()) {
+        crc = copy_by_zlib(module, PyBytes_AS_STRING(frame), checked, pieces, count);
+    } else {
+        uint8_t *bytes = (uint8_t *)PyBytes_AS_STRING(frame);
+        crc = PyLong_FromUnsignedLong(copy_and_check(bytes, (size_t)checked, pieces, count));
+    }
+    PyObject *result = crc == NULL ? NULL : PyTuple_Pack(2, frame, crc);
+    Py_DECREF(frame);
+    Py_XDECREF(crc);
+    return result;
+}
+
+PyObject *join_frame(PyObject *module, PyObject *pieces)
+{
+    if (!PyList_Check(pieces)) {
+        return PyErr_Format(PyExc_TypeError, "expected a list, not %.100s", Py_TYPE(pieces)->tp_name);
+    }
+    /* The caller's list may change while a buffer is taken, which can call code. A tuple cannot. */
+    PyObject *fixed = PyList_AsTuple(pieces);
+    if (fixed == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(fixed), taken = 0;
+    PyObject *result = NULL;
+    Py_buffer *buffers = PyMem_New(Py_buffer, count);
+    if (buffers == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; taken < count; taken++) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(fixed, taken), &buffers[taken], PyBUF_SIMPLE) < 0) {
+            goto done;
+        }
+    }
+    result = join_buffers(module, buffers, count);
+done:
+    while (taken > 0) {
+        PyBuffer_Release(&buffers[--taken]);
+    }
+    PyMem_Free(buffers);
+    Py_DECREF(fixed);
+    return result;
 }

@@ -7,8 +7,9 @@
 static PyMethodDef functions[] = {
     {"md5_many", md5_many, METH_O,
      PyDoc_STR("md5_many($module, messages, /)\n--\n\nReturn the MD5 of each message, as 16 bytes.")},
-    {"checksum", checksum, METH_O,
-     PyDoc_STR("checksum($module, data, /)\n--\n\nReturn the CRC-32 of a buffer.")},
+    {"join_frame", join_frame, METH_O,
+     PyDoc_STR("join_frame($module, pieces, /)\n--\n\n"
+               "Return the joined pieces, and the CRC-32 of all but their last four bytes.")},
     {"bind_record", bind_record, METH_O,
      PyDoc_STR("bind_record($module, record_type, /)\n--\n\nRemember where the slots of a buffered record are.")},
     {"bind_receipt", bind_receipt, METH_VARARGS,

@@ -136,9 +136,9 @@ void md5_side_by_side(const Md5Job *jobs, size_t count);
 
 PyObject *md5_many(PyObject *module, PyObject *messages);
 
-/* ---- checksum.c: the CRC-32 of an event */
+/* ---- checksum.c: the pieces of an event, and its CRC-32 */
 
-PyObject *checksum(PyObject *module, PyObject *data);
+PyObject *join_frame(PyObject *module, PyObject *pieces);
 
 /* ---- records.c: the fields of a buffered record */
 

@@ -181,18 +181,13 @@ class _Events:
         self._messages: deque[eventstream.Message] = deque()
 
     async def next_event(self, timeout: float = math.inf) -> SubscribeToShardEvent | Failure | None:  # noqa: ASYNC109
-        ends_at = wait = math.inf
+        wait, ends_at = timeout, None
         try:
             while True:
                 while self._messages:
                     event = self._event(self._messages.popleft())
                     if event is not None:
                         return event
-                if timeout < math.inf:
-                    # Even a server that keeps sending parts of an event has to complete it in time.
-                    now = anyio.current_time()
-                    ends_at = min(ends_at, now + timeout)
-                    wait = ends_at - now
                 chunk = await self._answer.next_chunk(wait, self._decoder.missing)
                 if isinstance(chunk, Failure):
                     return chunk
@@ -200,6 +195,12 @@ class _Events:
                     self._decoder.close()
                     return None
                 self._messages.extend(self._decoder.feed(chunk))
+                if timeout < math.inf and not self._messages:
+                    # Even a server that keeps sending parts of an event has to complete it in time. The clock is read
+                    # only in this case, because most events of an idle shard arrive in one part.
+                    now = anyio.current_time()
+                    ends_at = now + timeout if ends_at is None else ends_at
+                    wait = ends_at - now
         except (eventstream.FrameError, BodyError) as error:
             return broken("BadAnswer", self._host, error)
 

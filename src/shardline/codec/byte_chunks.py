@@ -53,11 +53,16 @@ class ByteChunks:
 
     def take(self) -> bytes:
         """Remove and return all bytes."""
+        pieces = self.take_pieces()
+        first = pieces[0] if len(pieces) == 1 else None
+        return first if isinstance(first, bytes) else b"".join(pieces)
+
+    def take_pieces(self) -> list[bytes | memoryview]:
+        """Remove and return all bytes, in pieces that are not copied."""
         if self._small:
             self._large.append(bytes(self._small))
             self._small.clear()
-        first = self._large[0] if len(self._large) == 1 else None
-        everything = first if isinstance(first, bytes) else b"".join(self._large)
+        pieces = list(self._large)
         self._large.clear()
         self._size = 0
-        return everything
+        return pieces

@@ -65,7 +65,7 @@ class FrameError(ValueError):
 
 
 class Message(NamedTuple):
-    """A message: headers such as ``:event-type``, and the payload that they describe, which is not copied."""
+    """A message: headers such as ``:event-type``, and the payload that they describe, which is a view of its frame."""
 
     headers: dict[str, HeaderValue]
     payload: memoryview
@@ -152,21 +152,23 @@ def _utf8(text: str) -> bytes:
 
 
 @twin
-def checksum(data: bytes | memoryview, /) -> int:
-    """Return the CRC-32 of ``data``, which is a frame without its own checksum at the end."""
-    return crc32(data)
+def join_frame(pieces: list[bytes | memoryview], /) -> tuple[bytes, int]:
+    """Return the frame that these pieces make, and the CRC-32 of all but its last four bytes."""
+    frame = b"".join(pieces)
+    return frame, crc32(memoryview(frame)[:-4])
 
 
 @final
 class MessageDecoder:
     """Splits a stream of bytes into messages while the bytes arrive."""
 
-    __slots__ = ("_failure", "_header_block", "_headers", "_needed", "_unread")
+    __slots__ = ("_failure", "_header_block", "_headers", "_headers_bytes", "_needed", "_unread")
 
     def __init__(self) -> None:
         self._unread = ByteChunks()
         """The beginning of the next frame. It is shorter than ``_needed`` between two calls."""
         self._needed = _PRELUDE_BYTES
+        self._headers_bytes = 0  # if ``_needed`` is a whole frame: the length of its headers
         self._failure: str | None = None
         # The headers of the last message, because those of the next one are nearly always the same bytes.
         self._header_block = b""
@@ -178,7 +180,7 @@ class MessageDecoder:
         return self._needed - len(self._unread)
 
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
-        """Return the messages that ``chunk`` completes. They may be views of the chunk if it is immutable.
+        """Return the messages that ``chunk`` completes.
 
         If a broken frame follows valid ones in the same chunk, the valid ones are returned, and the next call raises.
 
@@ -216,10 +218,14 @@ class MessageDecoder:
                 return len(chunk)
             unread.append(chunk[at : at + missing])
             at += missing
-            frame = unread.take()
-            if self._cut(frame, 0, messages):
+            if self._needed == _PRELUDE_BYTES:
+                prelude = unread.take()
+                self._needed, self._headers_bytes = _read_prelude(prelude, 0)
+                unread.append(prelude)
+            else:
+                messages.append(self._read_message(unread.take_pieces(), self._headers_bytes))
+                self._needed = _PRELUDE_BYTES
                 break
-            unread.append(frame)  # only the prelude is complete, and ``_needed`` is now known
         return at
 
     def close(self) -> None:
@@ -237,29 +243,28 @@ class MessageDecoder:
         """Append all complete messages from ``at`` on to ``messages``, and set ``_needed``. Return the position of the
         first incomplete frame.
         """
-        while True:
-            left = len(data) - at
-            if left < _PRELUDE_BYTES:
-                self._needed = _PRELUDE_BYTES
-                return at
-            total, headers_bytes = _read_prelude(data, at)
-            if left < total:
-                self._needed = total
-                return at
-            messages.append(self._read_message(data, at, total, headers_bytes))
-            at += total
-
-    def _read_message(self, data: bytes | memoryview, at: int, total: int, headers_bytes: int) -> Message:
-        end = at + total - 4
+        self._needed = _PRELUDE_BYTES
         view = memoryview(data)
-        if checksum(view[at:end]) != _CRC.unpack_from(data, end)[0]:
+        while len(data) - at >= _PRELUDE_BYTES:
+            total, headers_bytes = _read_prelude(data, at)
+            if len(data) - at < total:
+                self._needed, self._headers_bytes = total, headers_bytes
+                break
+            messages.append(self._read_message([view[at : at + total]], headers_bytes))
+            at += total
+        return at
+
+    def _read_message(self, pieces: list[bytes | memoryview], headers_bytes: int) -> Message:
+        frame, crc = join_frame(pieces)
+        end = len(frame) - 4
+        if crc != _CRC.unpack_from(frame, end)[0]:
             raise FrameError("a frame does not match its checksum")
-        payload_at = at + _PRELUDE_BYTES + headers_bytes
-        block = bytes(data[at + _PRELUDE_BYTES : payload_at])
+        payload_at = _PRELUDE_BYTES + headers_bytes
+        block = frame[_PRELUDE_BYTES:payload_at]
         if block != self._header_block:
             self._headers = _read_headers(block)
             self._header_block = block
-        return Message(self._headers.copy(), view[payload_at:end])
+        return Message(self._headers.copy(), memoryview(frame)[payload_at:end])
 
     def _fail(self, why: str) -> None:
         self._failure = why

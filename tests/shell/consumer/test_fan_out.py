@@ -165,6 +165,33 @@ async def test_silence_replaces_the_subscription(make_consumer, put, monkeypatch
     assert [event for event in events if isinstance(event, PositionLost)] == []
 
 
+async def test_a_subscription_is_closed_before_the_same_worker_opens_the_next_one(
+    make_consumer, kinesis, put, monkeypatch, eventually
+):
+    """Otherwise events of the older subscription could still arrive."""
+    happened = []
+    subscribe = KinesisHttp.subscribe_to_shard
+
+    @asynccontextmanager
+    async def noted_subscription(api, request):
+        happened.append(("opened", request.shard_id))
+        async with subscribe(api, request) as events:
+            yield events
+        happened.append(("closed", request.shard_id))
+
+    monkeypatch.setattr(KinesisHttp, "subscribe_to_shard", noted_subscription)
+    monkeypatch.setattr(fanout_reader, "SILENCE", 1.0)
+    kinesis.faults.fan_out_end(after=1, count=1)
+    kinesis.faults.fan_out_reset(after=2, count=1)
+    async with make_consumer(fan_out="billing") as consumer:
+        await consumer.wait_ready()
+        await put(range(10))
+        await eventually(lambda: len(happened) >= 10, 30)
+    for shard_id in {shard_id for _, shard_id in happened}:
+        steps = [what for what, shard in happened if shard == shard_id]
+        assert steps == ["opened", "closed"] * (len(steps) // 2)
+
+
 async def test_an_idle_subscription_outlives_the_read_timeout_of_calls(make_consumer, kinesis, put):
     """The service is silent for 5 s at a time, and a client that expects answers within 2 s is not wrong."""
     events = []
@@ -363,6 +390,15 @@ async def test_a_limit_is_one_clear_error_or_polling(connection, make_consumer, 
     await read(make_consumer, ledger, fan_out=FanOut("billing", fallback="polling"))
     assert sorted(ledger.numbers) == list(range(10))
     assert any("this worker polls" in text for _, text in complaints())
+
+
+async def test_a_limit_on_the_rate_of_registrations_is_waited_for(make_consumer, kinesis, calls):
+    """The service allows 5 registrations per second, and 5 consumers that are being created."""
+    kinesis.faults.error(
+        "LimitExceededException", "5 in CREATING", operation="RegisterStreamConsumer", status=400, count=2
+    )
+    await _start_and_close(make_consumer)
+    assert calls()["RegisterStreamConsumer"] == 3
 
 
 async def test_registration_survives_throttling_and_reports_what_retrying_does_not_cure(make_consumer, kinesis, put):

@@ -81,3 +81,14 @@ def test_small_pieces_are_merged():
     held = sys.getsizeof(chunks._small) + sum(map(sys.getsizeof, chunks._large))
     assert held < 150_000
     assert chunks.take() == b"x" * 100_000
+
+
+def test_pieces_are_taken_without_a_copy():
+    view = memoryview(LARGE)
+    chunks = of(LARGE, b"small", b"est", view, b"end")
+    pieces = chunks.take_pieces()
+    assert pieces == [LARGE, b"smallest", view, b"end"]
+    assert pieces[0] is LARGE
+    assert pieces[2] is view
+    assert len(chunks) == 0
+    assert chunks.take_pieces() == []

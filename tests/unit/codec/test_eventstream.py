@@ -165,6 +165,19 @@ def test_a_broken_frame_is_refused_for_good(data, why):
         in_pieces(data, 1)
 
 
+def test_the_decoder_says_how_many_bytes_are_missing():
+    decoder, whole = MessageDecoder(), frame(payload=b"abc")
+    assert decoder.missing == 12
+    decoder.feed(whole[:5])
+    assert decoder.missing == 7
+    decoder.feed(whole[5:13])
+    assert decoder.missing == len(whole) - 13
+    decoder.feed(whole[13:] + whole[:14])
+    assert decoder.missing == len(whole) - 14
+    decoder.feed(whole[14:])
+    assert decoder.missing == 12
+
+
 def test_a_header_without_a_name_is_read():
     assert decode(frame(header(b"", 0))) == [Message({"": True}, b"")]  # as botocore does
 

@@ -331,6 +331,11 @@ class _Link:
         if machine.has_output or machine.is_over:
             self._to_send.set()
 
+    def send_output(self) -> None:
+        """Wake the task that sends, if there is something to send."""
+        if self.machine.has_output:
+            self._to_send.set()
+
     async def close(self, why: str) -> None:
         """Close the connection immediately. Requests in flight fail."""
         self._end("ConnectionReset", why)
@@ -441,7 +446,7 @@ class _Call:
                 # A caller with a timeout of its own judges its stream alone: a ping shows whether the server is gone.
                 return self._time_out() if timeout == math.inf else broken("ReadTimeout", self._link.host)
         chunk = self._link.machine.take(exchange)
-        self._link.pump()
+        self._link.send_output()  # taking it may have reopened the window
         return chunk
 
     async def _wait_for_answer(self, *, whole: bool) -> Failure | None:

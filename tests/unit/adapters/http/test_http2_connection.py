@@ -413,6 +413,47 @@ def test_the_window_of_a_stream_grows_while_its_caller_keeps_up(peers):
     assert windows == [STREAM_WINDOW, 2 * STREAM_WINDOW, *[STREAM_WINDOW_MAX] * 3]
 
 
+def test_a_caller_that_waits_for_enough_bytes_is_woken_when_they_are_there(peers):
+    exchange = peers.open(whole=False)
+    peers.answer(exchange, end=False)
+    peers.ours.take_changed()
+    exchange.enough = 10
+    for size, is_woken in ((9, False), (1, True)):
+        peers.feed(frame(DATA, 0, exchange.number, bytes(size)))
+        assert peers.ours.take_changed() == [exchange] * is_woken
+    assert (peers.ours.take(exchange), exchange.body.take()) == (bytes(10), b"")
+
+
+@pytest.mark.parametrize("padding", [0, 200])
+def test_a_caller_that_waits_for_more_than_the_window_is_woken_when_it_should_be_reopened(peers, padding):
+    """With padding, which counts as well, as many bytes as the caller waits for may never fit."""
+    exchange = peers.open(whole=False)
+    peers.answer(exchange, end=False)
+    peers.ours.take_changed()
+    exchange.enough = 10 * STREAM_WINDOW
+    size = 2_048
+    payload = bytes([padding]) + bytes(size - 1) if padding else bytes(size)
+    sent = 0
+    while not peers.ours.take_changed():
+        sent += size
+        assert sent <= STREAM_WINDOW // 2
+        peers.feed(frame(DATA, PADDED if padding else 0, exchange.number, payload))
+    assert sent == STREAM_WINDOW // 2
+    while exchange.body:
+        peers.ours.take(exchange)
+    assert exchange.credit > STREAM_WINDOW
+
+
+def test_the_end_wakes_a_caller_that_waits_for_more(peers):
+    exchange = peers.open(whole=False)
+    peers.answer(exchange, end=False)
+    peers.ours.take_changed()
+    exchange.enough = 10
+    peers.feed(frame(DATA, END_STREAM, exchange.number, b"last"))
+    assert peers.ours.take_changed() == [exchange]
+    assert (exchange.complete, peers.ours.take(exchange)) == (True, b"last")
+
+
 def test_an_answer_as_a_whole_is_taken_as_it_arrives(peers):
     exchange = peers.open()
     peers.answer(exchange, end=False)
