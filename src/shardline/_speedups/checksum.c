@@ -11,7 +11,7 @@
 #endif
 
 #define SHORT 256 /* bytes below which zlib is as fast */
-#define STRIDE 2048 /* bytes that are copied and then folded: few enough for the first cache */
+#define STRIDE 1024 /* bytes that are copied and then folded: few enough for the first cache */
 
 #ifdef HAS_KERNEL
 
