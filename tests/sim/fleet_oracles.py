@@ -11,7 +11,10 @@ from producer_oracles import check_effort, check_end
 from producer_world import START
 
 from shardline.core.clock import NEVER
+from shardline.core.consumer.assignment import ReadableLease
 from shardline.core.consumer.consumer_events import RecordsTrimmed
+from shardline.core.consumer.load_assignment import weigh
+from shardline.core.consumer.shard_load import load_of
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,
@@ -74,6 +77,7 @@ class Watch:
                 self._see_taken(operation, row, answer, late=late)
             case AskHandOver():
                 self.reached.add("steal: a lease asked for")
+                self._see_asked(operation)
             case CancelHandOver():
                 self.reached.add("a hand-over called off on exit")
             case FinishHandOver():
@@ -146,6 +150,14 @@ class Watch:
         self.pins.append((self.world.now, worker_id, lease.latest_at))
         if len(self.pins) == 1:
             self.world.handle_begun(worker_id)
+
+    def _see_asked(self, operation):
+        """Note a request that the numbers of leases do not explain."""
+        owners = [row.owner for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
+        # The row names the asking worker by now.
+        is_even = owners.count(operation.owner) + 1 < owners.count(operation.by) - 1 + 2
+        if self.world.fleet.config.assign_by == "load" and is_even:
+            self.reached.add("a lease moved because of its load")
 
     def _see_kept(self, worker_id, operation, row):
         """A worker has exited, and keeps its lease for its restart."""
@@ -455,9 +467,28 @@ class Watch:
         durations = [worker.config.lease_duration for worker in live]
         if max(durations, default=0.0) / 3 >= min(durations, default=1.0):
             return None
+        if self.world.fleet.config.assign_by == "load":
+            return self._find_overloaded()
         loads = [len(worker.machine.held.holdings) for worker in live if worker.plan.max_leases is None]
         if loads and max(loads) - min(loads) > 1:
             return f"unbalanced: {loads}"
+        return None
+
+    def _find_overloaded(self):
+        """With ``assign_by="load"``: no load is above the mean plus the largest lease, by the loads in the rows. Workers
+        with ``max_leases`` are left out. Without their part, the others come close to their mean only by a fifth.
+        """
+        rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
+        rows = [ReadableLease(row.shard_id, row.owner, load=load_of(row)) for row in rows]
+        if all(row.load is None for row in rows):
+            return None
+        rows = weigh(rows)
+        free = [worker.name for worker in self.world.live if worker.plan.max_leases is None]
+        loads = [sum(row.load for row in rows if row.owner == name) for name in free]
+        largest = max(row.load for row in rows)
+        slack = 1.0 + SLACK if len(free) == len(self.world.live) else 1.25
+        if loads and max(loads) > slack * (sum(loads) / len(loads) + largest):
+            return f"the loads are unbalanced: {loads}"
         return None
 
     def check_end(self):

@@ -22,6 +22,7 @@ STATES = frozenset({
     "a hand-over called off on exit",
     "handed over to one that leaves: let go of unread",
     "a worker without leases",
+    "a lease moved because of its load",
     "max_leases left some to others",
     "rows deleted",
     "a dead worker of another lease duration replaced",

@@ -286,6 +286,7 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
         _draw_processes(Random(f"processes {seed}"), fleet)
         _draw_keeping(Random(f"keeping {seed}"), fleet)
         fleet.user.limits = Random(f"limits {seed}").random() < 0.15
+        _draw_assignment(Random(f"assignment {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
     ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
@@ -353,6 +354,14 @@ def _draw_keeping(rng, fleet):
             plan.name = plan.name or f"worker-{number}"
             if rng.random() < 0.3:
                 plan.trouble = sorted([*plan.trouble, (rng.uniform(plan.starts_at, fleet.duration), "close", 0.0)])
+
+
+def _draw_assignment(rng, fleet):
+    """Let the group share its shards by load. Slow handlers make the loads differ, and noisy."""
+    if rng.random() < 0.25:
+        fleet.config = replace(fleet.config, assign_by="load")
+        if rng.random() < 0.5:
+            fleet.user.duration = rng.choice([(0.0, 0.2), (0.01, 0.1)])
 
 
 def _draw_durations(rng, fleet, lease):

@@ -213,9 +213,12 @@ class FleetWorld:
             self.at(self.now + LOOK_EVERY, self._look)
 
     def _patience(self):
-        """Return how long the calm world may take. Slow user code may handle each record of the fullest shard once more."""
+        """Return how long the calm world may take. Slow user code may handle each record of the fullest shard once more.
+        Workers that share by load wait for some lease durations before each round of moves.
+        """
         fullest = max((len(known.records) for known in self.truth.shards.values()), default=0)
-        return PATIENCE + fullest * self.fleet.user.duration[1]
+        rounds = 12 * self.fleet.longest_lease if self.fleet.config.assign_by == "load" else 0.0
+        return PATIENCE + rounds + fullest * self.fleet.user.duration[1]
 
 
 @contextmanager

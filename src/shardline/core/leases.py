@@ -35,8 +35,8 @@ from typing import Final, NamedTuple, TypeAlias, final
 from shardline.errors import UsageError
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
-THROUGHPUT_DECIMALS: Final = 6  # the KCL writes the same number of decimals
-_THROUGHPUT_END: Final = 1e15  # KiB per second: larger numbers are implausible, and as floats would lose the decimals
+LOAD_DECIMALS: Final = 6  # the KCL writes the same number of decimals
+_LOAD_END: Final = 1e15  # larger numbers are implausible, and as floats would lose the decimals
 
 
 @final
@@ -69,18 +69,22 @@ class RenewLease:
     counter: int
     throughput: float | None = None
     """The KiB per second that the holder read recently. ``None`` keeps the row's value."""
+    handling: float | None = None
+    """The seconds per second for which user code had records recently. ``None`` keeps the row's value."""
 
     def __post_init__(self) -> None:
-        if self.throughput is not None and not 0 <= self.throughput < _THROUGHPUT_END:
-            raise UsageError(f"a throughput is a finite number from 0, not {self.throughput}")
+        for name, value in (("a throughput", self.throughput), ("a handling time", self.handling)):
+            if value is not None and not 0 <= value < _LOAD_END:
+                raise UsageError(f"{name} is a finite number from 0, not {value}")
 
     def allowed(self, row: Lease) -> bool:
         return row.counter == self.counter and row.holder == self.by
 
     def written(self, row: Lease) -> Lease:
-        throughput = row.throughput if self.throughput is None else round(self.throughput, THROUGHPUT_DECIMALS)
+        throughput = row.throughput if self.throughput is None else round(self.throughput, LOAD_DECIMALS)
+        handling = row.handling if self.handling is None else round(self.handling, LOAD_DECIMALS)
         # The moving counter is the only sign of life that other workers see.
-        return replace(row, counter=row.counter + 1, throughput=throughput)
+        return replace(row, counter=row.counter + 1, throughput=throughput, handling=handling)
 
     def landed(self, row: Lease) -> bool:
         return row.counter == self.counter + 1 and row.holder == self.by

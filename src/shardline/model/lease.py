@@ -107,7 +107,9 @@ class Lease:
     pending_checkpoint: Checkpoint | None = None
     """A checkpoint that a KCL application prepared and did not commit. The next commit removes it."""
     throughput: float | None = None
-    """How much the holder read recently, in KiB per second, measured as the KCL does."""
+    """How much the holder read recently, in KiB per second."""
+    handling: float | None = None
+    """For how long user code had records of the shard recently, in seconds per second, summed over all handlers."""
     incarnation: Incarnation | None = None
     """The process that last stored its incarnation. This may be an earlier owner: use ``incarnation_of``."""
     window: str = ""
@@ -124,8 +126,9 @@ class Lease:
             at_timestamp(self.latest_at)
             if self.checkpoint.position != LATEST:
                 raise UsageError(f"latest_at is only for the checkpoint LATEST, not for {self.checkpoint.position}")
-        if self.throughput is not None and not (math.isfinite(self.throughput) and self.throughput >= 0):
-            raise UsageError(f"a throughput is a finite number from 0, not {self.throughput}")
+        for name, value in (("a throughput", self.throughput), ("a handling time", self.handling)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"{name} is a finite number from 0, not {value}")
         if self.incarnation is not None and not 0 < self.incarnation.lease_duration < math.inf:
             raise UsageError(f"a lease duration is a finite number above 0, not {self.incarnation.lease_duration}")
 

@@ -128,6 +128,7 @@ _ROWS_TO_WRITE: Final = (
         checkpoint_owner="worker-a",
         pending_checkpoint=_at(_NUMBER + 5, 1),
         throughput=12.345678,
+        handling=1.234567,
         incarnation=Incarnation("worker-a", "0123456789abcdef", 7.5, "fan-out"),
     ),
     Lease(_SHARD, checkpoint=Checkpoint(LATEST), latest_at=1_700_000_000.123),
@@ -135,7 +136,7 @@ _ROWS_TO_WRITE: Final = (
     Lease(_SHARD, checkpoint=Checkpoint(at_timestamp(1_700_000_000.5))),
     Lease(_SHARD, checkpoint=Checkpoint(SHARD_END), owner_switches=1),
     Lease(_SHARD, checkpoint=Checkpoint(TRIM_HORIZON), pending_checkpoint=Checkpoint(SHARD_END)),
-    Lease(_SHARD, throughput=0.0, hash_range=HashRange(5, 5)),
+    Lease(_SHARD, throughput=0.0, handling=0.0, hash_range=HashRange(5, 5)),
     Lease(_SHARD, checkpoint=_at(7, 1), window=_WINDOW),
 )
 
@@ -199,7 +200,8 @@ def _draw(choose: random.Random, rows: dict[str, Lease], shard_ids: Sequence[str
             latest_at = 1.7e9 if position == LATEST and choose.random() < 0.5 else None  # noqa: PLR2004
             return CreateLease(Lease(shard_id, checkpoint=Checkpoint(position), latest_at=latest_at))
         case "renew":
-            return RenewLease(shard_id, by, counter, choose.choice([None, round(choose.random() * 1e4, 6)]))
+            throughput, handling = (choose.choice([None, round(choose.random() * most, 6)]) for most in (1e4, 10.0))
+            return RenewLease(shard_id, by, counter, throughput, handling)
         case "take":
             taker = choose.choice(_WORKERS)
             read_by = choose.choice([None, "polling", "fan-out"])

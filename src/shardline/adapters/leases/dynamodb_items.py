@@ -10,9 +10,9 @@ Invariants:
   empty.
 - Our own attributes begin with ``shardline``, and Java ignores and keeps them. They store the group and the stream of a
   row (KCL tables do not name them), the time to which a checkpoint at LATEST is pinned, the stamps that belong to the
-  checkpoint (``dedup``), and the process that took the lease: its owner name, its random id and its lease duration.
-  Because Java keeps the latter when it takes a lease, they include the owner name, and count only while this name
-  equals ``leaseOwner``. Likewise, the stamps name their checkpoint.
+  checkpoint (``dedup``), the handling time of the shard, and the process that took the lease: its owner name, its
+  random id and its lease duration. Because Java keeps the latter when it takes a lease, they include the owner name,
+  and count only while this name equals ``leaseOwner``. Likewise, the stamps name their checkpoint.
 - A row that cannot be read raises ``RowError`` and nothing else.
 """
 
@@ -36,6 +36,7 @@ INCARNATION: Final = "shardlineIncarnation"
 LEASE_DURATION: Final = "shardlineLeaseDuration"
 READ_BY: Final = "shardlineReadBy"
 WINDOW: Final = "shardlineDedupWindow"
+HANDLING: Final = "shardlineHandling"
 SHARD_END: Final = "SHARD_END"
 _ENTITY: Final = "entityType"
 _LEASE: Final = "LEASE"
@@ -109,6 +110,7 @@ def encode_item(lease: Lease, group: str, stream: str) -> Item:
         "pendingCheckpoint": pending and text(pending.text),
         "pendingCheckpointSubSequenceNumber": pending and number(pending.sub_sequence),
         "throughputKBps": None if lease.throughput is None else number(lease.throughput),
+        HANDLING: None if lease.handling is None else number(lease.handling),
         WINDOW: text(lease.window) if lease.window else None,
     }
     item |= {name: attribute for name, attribute in optional.items() if isinstance(attribute, dict)}
@@ -134,7 +136,7 @@ def _decode(item: Mapping[str, Attribute], shard_id: str) -> Lease:
         text_, _whole(item, "checkpointSubSequenceNumber") or 0, _real(item, START_AT)
     )
     pending = _text(item, "pendingCheckpoint")
-    throughput = _real(item, "throughputKBps")
+    throughput, handling = _real(item, "throughputKBps"), _real(item, HANDLING)
     start, end = _text(item, "startingHashKey"), _text(item, "endingHashKey")
     return Lease(
         shard_id,
@@ -151,6 +153,7 @@ def _decode(item: Mapping[str, Attribute], shard_id: str) -> Lease:
         if pending is None
         else read_checkpoint(pending, _whole(item, "pendingCheckpointSubSequenceNumber") or 0, None)[0],
         throughput=throughput if throughput is None or throughput >= 0 else None,
+        handling=handling,
         incarnation=_incarnation(item),
         window=_text(item, WINDOW) or "",
     )

@@ -17,6 +17,7 @@ from typing import Final, assert_never, final
 
 from shardline.adapters.leases.dynamodb_items import (
     GROUP,
+    HANDLING,
     INCARNATION,
     KEY,
     LEASE_DURATION,
@@ -37,7 +38,7 @@ from shardline.adapters.leases.dynamodb_items import (
 )
 from shardline.adapters.leases.lease_rows import CheckpointText, write_checkpoint
 from shardline.core.leases import (
-    THROUGHPUT_DECIMALS,
+    LOAD_DECIMALS,
     AskHandOver,
     CancelHandOver,
     CommitCheckpoint,
@@ -175,11 +176,11 @@ def _held(operation: RenewLease | FinishHandOver | ReleaseLease | CommitCheckpoi
 
 
 def _renewal(operation: RenewLease) -> _Change:
-    values = _held(operation) | _ONE
-    if operation.throughput is None:
-        return _Change(_HELD, adds=_NEXT, values=values)
-    values[":throughput"] = number(round(operation.throughput, THROUGHPUT_DECIMALS))
-    return _Change(_HELD, sets="#throughputKBps = :throughput", adds=_NEXT, values=values)
+    measured = {"throughputKBps": operation.throughput, HANDLING: operation.handling}
+    written = {name: number(round(value, LOAD_DECIMALS)) for name, value in measured.items() if value is not None}
+    sets = ", ".join(f"#{name} = :{name}" for name in written)
+    values = {**_held(operation), **_ONE, **{f":{name}": value for name, value in written.items()}}
+    return _Change(_HELD, sets=sets, adds=_NEXT, values=values)
 
 
 def _taking(operation: TakeLease) -> _Change:

@@ -89,6 +89,7 @@ class _Row(msgspec.Struct, omit_defaults=True):
     hash_range: tuple[str, str] | None = None
     pending: CheckpointText | None = None
     throughput: float | None = None
+    handling: float | None = None
     incarnation: _Incarnation | None = None
     window: str = ""
 
@@ -116,6 +117,7 @@ def encode_row(lease: Lease, previous: bytes | None = None) -> bytes:
         hash_range=None if lease.hash_range is None else (str(lease.hash_range.start), str(lease.hash_range.end)),
         pending=None if pending is None else write_checkpoint(pending),
         throughput=lease.throughput,
+        handling=lease.handling,
         incarnation=None if incarnation is None else _Incarnation(*incarnation),
         window=lease.window,
     )
@@ -155,6 +157,7 @@ def decode_row(row: bytes) -> Lease:
             latest_at=latest_at,
             pending_checkpoint=None if read.pending is None else read_checkpoint(*read.pending)[0],
             throughput=read.throughput,
+            handling=read.handling,
             incarnation=None
             if incarnation is None
             else Incarnation(incarnation.owner, incarnation.id, incarnation.lease_duration, incarnation.read_by),

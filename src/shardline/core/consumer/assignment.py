@@ -21,7 +21,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
 from typing import Final, NamedTuple, final
 
@@ -42,6 +42,8 @@ class ReadableLease(NamedTuple):
     available_for: float = 0.0
     """For how many seconds the lease has been available."""
     in_hand_over: bool = False
+    load: float | None = None
+    """The load of the lease, if the group shares its work by load and the load is known (``shard_load``)."""
 
 
 @final
@@ -81,14 +83,11 @@ def assign(
     # All workers must deal out the leases in the same order. Otherwise two workers would plan to take the same lease.
     available = sorted((lease for lease in leases if lease.owner is None), key=lambda lease: lease.shard_id)
     if available:
-        mine = _share(available, loads, me, spill_after)
+        mine = share(available, loads, me, spill_after)
         # Workers that start together do not see each other, so each worker plans to take every lease. Because of the
         # random order, each worker gets a part of the leases.
         return Assignment(sorted(mine, key=lambda _: rng.random())[: max(0, room)], [])
-    coming = sum(lease.in_hand_over and lease.owner == me for lease in leases)
-    # Leases that are being handed over to this worker already count as its leases (see ``ReadableLease.owner``), so
-    # each round of requests at most doubles its load.
-    most = min(room, max(1, loads[me]), HAND_OVERS_MAX - coming)
+    most = most_to_ask(leases, me, loads[me], room)
     if most < 1:
         return Assignment([], [])
     if impatient:
@@ -110,15 +109,26 @@ def is_uneven(leases: Sequence[ReadableLease], me: str) -> bool:
     return max(loads.values(), default=0) >= loads[me] + 2
 
 
-def _share(available: list[ReadableLease], loads: Counter[str], me: str, spill_after: float) -> list[str]:
-    """Return the available leases that the plan gives to ``me``, and some that their planned takers did not take."""
+def most_to_ask(leases: Sequence[ReadableLease], me: str, count: int, room: int) -> int:
+    """Return how many leases the worker may ask for now. It has ``count`` leases, and may get ``room`` more."""
+    coming = sum(lease.in_hand_over and lease.owner == me for lease in leases)
+    # Leases that are being handed over to this worker already count as its leases (see ``ReadableLease.owner``), so
+    # each round of requests at most doubles their number.
+    return min(room, max(1, count), HAND_OVERS_MAX - coming)
+
+
+def share(available: Sequence[ReadableLease], loads: Mapping[str, float], me: str, spill_after: float) -> list[str]:
+    """Return the available leases that the plan gives to ``me``, and some that their planned takers did not take.
+
+    Each lease goes to the worker with the lowest load. A lease without a known load counts 1.
+    """
     by_fewest = [(load, worker) for worker, load in loads.items()]
     heapify(by_fewest)
     mine: list[str] = []
     left: list[str] = []
     for lease in available:
         load, worker = by_fewest[0]
-        heapreplace(by_fewest, (load + 1, worker))
+        heapreplace(by_fewest, (load + (1 if lease.load is None else lease.load), worker))
         if worker == me:
             mine.append(lease.shard_id)
         elif lease.available_for > spill_after:

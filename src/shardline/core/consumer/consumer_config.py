@@ -23,6 +23,7 @@ from shardline.model.limits import (
 )
 
 Ack: TypeAlias = Literal["auto", "manual"]
+AssignBy: TypeAlias = Literal["count", "load"]
 Order: TypeAlias = Literal["shard", "key", "none"]
 """Which records are handled one after the other: those of a shard, those of a key, or none."""
 OutOfRange: TypeAlias = Literal["deliver", "drop"]
@@ -48,6 +49,10 @@ class ConsumerConfig:
     """
     max_leases: int | None = None
     """The maximum number of shards that this worker reads. ``None`` means the worker's fair share."""
+    assign_by: AssignBy = "count"
+    """How the group shares its shards: evenly by their number, or by the load that they cause. All workers of a group
+    should use the same value.
+    """
     hand_over_timeout: float = 30.0
     """How much time your code has to finish the records in hand when another worker asks for their shard."""
     list_interval: float = 60.0
@@ -109,6 +114,7 @@ _CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
     "checkpoint_interval": _number(lowest=0.0, highest=3_600.0, optional=True),
     "scan_interval": _number(lowest=0.05, highest=60.0, optional=True),
     "max_leases": _number(lowest=1, highest=math.inf, whole=True, optional=True),
+    "assign_by": lambda name, value: check_choice(name, value, "count", "load"),
     "hand_over_timeout": _number(lowest=0.0, highest=3_600.0),
     "list_interval": _number(lowest=1.0, highest=3_600.0),
     "prefetch_max_bytes": _number(lowest=64 * KIB, highest=math.inf, whole=True),

@@ -47,6 +47,7 @@ from shardline.core.consumer.held_leases import HeldLeases
 from shardline.core.consumer.kcl_fleet import KclFleet, longest_silence
 from shardline.core.consumer.lease_phases import Holding
 from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.load_assignment import LoadBalancer
 from shardline.core.consumer.planner import PlannedOperation, Planner
 from shardline.core.consumer.release_on_exit import ExitOperation, ReleaseOnExit
 from shardline.core.consumer.scan_pace import ScanPace
@@ -166,6 +167,7 @@ class Coordinator:
         self._alarm_at, self._is_closing = NEVER, False
 
     def _make_planner(self, rng: Chance) -> Planner:
+        is_by_load = self._config.assign_by == "load"
         return Planner(
             self.view,
             self.topology.graph,
@@ -176,6 +178,7 @@ class Coordinator:
             scan_pace=self._scan_pace,
             rng=rng,
             kcl=self.kcl,
+            balancer=LoadBalancer(self.me, self._config.lease_duration, rng) if is_by_load else None,
         )
 
     # ---- queries

@@ -147,6 +147,7 @@ class HandOut:
         self.lifecycle: Lifecycle = Lifecycle(callbacks)
         self.writes: PendingWrites = PendingWrites()
         self.is_manual: bool = config.ack == "manual"
+        self._is_by_load: bool = config.assign_by == "load"
         self.shards: dict[ShardKey, HeldShard] = {}
         self.current: Taker | None = None
         """The current iteration or run. Older iterations and runs get no more records."""
@@ -423,6 +424,7 @@ class HandOut:
             # queue, so that shards take turns.
             self._line.pop(shard.key, None)
             self._in_hand[taker] = shard
+            taker.measured_at = now
             self.bounds.handle_activity(now)
             if taker.is_pooled:
                 self.bind(taker, shard)
@@ -453,6 +455,7 @@ class HandOut:
         if shard is None:
             return
         taker.cursor.end = 0  # comes first, because user code must not take a record that waits for the next taker
+        self._measure(taker, shard, now)
         self.work.count_handled(shard.shard_id, taker.cursor, done, now, is_summed=taker.is_summed)
         through = self._close(taker, shard, done, now)
         self._want_pump(shard.acknowledge_passed(now))
@@ -634,6 +637,7 @@ class HandOut:
             if taker.cursor.places is None:
                 self.report(taker, now)
                 self.work.count_progress(shard.shard_id, taker.cursor, now)
+            self._measure(taker, shard, now)
         self._reported_at = now
         self.writes.check()
         self.work.handle_time(now)
@@ -678,6 +682,14 @@ class HandOut:
         report_at = self._reported_at + self._report_interval if self._in_hand else NEVER
         waits = (self._questions.next_deadline(), self.bounds.next_deadline(), self.watch.next_deadline())
         return min(report_at, self.work.measure_at, *waits)
+
+    # ---- internal: measuring
+
+    def _measure(self, taker: Taker, shard: HeldShard, now: Instant) -> None:
+        """Count the time for which user code has had its records in the load of their shard."""
+        if self._is_by_load:
+            shard.coordinator.held.count_handling(shard.grant, now - taker.measured_at)
+            taker.measured_at = now
 
     # ---- internal: control
 

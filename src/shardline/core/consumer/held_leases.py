@@ -155,12 +155,18 @@ class HeldLeases:
         holding = self.holdings.get(shard_id)
         if holding is not None:
             holding.tracker.deliver(records)
-            if holding.throughput is not None:
-                holding.throughput.add(sum([len(record.data) for record in records]))
+            if holding.throughput is not None or holding.meter is not None:
+                _count_bytes(holding, sum([len(record.data) for record in records]))
             count = holding.tracker.remembered
             if count >= self._config.max_unacknowledged and shard_id not in self._full:
                 self._full.add(shard_id)
                 self._events.append(TooManyUnacknowledged(shard_id, count))
+
+    def count_handling(self, grant: Grant, duration: float) -> None:
+        """Count seconds for which user code had records of the shard."""
+        holding = self.holdings.get(grant.shard_id)
+        if holding is not None and holding.grant is grant and holding.meter is not None:
+            holding.meter.add_handling(duration)
 
     def window_of(self, grant: Grant) -> DedupWindow | None:
         """Return the stamps that the reader of this grant compares with. ``None`` without ``dedup``."""
@@ -289,6 +295,8 @@ class HeldLeases:
         holding = Holding(row, grant, tracker, me=me, sent_at=sent_at, window=window)
         if self._kcl is not None:
             holding.follow_kcl(self._kcl, ReadThroughput(now, row.throughput))
+        if self._config.assign_by == "load":
+            holding.measure_load(now)
         self.holdings[row.shard_id] = holding
         self._duplicates.handle_taken(row.shard_id)
         # A KCL may have created the row, and a KCL writes LATEST without a time. In this case, the shard is read from
@@ -455,3 +463,10 @@ class HeldLeases:
     def _arrange(self, holding: Holding) -> None:
         self._lapses.schedule(holding.shard_id, holding.next_lapse())
         self._work.schedule(holding.shard_id, holding.next_work())
+
+
+def _count_bytes(holding: Holding, size_bytes: int) -> None:
+    if holding.throughput is not None:
+        holding.throughput.add(size_bytes)
+    if holding.meter is not None:
+        holding.meter.add_bytes(size_bytes)

@@ -30,6 +30,7 @@ from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.kcl_fleet import KclFleet, KclRole
 from shardline.core.consumer.read_throughput import ReadThroughput
+from shardline.core.consumer.shard_load import LoadMeter
 from shardline.core.leases import (
     CommitCheckpoint,
     FinishHandOver,
@@ -129,6 +130,8 @@ class Holding:
         self._kcl: KclFleet | None = None
         self.throughput: ReadThroughput | None = None
         """The throughput of the shard, on a table that a KCL may share."""
+        self.meter: LoadMeter | None = None
+        """The load of the shard, if the group shares its work by load."""
         self.is_contested: bool = False
         """Whether another process moved the row's counter under our worker_id."""
 
@@ -150,6 +153,10 @@ class Holding:
     def follow_kcl(self, kcl: KclFleet, throughput: ReadThroughput) -> None:
         """Write the throughput with each renewal while KCL workers share the table."""
         self._kcl, self.throughput = kcl, throughput
+
+    def measure_load(self, now: Instant) -> None:
+        """Write the load with each renewal."""
+        self.meter = LoadMeter(now, self.row, self._duration)
 
     def drain(self, until: Instant) -> None:
         """Give the user until ``until`` to finish the records in hand, because another worker asked for the lease, or
@@ -238,15 +245,18 @@ class Holding:
             if self._is_kept:
                 return TakeLease(shard_id, me, self.row.fence, Incarnation(me, KEPT, self._duration))
             return ReleaseLease(shard_id, me, counter)
-        return RenewLease(shard_id, me, counter, self._measure(now)) if now >= self._renew_at else None
+        return RenewLease(shard_id, me, counter, *self._measure(now)) if now >= self._renew_at else None
 
     @property
     def _reports_throughput(self) -> bool:
         return self._kcl is not None and self._kcl.role is not KclRole.ALONE
 
-    def _measure(self, now: Instant) -> float | None:
+    def _measure(self, now: Instant) -> tuple[float | None, float | None]:
+        """Return the throughput and the handling time to write."""
         average = None if self.throughput is None else self.throughput.measure(now)
-        return average if self._reports_throughput else None
+        throughput, handling = (None, None) if self.meter is None else self.meter.measure(now)
+        # A KCL leader compares throughputs, so those of all workers are averages of the same kind.
+        return average if self._reports_throughput else throughput, handling
 
     def _window_at(self, checkpoint: Checkpoint) -> str | None:
         """Return the stamps to store with a checkpoint. A position that the user passed to ``seek`` clears the row's
@@ -338,8 +348,9 @@ class Holding:
         if isinstance(operation, WriteChildren):
             return  # not a renewal: this write carries no counter
         self.grant.extend(sent_at + self._duration)
-        # A commit renews the lease too, but only a renewal writes the throughput, which a KCL leader needs.
-        if not isinstance(operation, CommitCheckpoint) or not self._reports_throughput:
+        # A commit renews the lease too, but only a renewal writes the load, which the other workers need.
+        is_measured = self._reports_throughput or self.meter is not None
+        if not isinstance(operation, CommitCheckpoint) or not is_measured:
             within = self._duration if self._kcl is None else self._kcl.renew_within(self._duration)
             self._renew_at = sent_at + within / _RENEWALS
         if isinstance(operation, CommitCheckpoint):

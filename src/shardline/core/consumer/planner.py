@@ -30,8 +30,10 @@ from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart, child_rows, deletable_rows, missing_rows
 from shardline.core.consumer.kcl_fleet import KclFleet, KclRole
 from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.load_assignment import LoadBalancer
 from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
+from shardline.core.consumer.shard_load import load_of
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
 from shardline.model.lease import Lease
@@ -59,6 +61,7 @@ class Planner:
         scan_pace: ScanPace,
         rng: Chance,
         kcl: KclFleet | None = None,
+        balancer: LoadBalancer | None = None,
     ) -> None:
         self.view: LeaseView = view
         self.graph: ShardGraph = graph
@@ -70,6 +73,7 @@ class Planner:
         self._scan_pace: ScanPace = scan_pace
         self._rng: Chance = rng
         self._kcl: KclFleet | None = kcl
+        self._balancer: LoadBalancer | None = balancer
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
 
@@ -148,8 +152,19 @@ class Planner:
                 return Assignment([], [])
             leases = ours + overdue
         spill_after = _SPILL_SCANS * self._scan_pace.interval(len(self.view.rows))
+        if self._balancer is not None and (kcl is None or kcl.role is KclRole.ALONE):
+            weighed = [self._weigh(lease) for lease in leases]
+            if any(lease.load is not None for lease in weighed):
+                return self._balancer.assign(weighed, most, now, spill_after=spill_after)
         impatient = self._is_impatient(leases, now)
         return assign(leases, self._me, most, self._rng, spill_after=spill_after, impatient=impatient)
+
+    def _weigh(self, lease: ReadableLease) -> ReadableLease:
+        """Return the lease with its load. A lease that its owner would not hand over counts, but is left out of the
+        moves, like a lease that is being handed over.
+        """
+        row = self.view.rows[lease.shard_id]
+        return lease._replace(load=load_of(row), in_hand_over=lease.in_hand_over or not self._can_ask(row))
 
     def _is_ours(self, lease: ReadableLease, held: Collection[str]) -> bool:
         """Return whether the owner of a lease runs this library, not the KCL."""

@@ -73,7 +73,7 @@ class Taker(ABC):
         """Whether the taker belongs to a run with ``concurrency``: all shards take turns, and the taker is bound to a
         shard while it has records of that shard.
         """
-        # The host writes the following five fields. User code reads them after it was woken.
+        # The host writes the following six fields. User code reads them after it was woken.
         self.shard: HeldShard | None = None
         """The only shard from which the taker takes records, or, if it is pooled, the shard of its records. ``None`` if
         all shards take turns."""
@@ -85,6 +85,8 @@ class Taker(ABC):
         """Whether the taker's handler is running."""
         self.answered: int = 0
         """The number of the last answered question."""
+        self.measured_at: Instant = -NEVER
+        """Until when the time for which user code had its records is counted in the load of their shard."""
         # User code writes the following three fields. The host only reads them.
         self.asked: int = 0
         """The number of the last question."""
