@@ -201,11 +201,14 @@ CONSUMER = [
             ],
             "scan_interval": [
                 up("for large tables on DynamoDB: every worker reads the whole table."),
-                down("if shards must move sooner after a worker joins or leaves."),
+                down("if shards must move sooner."),
             ],
             "max_leases": [
                 set_it("so that a worker is not overloaded when others die."),
                 cost("with too few workers, some shards have no reader."),
+            ],
+            "assign_by": [
+                set_it('to `"load"` if [shards differ much](../../guides/consumer/fleets.md#sharing-by-load).'),
             ],
             "hand_over_timeout": [
                 up("if your handlers need longer."),
@@ -229,9 +232,7 @@ CONSUMER = [
         {
             "checkpoint_interval": [
                 up("to write less to DynamoDB, if repeated records are harmless."),
-                down(
-                    "if handling a record twice is expensive. With 0, acknowledged records are committed immediately."
-                ),
+                down("if handling a record twice is expensive. 0 commits immediately."),
             ],
             "ack": [
                 set_it('to `"manual"` if your code acknowledges records after it has requested further ones.'),
@@ -240,7 +241,7 @@ CONSUMER = [
             "max_unacknowledged": [
                 up("if you work on, or acknowledge, many records together."),
                 down("to save memory, or to notice a forgotten acknowledgement early."),
-                cost("a limit below the number of records that you acknowledge together stops the shard permanently."),
+                cost("below the number of records that you acknowledge together, the shard stops permanently."),
             ],
         },
     ),

@@ -57,6 +57,7 @@ def take(row, by="c"):
 ALLOWED = {
     "create": (None, CREATE, FREE),
     "renew": (HELD, RENEW, replace(HELD, counter=5)),
+    "renew with a handling time": (HELD, replace(RENEW, handling=0.3), replace(HELD, counter=5, handling=0.3)),
     "renew with a throughput": (HELD, replace(RENEW, throughput=2.00000049), replace(HELD, counter=5, throughput=2.0)),
     "renew while draining": (ASKED, RENEW, replace(ASKED, counter=5)),
     "renew at the end": (ENDED, RENEW, replace(ENDED, counter=5)),
@@ -305,6 +306,8 @@ def test_children_that_are_there_are_written():
 def test_a_throughput_is_a_finite_number(throughput):
     with pytest.raises(UsageError, match="finite number from 0"):
         replace(RENEW, throughput=throughput)
+    with pytest.raises(UsageError, match="a handling time is a finite number from 0"):
+        replace(RENEW, handling=throughput)
 
 
 def test_a_hand_over_needs_two():

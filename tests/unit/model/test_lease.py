@@ -94,6 +94,8 @@ def test_a_throughput_is_a_finite_number(throughput):
     assert Lease(SHARD, throughput=0.5).throughput == 0.5
     with pytest.raises(UsageError, match="finite number from 0"):
         Lease(SHARD, throughput=throughput)
+    with pytest.raises(UsageError, match="a handling time is a finite number from 0"):
+        Lease(SHARD, handling=throughput)
 
 
 ME = Incarnation("me", "this", 10.0)

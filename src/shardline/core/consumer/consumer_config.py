@@ -50,9 +50,7 @@ class ConsumerConfig:
     max_leases: int | None = None
     """The maximum number of shards that this worker reads. ``None`` means the worker's fair share."""
     assign_by: AssignBy = "count"
-    """How the group shares its shards: evenly by their number, or by the load that they cause. All workers of a group
-    should use the same value.
-    """
+    """Whether the group's workers share its shards by number or by load. All should use the same value."""
     hand_over_timeout: float = 30.0
     """How much time your code has to finish the records in hand when another worker asks for their shard."""
     list_interval: float = 60.0

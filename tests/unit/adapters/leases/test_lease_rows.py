@@ -47,6 +47,7 @@ def leases(draw):
         latest_at=draw(st.none() | times) if checkpoint.position == LATEST else None,
         pending_checkpoint=draw(st.none() | checkpoints),
         throughput=draw(st.none() | st.floats(0, 1e9)),
+        handling=draw(st.none() | st.floats(0, 1e9)),
         incarnation=draw(st.none() | st.builds(Incarnation, names, names, st.floats(0.1, 3600.0))),
     )
 

@@ -52,6 +52,7 @@ def test_a_config_does_not_change():
         ("worker_id", "w"),
         ("worker_id", None),
         ("keep_leases", True),
+        ("assign_by", "load"),
     ],
 )
 def test_what_is_allowed_is_taken(name, value):
@@ -83,6 +84,7 @@ def test_what_is_allowed_is_taken(name, value):
         ("worker_id", "", "must be 1 to 255 printable characters, or None, not ''"),
         ("worker_id", "a\nb", "must be 1 to 255 printable characters"),
         ("worker_id", "x" * 256, "must be 1 to 255 printable characters"),
+        ("assign_by", "bytes", "must be 'count' or 'load', not 'bytes'"),
         ("keep_leases", 1, "must be True or False, not 1"),
         ("worker_id", 7, "must be 1 to 255 printable characters, or None, not 7"),
     ],

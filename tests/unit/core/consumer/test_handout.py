@@ -391,3 +391,18 @@ def test_losing_a_later_lease_does_not_cancel_a_handler_of_the_earlier_one_again
     (new,) = run.new_tasks
     desk.lose()
     assert [action.taker for action in desk.hand_out.take_actions() if isinstance(action, CancelHandler)] == [new]
+
+
+def test_the_time_for_which_user_code_has_records_is_their_shards_load():
+    desk = Desk(assign_by="load")
+    shard = desk.gain()
+    desk.bring(1)
+    taker = desk.iterate()
+    desk.take(taker)
+    desk.now += 1.5
+    desk.hand_out.handle_time(desk.now)  # the record is still in hand
+    desk.now += 0.5
+    assert not desk.ask(taker)
+    desk.now += 2.0  # idle
+    desk.hand_out.handle_time(desk.now)
+    assert shard.holding.meter.measure(104.0)[1] == 0.5

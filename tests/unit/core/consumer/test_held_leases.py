@@ -332,3 +332,25 @@ def test_a_gained_lease_inherits_the_stamps_of_its_parents(stream):
     plain.held.handle_taken(taken, world.now, world.now)
     (gained,) = plain.held.take_events()
     assert plain.held.window_of(gained.grant) is None
+
+
+def test_the_load_of_a_shard_is_measured_if_the_group_shares_by_load(stream):
+    world = World(stream, assign_by="load")
+    shard_id = world.gain(4)
+    grant = world.held.holdings[shard_id].grant
+    world.held.deliver(shard_id, [record(1)])
+    world.held.count_handling(grant, 2.0)
+    world.held.count_handling(Grant(shard_id, 9, 999.0), 100.0)  # of an earlier time as the holder
+    world.held.count_handling(Grant("unknown", 9, 999.0), 100.0)
+    renewal = world.poll(104.0).operation
+    assert isinstance(renewal, RenewLease)
+    assert renewal.handling == 0.5
+    assert renewal.throughput == len(record(1).data) / 1_024 / 4
+
+
+def test_no_load_is_measured_if_the_group_shares_by_number(world):
+    shard_id = world.gain(4)
+    world.held.deliver(shard_id, [record(1)])
+    world.held.count_handling(world.held.holdings[shard_id].grant, 2.0)
+    renewal = world.poll(104.0).operation
+    assert (renewal.throughput, renewal.handling) == (None, None)

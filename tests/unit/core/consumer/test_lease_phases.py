@@ -380,3 +380,12 @@ def test_a_lease_that_another_process_took_meanwhile_is_not_kept(world):
     world.step()
     assert world.holding.phase is Phase.LOST
     assert not world.row.is_kept_by("me")
+
+
+def test_a_holding_that_measures_its_load_writes_it_with_renewals_even_if_commits_come_more_often(world):
+    world.holding.measure_load(100.0)
+    world.holding.meter.add_bytes(8 * 1_024)
+    world.holding.meter.add_handling(1.0)
+    world.done(1)
+    assert isinstance(world.step(102.0), CommitCheckpoint)
+    assert world.step(104.0) == RenewLease("s", "me", 8, 2.0, 0.25)

@@ -236,7 +236,7 @@ class Measured:
         for shard, row in self.rows.items():
             if self.draining.get(shard, self.now + 1) <= self.now:
                 del self.draining[shard]
-                row = self.rows[shard] = replace(row, checkpoint_owner=None)
+                self.rows[shard] = replace(row, checkpoint_owner=None)
                 self.meters[shard] = LoadMeter(self.now, row, LEASE)
                 self.renew_at[shard] = self.now + LEASE / 3
             if self.rng.random() < 0.2:
@@ -245,7 +245,7 @@ class Measured:
             self.meters[shard].add_handling(self.truth[shard] * factor * self.STEP)
             if self.now >= self.renew_at[shard]:
                 throughput, handling = self.meters[shard].measure(self.now)
-                self.rows[shard] = replace(row, throughput=throughput, handling=handling)
+                self.rows[shard] = replace(self.rows[shard], throughput=throughput, handling=handling)
                 self.renew_at[shard] = self.now + LEASE / 3
 
     def _act(self, name):

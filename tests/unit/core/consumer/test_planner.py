@@ -8,6 +8,7 @@ import pytest
 from shardline.core.consumer.duplicate_workers import DuplicateWorkers
 from shardline.core.consumer.group_rows import GroupStart
 from shardline.core.consumer.lease_view import LeaseView
+from shardline.core.consumer.load_assignment import PATIENCE_LEASES, LoadBalancer
 from shardline.core.consumer.planner import Planner
 from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
@@ -199,3 +200,32 @@ def test_finished_rows_are_deleted_when_they_were_quiet_for_long(world, stream):
     assert world.planner.plan_deletions((), 400.0) == []
     assert world.planner.plan_deletions((), 400.1) == [DeleteLease(stream.name(5), 9)]
     assert world.planner.plan_deletions(stream.names(5), 400.1) == []
+
+
+def test_leases_are_shared_by_load_once_a_load_is_known(stream):
+    world = World(stream.all)
+    balancer = LoadBalancer("me", 10.0, Random(0))
+    world.planner = Planner(
+        world.view,
+        world.graph,
+        duplicates=DuplicateWorkers(ME),
+        tokens=TokenFloor(0.0, 100.0),
+        max_leases=None,
+        hand_over_timeout=5.0,
+        scan_pace=ScanPace(0.5, longest=5.0),
+        rng=Random(0),
+        balancer=balancer,
+    )
+    rows = owned(stream.rows(4, 5, 8), w_4="a", w_5="a", w_8="me")
+    held = stream.names(8)
+    world.scan(rows)
+    assert world.plan(held) == [], "by number, a difference of one is no reason to move a lease"
+    busy = {shard_id: replace(row, handling=0.4) for shard_id, row in rows.items()}
+    busy[stream.name(8)] = replace(rows[stream.name(8)], handling=0.1)
+    for now in (101.0, 101.0 + PATIENCE_LEASES * 10.0 + 1.0):
+        world.scan({shard_id: replace(row, counter=int(now)) for shard_id, row in busy.items()}, now)
+        plan = world.plan(held)
+    assert [type(operation) for operation in plan] == [AskHandOver]
+    kept = Incarnation("a", KEPT, 1_000.0)
+    world.scan({shard_id: replace(row, incarnation=kept) for shard_id, row in busy.items()}, world.now)
+    assert world.plan(held) == []
