@@ -240,7 +240,7 @@ CONSUMER = [
             ],
             "max_unacknowledged": [
                 up("if you work on, or acknowledge, many records together."),
-                down("to save memory, or to notice a forgotten acknowledgement early."),
+                down("to save memory, or to notice a forgotten acknowledgement."),
                 cost("below the number of records that you acknowledge together, the shard stops permanently."),
             ],
         },
@@ -257,7 +257,7 @@ CONSUMER = [
             ],
             "idle_poll_interval": [
                 up("for many idle shards: fewer calls and less CPU."),
-                down("if a record in an idle shard must be seen sooner."),
+                down("to see records of idle shards sooner."),
             ],
             "calls_per_second": [
                 down("if several groups read the stream: divide 5 by their number."),

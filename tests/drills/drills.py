@@ -16,7 +16,7 @@ from java_drills import (
     us_after_java,
 )
 from mixed_drills import java_leads, java_rolling, newest_java_leads, newest_java_rolling, old_java
-from process_drills import balance, clock_jumps, kill_9, pause, rolling_restart, sigterm
+from process_drills import balance, clock_jumps, hot_shard, kill_9, pause, rolling_restart, sigterm
 from producer_drills import full_buffer, soak
 from store_drills import slow_store, store_down, store_full, throttled
 from stream_drills import (
@@ -38,6 +38,7 @@ DRILLS = {
     "sigterm": (sigterm, EVERYWHERE),
     "rolling-restart": (rolling_restart, EVERYWHERE),
     "balance": (balance, EVERYWHERE),
+    "hot-shard": (hot_shard, ("sqlite", "dynamodb")),
     "pause": (pause, EVERYWHERE),
     "clock-jumps": (clock_jumps, EVERYWHERE),
     "store-down": (store_down, EVERYWHERE),

@@ -108,6 +108,35 @@ def balance(directory, store, *, full):
     return facts
 
 
+def hot_shard(directory, store, *, full):
+    """Sharing by load: one shard becomes heavy, then another one; its worker keeps few others, and no shard moves twice."""
+    lease = 10.0 if full else LEASE
+    heavy = directory / "heavy"
+    heavy.write_text("none 0")
+    facts = {}
+    with running_fleet(directory, store, shards=8, lease_duration=lease, assign_by="load") as fleet:
+        fleet.start_all("a", "b", mode="run", heavy=str(heavy))
+        load = fleet.load(rate=40)
+        fleet.wait_owned(["a", "b"], 15, "two workers share")
+        for worker in ("a", "b"):
+            hot, since = shard_of(fleet, worker), time.monotonic()
+            heavy.write_text(f"{hot} 0.15")
+
+            def is_alone(hot=hot):
+                holders = {shard: row.holder for shard, row in fleet.leases().items()}
+                return list(holders.values()).count(holders[hot]) <= 3
+
+            took = wait_for(is_alone, 20 * lease, f"the worker with {hot} has at most two other shards") - since
+            time.sleep(3 * lease)  # time for unnecessary moves to show
+            moves = fleet.tally().gains(since)
+            require(is_alone(), "it stays so")
+            twice = {shard: times for shard, times in moves.items() if times > 1}
+            require(not twice, f"moved more than once: {twice}")
+            facts[f"a shard of {worker} is heavy"] = f"{took:.2f} s, {len(moves)} moves"
+        facts["tally"] = finish(fleet, load, duplicates=0)
+    return facts
+
+
 def pause(directory, store, *, full):
     """A worker gets SIGSTOP for longer than the lease duration, and then SIGCONT: it commits nothing, and its handlers
     are cancelled.
