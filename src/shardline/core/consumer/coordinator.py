@@ -141,7 +141,7 @@ class Coordinator:
         self._max_leases: int | None = config.max_leases
         is_kcl = follows_kcl and kcl_failover is not None
         self.kcl: KclFleet | None = KclFleet(me, kcl_failover or 0.0, now) if is_kcl else None
-        self._planner: Planner = self._make_planner(rng)
+        self._planner: Planner = self._make_planner(rng, now)
         self.held: HeldLeases = HeldLeases(
             self._duplicates,
             self.topology.graph,
@@ -166,7 +166,7 @@ class Coordinator:
         self._events: list[Event] = []
         self._alarm_at, self._is_closing = NEVER, False
 
-    def _make_planner(self, rng: Chance) -> Planner:
+    def _make_planner(self, rng: Chance, now: Instant) -> Planner:
         is_by_load = self._config.assign_by == "load"
         return Planner(
             self.view,
@@ -178,7 +178,7 @@ class Coordinator:
             scan_pace=self._scan_pace,
             rng=rng,
             kcl=self.kcl,
-            balancer=LoadBalancer(self.me, self._config.lease_duration, rng) if is_by_load else None,
+            balancer=LoadBalancer(self.me, self._config.lease_duration, rng, now) if is_by_load else None,
         )
 
     # ---- queries

@@ -13,7 +13,8 @@ Invariants:
   Each move brings the two loads closer together, so with steady loads, the moves come to an end. Then no single move
   lowers the highest load by 20 % or more, and the highest load is at most the mean plus the largest lease.
 - A worker begins to ask only if the plan has given it leases for ``PATIENCE_LEASES`` lease durations without a break.
-  It then asks until the plan gives it no more. A worker without a lease does not wait.
+  It then asks until the plan gives it no more. A worker that has no lease does not wait, nor does a worker
+  that has just started and has less than half of the leases of an average worker.
 - The limits of ``assignment`` apply: a worker asks for no lease while leases are available, it at most doubles the
   number of its leases, and a fleet that stays uneven for twice as long lets any worker with less load ask.
 - Available leases go to the workers with the lowest loads, the largest lease first.
@@ -47,11 +48,13 @@ class LoadBalancer:
         me: the name of the worker.
         lease_duration: its lease duration, to which the averages of the loads are tuned.
         rng: shuffles available leases.
+        now: the current time.
     """
 
-    def __init__(self, me: str, lease_duration: float, rng: Chance) -> None:
+    def __init__(self, me: str, lease_duration: float, rng: Chance, now: Instant) -> None:
         self._me: str = me
         self._patience: float = PATIENCE_LEASES * lease_duration
+        self._hurries_until: Instant = now + self._patience  # workers that start together take leases at random
         self._rng: Chance = rng
         self._wanted_since: Instant = NEVER  # since when the plan gives us leases
         self._uneven_since: Instant = NEVER  # since when the plan moves leases
@@ -76,12 +79,14 @@ class LoadBalancer:
             self._settle()
             mine = share(available, loads, self._me, spill_after)
             return Assignment(sorted(mine, key=lambda _: self._rng.random())[: max(0, room)], [])
-        asks = self._asks(leases, loads, is_idle=not counts[self._me], now=now)
+        is_behind = now < self._hurries_until and 2 * counts[self._me] * len(loads) < len(leases)
+        hurries = is_behind or not counts[self._me]
+        asks = self._asks(leases, loads, now, hurries=hurries)
         most = most_to_ask(leases, self._me, counts[self._me], room)
         return Assignment([], asks[: max(0, most)])
 
     def _asks(
-        self, leases: Sequence[ReadableLease], loads: dict[str, float], *, is_idle: bool, now: Instant
+        self, leases: Sequence[ReadableLease], loads: dict[str, float], now: Instant, *, hurries: bool
     ) -> list[ReadableLease]:
         moves = _plan(leases, loads)
         if not moves:
@@ -90,7 +95,7 @@ class LoadBalancer:
         mine = [lease for lease, taker in moves if taker == self._me]
         self._uneven_since = min(self._uneven_since, now)
         self._wanted_since = min(self._wanted_since, now) if mine else NEVER
-        self._is_asking = bool(mine) and (self._is_asking or is_idle or now - self._wanted_since > self._patience)
+        self._is_asking = bool(mine) and (self._is_asking or hurries or now - self._wanted_since > self._patience)
         if self._is_asking:
             return mine
         if now - self._uneven_since <= 2 * self._patience:

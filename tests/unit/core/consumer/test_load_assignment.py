@@ -29,8 +29,8 @@ def fleet(**owners):
 class Chosen:
     """A worker that plans again and again."""
 
-    def __init__(self, me="me", max_leases=None):
-        self.balancer = LoadBalancer(me, LEASE, Random(0))
+    def __init__(self, me="me", max_leases=None, began_at=-PATIENCE):
+        self.balancer = LoadBalancer(me, LEASE, Random(0), began_at)
         self.max_leases = max_leases
 
     def plan(self, leases, now=0.0, spill_after=1.5):
@@ -104,6 +104,13 @@ def test_a_worker_without_a_lease_does_not_wait():
     assert len(Chosen().plan(fleet(a=[4, 4, 4])).ask) == 1
 
 
+def test_a_worker_that_has_just_started_and_has_few_leases_does_not_wait():
+    leases = fleet(a=[1] * 7, me=[1])
+    assert len(Chosen(began_at=100.0).plan(leases, 99.9 + PATIENCE).ask) == 1
+    assert Chosen(began_at=100.0).plan(leases, 100.0 + PATIENCE).ask == []
+    assert Chosen(began_at=100.0).plan(fleet(a=[1] * 6, me=[1, 1]), 100.0).ask == [], "it has half of its part"
+
+
 def test_it_at_most_doubles_its_leases():
     assert len(Chosen().wait(fleet(a=[1] * 100, me=[1, 1])).ask) == 2
     coming = [ReadableLease(f"x{place}", "me", in_hand_over=True, load=0.01) for place in range(HAND_OVERS_MAX - 3)]
@@ -156,7 +163,7 @@ def settle(loads, owners, workers, seed, *, together):
         for place, (load, owner) in enumerate(zip(loads, owners, strict=True))
     }
     rng, moves, now, quiet = Random(seed), Counter(), 0.0, 0
-    balancers = {name: LoadBalancer(name, LEASE, rng) for name in names}
+    balancers = {name: LoadBalancer(name, LEASE, rng, 0.0) for name in names}
     while quiet < 3:
         now += 2 * PATIENCE
         quiet += 1
@@ -216,7 +223,7 @@ class Measured:
         self.renew_at = {shard: self.rng.uniform(0, LEASE / 3) for shard in self.rows}
         self.bursting = dict.fromkeys(self.rows, False)
         self.history = deque(maxlen=int(late / self.STEP) + 1)
-        self.balancers = {name: LoadBalancer(name, LEASE, self.rng) for name in self.names}
+        self.balancers = {name: LoadBalancer(name, LEASE, self.rng, 0.0) for name in self.names}
         self.scan_at = {name: self.rng.uniform(0, interval) for name in self.names}
         self.moves = []  # (time, shard)
 
@@ -266,7 +273,7 @@ class Measured:
 
     def join(self, name):
         self.names.append(name)
-        self.balancers[name] = LoadBalancer(name, LEASE, self.rng)
+        self.balancers[name] = LoadBalancer(name, LEASE, self.rng, self.now)
         self.scan_at[name] = self.now
 
     @property

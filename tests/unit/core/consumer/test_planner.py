@@ -204,7 +204,7 @@ def test_finished_rows_are_deleted_when_they_were_quiet_for_long(world, stream):
 
 def test_leases_are_shared_by_load_once_a_load_is_known(stream):
     world = World(stream.all)
-    balancer = LoadBalancer("me", 10.0, Random(0))
+    balancer = LoadBalancer("me", 10.0, Random(0), 0.0)
     world.planner = Planner(
         world.view,
         world.graph,
