@@ -182,9 +182,9 @@ PRODUCER = [
 ]
 PRODUCER_ARGUMENTS = {
     "serializer": "Turns the data of a record into bytes. Without a serializer, `put` takes bytes.",
-    "packing": "Short for the setting of the same name.",
+    "packing": "The same as the setting.",
     "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
-    "dedup": "Short for the setting of the same name.",
+    "dedup": "The same as the setting.",
     "on_failure": "A callback for every record that failed. The callback may be `async`.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "close_timeout": "How long the end of the block waits for deliveries. With `None`, it waits until all are done.",
@@ -195,7 +195,7 @@ CONSUMER = [
         "Leases",
         {
             "lease_duration": [
-                up("if live workers pause for long, because of garbage collection or throttled CPU."),
+                up("if live workers pause for long, as in garbage collection."),
                 down("to replace dead workers sooner."),
                 cost("a lower value means more writes (three renewals per duration) and leases lost in short pauses."),
             ],
@@ -213,7 +213,7 @@ CONSUMER = [
             "hand_over_timeout": [
                 up("if your handlers need longer."),
                 down("if shards must move quickly."),
-                cost("with a low value, slow handlers are cancelled and their records are delivered again."),
+                cost("a low value cancels slow handlers, and their records are delivered again."),
             ],
             "worker_id": [
                 set_it("to recognize a worker in logs and tables."),
@@ -283,7 +283,7 @@ CONSUMER = [
                 cost("if another writer mixes shards in an aggregate, its records are lost."),
             ],
             "if_recreated": [
-                set_it('to `"restart"` for test streams that are often deleted and re-created.'),
+                set_it('to `"restart"` for test streams that are often re-created.'),
             ],
             "stuck_after": [
                 up("if a record or a batch may take more than 5 minutes."),
@@ -300,17 +300,17 @@ CONSUMER_ARGUMENTS = {
     "deserializer": "Turns `record.data` into `record.value`.",
     "filter": "Decides which records are handed out. See [filter](../../guides/consumer/filter.md).",
     "middleware": "Functions that change or check each record: see [middleware](../../guides/middleware.md).",
-    "worker_id": "Short for the setting of the same name.",
+    "worker_id": "The same as the setting.",
     "until": '`"latest"` ends the iteration at the newest record.',
     "idle_timeout": "Ends the iteration after this many seconds without records.",
-    "max_leases": "Short for the setting of the same name.",
-    "dedup": "Short for the setting of the same name.",
+    "max_leases": "The same as the setting.",
+    "dedup": "The same as the setting.",
     "fan_out": "Read by [enhanced fan-out](../../guides/consumer/fan-out.md) with this registered consumer.",
     "sinks": "Callables and sinks such as `LogSink()` that receive every event.",
     "on_assigned": "Called before the first record of a shard. See [callbacks](../../guides/consumer/callbacks.md).",
     "on_revoked": "Called before the lease of a shard is released, or after it was lost.",
     "on_shard_end": "Called after the last record of a shard, before its end is committed.",
-    "close_timeout": "How long the end of the block waits for handlers. With `None`, it waits until they are done.",
+    "close_timeout": "How long the end of the block waits for handlers. `None` waits until they are done.",
 }
 POLICY = ["attempts", "backoff", "backoff_max", "bisect", "finally_"]
 CLIENT = {
