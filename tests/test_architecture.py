@@ -319,7 +319,6 @@ TOGETHER = {
         "console/console_actions.py",
         "console/console_command.py",
         "console/console_server.py",
-        "console/stream_watch.py",
     },
     "unit/adapters/aws/test_credential_provider.py": {"adapters/aws/aws_service.py"},  # botocore's two chains
     "unit/server/model/test_broken_constraints.py": {  # each constraint of each member, against botocore's model
