@@ -178,6 +178,7 @@ KCL = [
     ("none: an aggregate with a misplaced record is dropped", "", "`out_of_range`"),
     ("none: copies that retries stored are delivered", "", "`dedup`"),
     ("none: a restarted worker is assigned shards again", "", "`keep_leases`"),
+    ("leases by CPU and throughput", "always", "`assign_by`; by default, workers share the shards by number"),
     ("none", "", "`if_recreated`"),
     ("none", "", "`store_patience`"),
     ("none", "", "`max_unacknowledged`"),

@@ -142,9 +142,7 @@ async def _caught(work: Coroutine[Any, Any, None]) -> BaseException | None:
     """Return the exception that the coroutine raises. If a task raised an exit, the event loop would end."""
     try:
         await work
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the caller raises it
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the caller raises it
         return error
     return None
 
