@@ -80,8 +80,8 @@ class Exchange:
     """A request and its response."""
 
     __slots__ = (
-        "body", "complete", "consumed", "credit", "enough", "expected", "failure", "headers", "heard_at", "is_whole", "moved_at",
-        "number", "received", "sent_at", "status", "unsent", "window",
+        "body", "complete", "consumed", "credit", "enough", "expected", "failure", "headers", "heard_at", "is_whole",
+        "moved_at", "number", "received", "sent_at", "status", "unsent", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, body: Body, now: float, *, is_whole: bool) -> None:
