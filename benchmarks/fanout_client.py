@@ -28,7 +28,7 @@ from consumer_server import BLANK, STEADY
 
 READERS = ("polling", "fan-out")
 TAKEOVER_WAIT = 5.5  # seconds between two subscriptions to a shard; the service refuses an earlier one
-LONG = 3_600.0  # seconds: longer than any measurement, also under callgrind, so that no figure depends on the time taken
+LONG = 3_600.0  # seconds: longer than any measurement, also under callgrind, which a timer would disturb
 RATE = 20  # records per second, for `latency`
 BUDGET = 8 * 1024 * 1024  # bytes of prefetch, for `stuck`
 
