@@ -126,7 +126,7 @@ def report_count(plan: Plan, _: Server) -> list[bool]:
     met = []
     for stream, kind in ((PLAIN, "plain"), (AGGREGATED, f"{PER_AGGREGATE} per aggregate")):
         print(
-            f"\n{COUNTED:,} records of {SIZE} B ({kind}) over {SHARDS} shards: instructions per record, without the start"
+            f"\n{COUNTED:,} records of {SIZE} B ({kind}), {SHARDS} shards: instructions per record, without the start"
         )
         cost = count_instructions(stream, Plan(COUNTED, plan.rounds, plan.seconds))
         ratio = cost["fan-out"] / cost["polling"]
