@@ -106,7 +106,8 @@ def check_split(message):
 @example(b"\x0a\x01k\x1a\x04\x08\x00\x1a\x00")
 @example(b"\x1a\x04\x08\x00\x1a\x00\x0a\x01k")  # the table comes last
 @example(b"\x0a\x01k\x1a\x06\x08\x00\x10\x00\x1a\x00")  # no table of hash keys
-@example(b"\x0a\x01k\x1a\x0f\x08\x00\x10" + b"\xff" * 9 + b"\x01\x1a\x00")  # the largest index
+@example(b"\x0a\x01k\x1a\x0f\x08\x00\x10" + b"\xff" * 9 + b"\x01\x1a\x00")  # the largest index of a hash key
+@example(b"\x0a\x01k\x1a\x0d\x1a\x00\x08" + b"\xff" * 9 + b"\x01")  # the largest index of a key
 @example(b"\x0a\x01\xff\x1a\x04\x08\x00\x1a\x00")  # a key that is not UTF-8
 @example(b"\x0a\x01k\x1a" + b"\xff" * 9 + b"\x01")  # a length of 2**64 - 1
 @example(b"\x0a\x01k\x1a\x04\x08\x00\x1a\x01")  # the data reaches beyond its record

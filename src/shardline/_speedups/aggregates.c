@@ -117,7 +117,7 @@ static int add_record(const Format *format, Columns *columns, Span record)
     }
     columns->key_indices[place] = fields.key_index;
     columns->hash_key_indices[place] = fields.has_hash_key_index ? fields.hash_key_index : NO_INDEX;
-    if (fields.has_hash_key_index && fields.hash_key_index == NO_INDEX) {
+    if (fields.key_index == NO_INDEX || (fields.has_hash_key_index && fields.hash_key_index == NO_INDEX)) {
         return 0; /* no table is that long */
     }
     if (fields.tags_size > 0) {
