@@ -38,7 +38,7 @@ DRILLS = {
     "sigterm": (sigterm, EVERYWHERE),
     "rolling-restart": (rolling_restart, EVERYWHERE),
     "balance": (balance, EVERYWHERE),
-    "hot-shard": (hot_shard, ("sqlite", "dynamodb")),
+    "hot-shard": (hot_shard, ("sqlite",)),
     "pause": (pause, EVERYWHERE),
     "clock-jumps": (clock_jumps, EVERYWHERE),
     "store-down": (store_down, EVERYWHERE),
