@@ -296,6 +296,7 @@ class Watch:
         assert not known.is_open, "C3: SHARD_END of an open shard"
         for place in known.places[known.checked :]:
             self._check_done(known, place)
+        self.world.service.advance(self.world.time)  # the shard may have been trimmed since its worker listed it
         for child in [] if known.is_gone else known.children:
             family = {child, *self.truth.descendants(child)}
             assert any(self.truth.shards[one].ever_rowed for one in family), "L3: children have rows before SHARD_END"
