@@ -136,11 +136,13 @@ def coordinator(
     clock,
     kcl_failover=None,
     follows_kcl=False,
+    stream="s",
+    shares=None,
     **config,
 ):
     """Return a machine with the settings that a test passes."""
     return Coordinator(
-        StreamRef("s"),
+        StreamRef(stream),
         name,
         start,
         incarnation=incarnation,
@@ -153,6 +155,7 @@ def coordinator(
         clock=clock,
         kcl_failover=kcl_failover,
         follows_kcl=follows_kcl,
+        shares=shares,
     )
 
 

@@ -42,6 +42,7 @@ class FakeGroup:
 
     def __init__(self, stream, config, clock):
         self.me, self.is_ready, self.ended, self.unseen, self.limits = "me", True, [], [], []
+        self.is_retiring = False
         self.view = SimpleNamespace(rows={})
         self.topology = SimpleNamespace(is_settled=True, graph=SimpleNamespace(covers=bool))
         self.stream = stream
@@ -60,6 +61,9 @@ class FakeGroup:
 
     def limit_leases(self, max_leases, now):  # noqa: ARG002 - as above
         self.limits.append(max_leases)
+
+    def retire(self, now):  # noqa: ARG002 - as above
+        self.is_retiring = True
 
     def mark_missing(self, shard_id, now):  # noqa: ARG002 - as above
         self.unseen.append(shard_id)

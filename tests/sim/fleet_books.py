@@ -11,7 +11,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from producer_endpoint import BEGIN, STREAM
+from producer_endpoint import BEGIN
 from producer_world import START
 
 from shardline.core.consumer.consumer_events import (
@@ -45,6 +45,10 @@ class Call:
     is_told: bool = False
 
 
+def key_of(record):
+    return (record.stream, record.shard_id)
+
+
 def place_of(record):
     return (int(record.sequence_number), record.sub_sequence)
 
@@ -73,46 +77,59 @@ class Books:
         loop. ``is_in_hand`` means that they travelled to a process together with earlier records.
         """
         worker, world, now = self.worker, self.world, self.worker.now
-        shard_id, lease = records[0].shard_id, records[0].lease
+        key, lease = key_of(records[0]), records[0].lease
+        shard_id, part = records[0].shard_id, worker.part_of(key[0])
         current = worker.hand_out.current
         assert taker is None or taker.number == current.number, "an older run goes on"
         # The hand-out knows when a message was sent to a process, but not when the process began with each record of it.
         since = taker.cursor.taken_at if is_in_hand else now
         call = Call(lease, since, records, current.number, frozenset(record.key for record in records) - {None})
         order = "shard" if taker is None else taker.order
-        self._check_side_by_side(shard_id, call, order)
+        self._check_side_by_side(key, call, order)
         # A process may finish the records of a message after a seek, and after a suspension that the host has not
         # noticed yet.
         is_unnoticed = worker.was_paused and taker is not None and not taker.shard.is_over
         is_void = is_in_hand and (taker.shard.is_sought or is_unnoticed)
         assert is_void or lease.in_force(now - SLICE), f"L2: {shard_id} is handed out, and the lease has lapsed"
         if lease.held:
-            world.watch.check_alone(worker, shard_id)
-        worker.callbacks.check_handed_out(lease, shard_id)
+            part.world.watch.check_alone(part, shard_id)
+        worker.callbacks.check_handed_out(lease, key)
         worker.control.check_handed_out(lease, taker, is_in_hand=is_in_hand)
         self.see_told(self.handled.pop(taker, ()))
         for record in records:
             self._check_place(record, order)
             if order == "key" and record.key is not None:
                 self._check_key(record, records)
-            world.truth.deliver(record, world.time)
+            part.world.truth.deliver(record, world.time)
         worker.note("handles", shard_id, *[record.data[:12] for record in records[:3]], len(records))
         if taker is not None and isinstance(taker.step, Attempt):
             if taker._work._attempts > 1:
                 self.reached.add("retried by the handler's policy")
             if len(taker._work._parts) > 1:
                 self.reached.add("bisect")
-        self.calls.setdefault(shard_id, []).append(call)
-        self.last[shard_id] = call
+        self.calls.setdefault(key, []).append(call)
+        self.last[key] = call
         self.active_at = now
 
-    def open_calls(self, shard_id=None):
-        """Return the calls that have not returned: of one shard, or of all."""
-        return [call for key, calls in self.calls.items() if shard_id in {None, key} for call in calls]
+    def truth_of(self, stream):
+        return self.worker.part_of(stream).world.truth
 
-    def _check_side_by_side(self, shard_id, call, order):
+    def finish(self, record):
+        """Note that a user has finished a record, or that its dead letter was written."""
+        self.truth_of(record.stream).finish(record)
+
+    def leave_open(self, records):
+        """Note that the handler of these records was cancelled."""
+        for record in records:
+            self.truth_of(record.stream).leave_open([record])
+
+    def open_calls(self, shard=None):
+        """Return the calls that have not returned: of one shard, or of all."""
+        return [call for key, calls in self.calls.items() if shard in {None, key} for call in calls]
+
+    def _check_side_by_side(self, key, call, order):
         """Check which records user code may have at the same time."""
-        beside, plan = self.open_calls(shard_id), self.world.fleet.user
+        beside, plan, shard_id = self.open_calls(key), self.world.fleet.user, key[1]
         if order == "shard":
             assert not beside, f"user code has two records or batches of {shard_id}"
         for other in beside:
@@ -135,19 +152,20 @@ class Books:
 
     def _check_key(self, record, records):
         """Check C6: all earlier records of the key are done, or are in the same batch."""
-        reading, known = self.worker.readings[record.lease], self.world.truth.shards.get(record.shard_id)
+        truth = self.truth_of(record.stream)
+        reading, known = self.worker.readings[record.lease], truth.shards.get(record.shard_id)
         place = place_of(record)
-        if known is None or place not in known.records or self.world.truth.epoch:
+        if known is None or place not in known.records or truth.epoch:
             return
         beside = {place_of(other) for other in records}
         for before in reversed(known.places[: bisect_left(known.places, place)]):
             if reading.begin is not None and before <= reading.begin:
                 return
             if known.records[before].key == record.key and before not in beside:
-                if self.world.truth.is_left_out(known, before):
+                if truth.is_left_out(known, before):
                     continue
                 if before not in reading.handled:
-                    self.world.service.advance(self.world.time)
+                    truth.world.service.advance(self.world.time)
                     assert not known.is_required(before), f"{place} was handled before {before}, of the same key"
                 return
 
@@ -160,38 +178,39 @@ class Books:
         reading, place = self.worker.readings[record.lease], place_of(record)
         assert reading.done is None or record.order > reading.done, "what was committed comes again"
         assert place not in reading.told, "C5: what the user is done with comes again"
-        known = self.world.truth.shards.get(record.shard_id)
+        truth = self.truth_of(record.stream)
+        known = truth.shards.get(record.shard_id)
         if place < reading.furthest and place not in reading.delivered:
             assert order != "shard" or self.world.fleet.user.order != "shard", "a record was overtaken"
             self.reached.add("a record was overtaken by one of another key")
-        is_known = known is not None and place in known.records and not self.world.truth.epoch
+        is_known = known is not None and place in known.records and not truth.epoch
         if is_known and self.world.fleet.user.order == "shard":
             before = bisect_left(known.places, place) - 1
-            self._check_not_skipped(reading, known, known.places[before] if before >= 0 else None)
+            self._check_not_skipped(truth, reading, known, known.places[before] if before >= 0 else None)
         reading.delivered.add(place)
         reading.furthest = max(place, reading.furthest)
 
-    def _check_not_skipped(self, reading, known, place):
+    def _check_not_skipped(self, truth, reading, known, place):
         if place is None or place in reading.delivered or (reading.begin is not None and place <= reading.begin):
             return
-        if known.is_required(place) and not self.world.truth.is_left_out(known, place):
-            self.world.service.advance(self.world.time)
+        if known.is_required(place) and not truth.is_left_out(known, place):
+            truth.world.service.advance(self.world.time)
             assert not known.is_required(place), f"{place} of {known.shard_id} was left out"
 
     def see_return(self, records):
         """Note that user code returned, failed or was cancelled."""
-        worker, shard_id = self.worker, records[0].shard_id
-        for call in [call for call in self.open_calls(shard_id) if call.records is records]:
-            self.calls[shard_id].remove(call)
+        worker, key = self.worker, key_of(records[0])
+        for call in [call for call in self.open_calls(key) if call.records is records]:
+            self.calls[key].remove(call)
             call.is_over = True
-            self.returned.setdefault(shard_id, []).append((worker.now, call))
+            self.returned.setdefault(key, []).append((worker.now, call))
             if call.lease.held:  # otherwise the user has no more records of ours
                 self.active_at = worker.now
-            held = worker.hand_out.shards.get((STREAM, shard_id))
+            held = worker.hand_out.shards.get(key)
             is_watched = call.is_watched and held is not None and held.grant is call.lease and not worker.is_manual
             # Of several handlers of a shard, only the one that has been at work for the longest is reported.
-            is_watched = is_watched and all(call.since < other.since for other in self.open_calls(shard_id))
-            is_watched = is_watched and shard_id not in self.stuck
+            is_watched = is_watched and all(call.since < other.since for other in self.open_calls(key))
+            is_watched = is_watched and key not in self.stuck
             if worker.now > call.since + worker.config.stuck_after + SLICE and is_watched and not worker.was_paused:
                 assert call.is_told, "a stuck handler was not reported"
 
@@ -241,28 +260,28 @@ class Books:
 
     # ---- the host
 
-    def see_event(self, event):
+    def see_event(self, stream, event):
         """Check an event of the hand-out."""
         worker = self.worker
         worker.note(type(event).__name__, *event)
         if isinstance(event, ShardsPaused | ShardsResumed | MaxLeasesChanged):
             return
-        shard_id = event.shard_id
+        key = (stream, event.shard_id)
         if isinstance(event, HandlerStuck):
-            assert shard_id not in self.stuck, "it was reported before"
+            assert key not in self.stuck, "it was reported before"
             known_at = worker.now - self.world.fleet.user.to_host
-            returned = [one for at, one in self.returned.get(shard_id, ()) if at >= known_at and not one.is_told]
-            calls = [*self.open_calls(shard_id), *returned]
-            call = min(calls, key=lambda call: call.since, default=self.last.get(shard_id))
+            returned = [one for at, one in self.returned.get(key, ()) if at >= known_at and not one.is_told]
+            calls = [*self.open_calls(key), *returned]
+            call = min(calls, key=lambda call: call.since, default=self.last.get(key))
             if not worker.is_manual:
                 assert not call.is_told, "it was reported before"
                 assert worker.now >= call.since + worker.config.stuck_after - SLICE, "it is not stuck"
             call.is_told = True
-            self.stuck[shard_id] = call
+            self.stuck[key] = call
             self.reached.add("a stuck handler was reported")
         elif isinstance(event, HandlerRecovered):
-            call = self.stuck.pop(shard_id)
-            held = worker.hand_out.shards.get((STREAM, shard_id))
+            call = self.stuck.pop(key)
+            held = worker.hand_out.shards.get(key)
             is_gone = held is None or held.grant is not call.lease or worker.is_closing
             assert call.is_over or is_gone or worker.is_manual, "it is stuck still"
             self.reached.add("a stuck handler went on, or lost its shard")
@@ -321,7 +340,7 @@ class Books:
 
     def _check_reported(self, shard, holding):
         """Check C5: the coordinator counts only those records as done that the user has finished."""
-        truth, reading = self.world.truth, self.worker.readings[shard.grant]
+        truth, reading = self.truth_of(shard.key[0]), self.worker.readings[shard.grant]
         known, number = truth.shards.get(shard.shard_id), holding.tracker.watermark
         if number in {None, reading.reported} or known is None or truth.epoch:
             return
@@ -329,11 +348,11 @@ class Books:
         place = (number.number, number.sub_sequence)
         while reading.checked < len(known.places) and known.places[reading.checked] <= place:
             if reading.begin is None or known.places[reading.checked] > reading.begin:
-                self.world.watch._check_done(known, known.places[reading.checked])
+                truth.world.watch._check_done(known, known.places[reading.checked])
             reading.checked += 1
 
     def _check_exhausted(self):
-        worker, truth = self.worker, self.world.truth
+        worker = self.worker
         worker.control.check_exhausted()
         assert not any(call.lease.held for call in self.open_calls()), "the user has records"
         idle, timeout = worker.now - self.active_at, worker.plan.idle_timeout
@@ -342,18 +361,24 @@ class Books:
             return
         assert worker.until_latest, f"idle for {idle} s, not for {timeout} s"
         self.reached.add("a run ended by until=latest")
-        if truth.epoch or worker.plan.max_leases is not None or self.world.fleet.user.limits:
-            return
-        kept = [shard for shard in worker.hand_out.shards.values() if not shard.is_stopping]
+        for part in worker.parts:
+            if not (part.world.truth.epoch or worker.plan.max_leases is not None or self.world.fleet.user.limits):
+                self._check_latest(part)
+
+    def _check_latest(self, part):
+        """Check that the records of a stream that had arrived when the reading began are read."""
+        worker, truth = self.worker, part.world.truth
+        shards = worker.hand_out.shards.values()
+        kept = [shard for shard in shards if not shard.is_stopping and shard.key[0] == part.stream]
         began = {shard.shard_id: worker.readings[shard.grant].began_at for shard in kept}
         if len(self.world.slots) == 1:
             began = dict.fromkeys(truth.shards, worker.began_at) | began
-        self.world.service.advance(self.world.time)  # trims the records whose time is up
+        part.world.service.advance(self.world.time)  # trims the records whose time is up
         for shard_id, began_at in began.items():
             known = truth.shards.get(shard_id)
             for place in known.required if known is not None else ():
                 if known.records[place].arrived_at < BEGIN + began_at - START:
-                    is_read = place in known.first_delivered or self.world.truth.is_left_out(known, place)
+                    is_read = place in known.first_delivered or truth.is_left_out(known, place)
                     assert place in known.done or is_read, f"{place} of {shard_id} is not read"
 
     def find_unrest(self):

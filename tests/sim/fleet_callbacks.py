@@ -11,8 +11,6 @@
 from functools import partial
 from random import Random
 
-from producer_endpoint import STREAM
-
 from shardline.core.consumer.consumer_events import HandOverOverdue
 from shardline.core.consumer.lifecycle import CallbackKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, TakeLease
@@ -44,12 +42,12 @@ class Callbacks:
     # ---- calls
 
     def begin(self, call):
-        grant, shard_id = call.shard.grant, call.shard.shard_id
+        grant, key = call.shard.grant, call.shard.key
         self.worker.note(call.kind.value, *call.argument)
         assert call.kind in self.wanted, "the user has no such callback"
-        assert shard_id not in self.running, "two callbacks of a shard at a time"
+        assert key not in self.running, "two callbacks of a shard at a time"
         assert (call.kind, grant) not in self.begun, f"{call.kind.value} is called again"
-        calls = self.worker.books.open_calls(shard_id)
+        calls = self.worker.books.open_calls(key)
         if call.kind is REVOKED:
             assert self.was_assigned(grant), "it was never assigned"
             assert all(user.lease is not grant for user in calls), "the user has a record of it"
@@ -59,7 +57,7 @@ class Callbacks:
             assert not calls, "the user has a record of it"
             self.reached.add("on_shard_end")
         self.begun.add((call.kind, grant))
-        self.running[shard_id] = call
+        self.running[key] = call
         self.worker.at_local(self.worker.now + self._draw_duration(call), self._end, call)
 
     def _draw_duration(self, call):
@@ -72,14 +70,14 @@ class Callbacks:
         """The lease is gone. A thread goes on."""
         assert call.shard.is_over, "the lease is held"
         assert call.kind is not REVOKED, "it cleans up"
-        if not self.plan.threaded and self.running.get(call.shard.shard_id) is call:
+        if not self.plan.threaded and self.running.get(call.shard.key) is call:
             self.reached.add("a callback was cancelled")
             self._end(call, is_cancelled=True)
 
     def _end(self, call, *, is_cancelled=False):
-        if self.running.get(call.shard.shard_id) is not call:
+        if self.running.get(call.shard.key) is not call:
             return  # it was cancelled
-        del self.running[call.shard.shard_id]
+        del self.running[call.shard.key]
         fails = self._rng.random() < self.plan.callback_fail_chance and not self._is_calm
         has_returned = not (is_cancelled or fails)
         if has_returned:
@@ -88,12 +86,12 @@ class Callbacks:
         if error:
             self.reached.add("a callback failed")
         self.worker.note(call.kind.value, "returns" if has_returned else error or "is cancelled")
-        self.posted.add(call.shard.shard_id)
+        self.posted.add(call.shard.key)
         self.worker.post(partial(self._handle, call, has_returned=has_returned, error=error))
         self.worker.close_if_idle()
 
     def _handle(self, call, now, **outcome):
-        self.posted.discard(call.shard.shard_id)
+        self.posted.discard(call.shard.key)
         self.worker.hand_out.handle_called_back(call, now, **outcome)
 
     def see_gained(self, grant):
@@ -107,23 +105,23 @@ class Callbacks:
         is_assigned = ASSIGNED not in self.wanted or (ASSIGNED, grant) in self.returned
         return is_assigned and grant not in self.unassigned
 
-    def check_handed_out(self, lease, shard_id):
+    def check_handed_out(self, lease, key):
         assert self.was_assigned(lease), "a record is handed out before on_assigned has returned"
         assert (REVOKED, lease) not in self.begun, "a record is handed out after on_revoked"
-        running = self.running.get(shard_id)
+        running = self.running.get(key)
         assert running is None or lease in self.gone or not lease.held, "a record is handed out during a callback"
 
-    def check_write(self, operation):
+    def check_write(self, part, operation):
         """The coordinator writes something for a lease that it holds."""
-        holding = self.worker.machine.held.holdings.get(operation.shard_id)
-        shard = self.worker.hand_out.shards.get((STREAM, operation.shard_id))
+        holding = part.machine.held.holdings.get(operation.shard_id)
+        shard = part.held_shard(operation.shard_id)
         if holding is None or shard is None or shard.grant is not holding.grant:
             return
         grant = holding.grant
         if isinstance(operation, CommitCheckpoint) and operation.checkpoint.is_finished and shard.has_ended:
             is_called = SHARD_END not in self.wanted or (SHARD_END, grant) in self.returned
             assert is_called, "SHARD_END is written before on_shard_end has returned"
-        overdue = [event.shard_id for event in self.worker.machine.held._events if isinstance(event, HandOverOverdue)]
+        overdue = [event.shard_id for event in part.machine.held._events if isinstance(event, HandOverOverdue)]
         is_time_up = self.is_time_up or operation.shard_id in overdue  # the host hears of it next
         if isinstance(operation, ReleaseLease | FinishHandOver | TakeLease) and not is_time_up:
             is_called = REVOKED not in self.wanted or self._has_ended(grant) or not self.was_assigned(grant)
@@ -138,11 +136,11 @@ class Callbacks:
     def is_busy(self, shard):
         """Whether the release of the shard waits for a callback, or for a handler before it."""
         waits_for_user = bool(self.wanted) and self.worker.hand_out._has_user_code(shard)
-        return shard.shard_id in self.running or shard.shard_id in self.posted or waits_for_user
+        return shard.key in self.running or shard.key in self.posted or waits_for_user
 
-    def see_gone(self, shard_id):
+    def see_gone(self, key):
         """A lease was lost, or taken away because its time was up."""
-        shard = self.worker.hand_out.shards.get((STREAM, shard_id))
+        shard = self.worker.hand_out.shards.get(key)
         if shard is not None:
             self.gone.add(shard.grant)
 

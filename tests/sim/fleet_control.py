@@ -76,7 +76,7 @@ class Control:
             holding = shard.holding
             number = None if holding is None or holding.tracker.is_replaced else holding.tracker.watermark
             if number is not None and (request.shards is None or shard.key in request.shards):
-                done[shard.shard_id] = (number.number, number.sub_sequence)
+                done[hand_out.name_of(shard.key)] = (number.number, number.sub_sequence)
         self._commits.append((request, done))
 
     def _limit_leases(self, limit, now):
@@ -84,7 +84,7 @@ class Control:
         before = hand_out.config.max_leases
         if limit is None or (before is not None and limit > before):
             self.reached.add("max_leases raised")
-        elif limit < len(self.worker.machine.held.holdings):
+        elif limit < sum(len(part.machine.held.holdings) for part in self.worker.parts):
             self.reached.add("max_leases lowered below the leases that are held")
         hand_out.limit_leases(request, limit, now)
         assert request.is_over
@@ -107,12 +107,13 @@ class Control:
         assert request.is_over
 
     def _seek(self, request, now):
-        hand_out, world = self.worker.hand_out, self.worker.world
+        hand_out = self.worker.hand_out
         keys = [shard.key for shard in self._chosen(request)]
         if not keys:
             return
         request.shards = [self._rng.choice(keys)]
         (shard,) = self._chosen(request)
+        world = self.worker.part_of(shard.key[0]).world
         known, holding = world.truth.shards.get(shard.shard_id), shard.holding
         number = None if holding is None else holding.tracker.watermark
         position = TRIM_HORIZON
@@ -159,8 +160,13 @@ class Control:
                 self.reached.add("a commit of a lost lease")
             if world.store.set_back_at is not None or world.truth.epoch:
                 continue
-            for shard_id in request.done.keys() & done.keys() & world.truth.shards.keys():
-                known = world.truth.shards[shard_id]
+            shards = {
+                self.worker.hand_out.name_of((part.stream, shard_id)): known
+                for part in self.worker.parts
+                for shard_id, known in part.world.truth.shards.items()
+            }
+            for shard_id in request.done.keys() & done.keys() & shards.keys():
+                known = shards[shard_id]
                 is_written = known.finished or (known.highest is not None and known.highest >= done[shard_id])
                 assert is_written, f"the commit of {shard_id} is over, and the store does not have {done[shard_id]}"
                 self.reached.add("a commit was confirmed")
@@ -168,7 +174,8 @@ class Control:
     def check_leases(self):
         """Check that the worker keeps no more leases than ``max_leases``."""
         limit = self.worker.hand_out.config.max_leases
-        kept = [one for one in self.worker.machine.held.holdings.values() if one.phase is Phase.ACTIVE]
+        held = [one for part in self.worker.parts for one in part.machine.held.holdings.values()]
+        kept = [one for one in held if one.phase is Phase.ACTIVE]
         assert limit is None or len(kept) <= limit, f"{len(kept)} leases are kept, and {limit} are allowed"
 
     def check_exhausted(self):

@@ -6,7 +6,7 @@
   producer's key were first handed out in the order of their puts; nothing is left when the fleet is at rest.
 """
 
-from producer_endpoint import BEGIN, STREAM
+from producer_endpoint import BEGIN
 from producer_oracles import check_effort, check_end
 from producer_world import START
 
@@ -336,7 +336,7 @@ class Watch:
         if self.truth.epoch or self.world.store.is_forgetful:
             return
         for other in self.world.processes:
-            held = None if other is worker else other.hand_out.shards.get((STREAM, shard_id))
+            held = None if other is worker else other.held_shard(shard_id)
             if held is None or not other.has_records(held):
                 continue
             drift = (abs(worker.clock.drift) + abs(other.clock.drift)) * self.world.fleet.longest_lease
@@ -350,7 +350,7 @@ class Watch:
         """An operator changed the retention while a worker lags behind. A worker that learns of a raised retention knows
         only what the old one had removed when it was last seen.
         """
-        readers = [shard.reader for worker in self.world.live for shard in worker.hand_out.shards.values()]
+        readers = [one.reader for worker in self.world.live for one in worker.hand_out.shards.values()]
         self.was_shortened |= is_shorter and any(reader.lag for reader in readers)
         if not is_shorter:
             self.unjudged.update(known.shard_id for known in self.truth.shards.values() if self._find_missed(known))
@@ -470,7 +470,11 @@ class Watch:
             return None
         if self.world.fleet.config.assign_by == "load":
             return self._find_overloaded()
-        loads = [len(worker.machine.held.holdings) for worker in live if worker.plan.max_leases is None]
+        loads = [
+            sum(len(part.machine.held.holdings) for part in worker.parts)
+            for worker in live
+            if worker.plan.max_leases is None
+        ]
         if loads and max(loads) - min(loads) > 1:
             return f"unbalanced: {loads}"
         return None

@@ -42,6 +42,9 @@ STATES = frozenset({
     "store throttled",
     "rows changed between two pages of a scan",
     "a take whose answer was lost was completed",
+    # several streams
+    "several streams in one fleet",
+    "one of several streams was resharded",
     # topology
     "child waits for parent",
     "merge waits for both parents",

@@ -1,7 +1,6 @@
 """How a worker reads one shard: the loop around a reader that ``core/consumer/__init__`` describes."""
 
 from fleet_scenario import passes
-from producer_endpoint import STREAM
 
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse, SubscribeToShardEvent
 from shardline.core.clock import NEVER
@@ -29,12 +28,12 @@ class ShardReading:
         self.furthest = (0, 0)  # the last of the delivered places
         self.reported, self.checked = None, 0  # the last watermark, and the places up to it
         self.reader = self._make_reader(
-            StreamRef(STREAM),
+            StreamRef(worker.stream),
             gained.shard_id,
             gained.start,
             budget=worker.hand_out.budget,
             deaggregator=Deaggregator(
-                STREAM,
+                worker.stream,
                 gained.shard_id,
                 hash_range=gained.hash_range,
                 done=gained.checkpoint.sequence_number,

@@ -207,6 +207,8 @@ class Fleet:
     push_faults: dict[str, float] = field(default_factory=dict)
     """How often a subscription meets each of ``PUSH_FAULTS`` when an event is about to be pushed."""
     subscription_life: float = 300.0
+    others: list["Fleet"] = field(default_factory=list)
+    """The other streams that every worker reads: the same fleet, with other producers and reshards."""
 
     @property
     def has_twins(self):
@@ -287,13 +289,27 @@ def draw_fleet(seed: int, *, polls_only: bool = False) -> Fleet:
         _draw_keeping(Random(f"keeping {seed}"), fleet)
         fleet.user.limits = Random(f"limits {seed}").random() < 0.15
         _draw_assignment(Random(f"assignment {seed}"), fleet)
+        _draw_streams(Random(f"streams {seed}"), fleet)
     ends = [at + length for plan in fleet.workers for at, _, length in plan.trouble]
     ends += [plan.starts_at for plan in fleet.workers] + [end for _, end in fleet.outages]
-    ends += [load.puts[-1][0] for load in fleet.producing.loads] + [at for at, _ in fleet.retention_changes]
+    ends += [load.puts[-1][0] for one in (fleet, *fleet.others) for load in one.producing.loads]
+    ends += [at for at, _ in fleet.retention_changes]
     fleet.calm_at = max(duration, fleet.repaired_at, *ends) + (
         1.5 * fleet.longest_lease if fleet.commit_trouble else 0.0
     )
+    fleet.others = [replace(fleet, seed=one.seed, producing=one.producing) for one in fleet.others]
     return fleet
+
+
+def _draw_streams(rng, fleet):
+    """Let the workers read two or three streams, in worlds that share by number and keep all records."""
+    is_plain = fleet.retention is None and fleet.recreated_at is None and fleet.config.assign_by == "count"
+    if rng.random() > 0.2 or not is_plain:
+        return
+    for number in range(rng.choice([1, 1, 2])):
+        seed = f"{fleet.seed} stream {number}"
+        producing = _draw_producing(rng, seed, fleet.duration, None, 0.0)
+        fleet.others.append(replace(fleet, seed=seed, producing=producing, others=[]))
 
 
 def _stress_beginning(rng, fleet):

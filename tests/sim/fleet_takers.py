@@ -279,7 +279,7 @@ class Application:
                 else:
                     yield duration * (self.rng.random() if is_dying else 1.0)
             except Cancelled:  # the process is killed, and its message comes again
-                self.world.truth.leave_open(done)
+                self.worker.books.leave_open(done)
                 raise
             finally:
                 if not self.is_dropped:
@@ -335,10 +335,10 @@ class Application:
             books.see_handled(records)
             books.handled[taker] = records
         if taker is not None and taker not in self.handlers:  # a thread that outlived its handler's task
-            self.world.truth.leave_open(records)
+            self.worker.books.leave_open(records)
         if is_shielded and task.is_cancelled:
             books.see_outlived(taker)
-            self.world.truth.leave_open(records)
+            self.worker.books.leave_open(records)
             if fails or task.is_ending or not taker.shard.is_over or self.rng.random() < 0.5:
                 raise Cancelled
         return "sim" if fails else None
@@ -368,7 +368,7 @@ class Application:
 
     def _note_done(self, record):
         if record.lease.held:
-            self.world.truth.finish(record)
+            self.worker.books.finish(record)
         else:
             self.reached.add("acknowledgement refused")
             if not self.is_manual:
@@ -381,7 +381,7 @@ class Application:
         revived = [record for record in self._done_while_lapsed if record.lease.held]
         for record in revived:
             self._done_while_lapsed.remove(record)
-            self.world.truth.finish(record)
+            self.worker.books.finish(record)
 
     def _acknowledge_later(self, record):
         self.unacknowledged.setdefault(record.lease, []).append(record)

@@ -23,6 +23,7 @@ from shardline.core.consumer.coordinator import Coordinator, ScanLeases
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.run_bounds import RunBounds
+from shardline.core.consumer.stream_shares import StreamShares
 from shardline.core.failures import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards
@@ -33,153 +34,26 @@ NO_ANSWER = Failure(FailureKind.TRANSIENT, "Timeout", "sim: no answer came in ti
 _HOLDERS = (RenewLease, CommitCheckpoint, FinishHandOver, ReleaseLease)
 
 
-class Worker(Process, CoordinatorShell):
-    """One process, from its start to its end."""
+class StreamPart(CoordinatorShell):
+    """What a worker does in one stream: its coordinator, the requests of the coordinator, and the readers.
 
-    def __init__(self, world, number, life, plan):
-        fleet = world.fleet
-        clock = Clock(world.now, 100.0 * number, plan.drift)
-        Process.__init__(self, world, plan.name or f"worker-{number}.{life}", clock)
-        self.began_at = world.now
-        self.plan = plan
-        self.place = number
-        self.user_chance = Random(f"user {fleet.seed} {number} {life}")
-        self.rng = Random(f"worker {fleet.seed} {number} {life}")
-        config = self.config = world.config_of(plan)
-        self.incarnation = f"{number}.{life}"
-        self.latest_at = self._latest_at()
-        here = ref(self)  # records refer to the clock, and the garbage collector does not track records
-        machine = Coordinator(
-            StreamRef(STREAM),
-            self.name,
-            self._start(),
-            incarnation=self.incarnation,
-            config=config,
-            scan_interval=fleet.store.scan_interval,
-            checkpoint_interval=fleet.store.checkpoint_interval,
-            latest_at=self.latest_at,
-            rng=self.rng,
-            now=self.now,
-            clock=lambda: here().now,
-        )
+    A subclass has the attributes of the process, and ``world``: the stream's side of the world.
+    """
+
+    def begin_part(self, world, machine):
         CoordinatorShell.__init__(self, machine)
-        self.is_bounded = life == 0
-        bounds = RunBounds(
-            until_latest=self.until_latest,
-            idle_timeout=plan.idle_timeout if self.is_bounded else None,
-            max_leases=plan.max_leases,
-        )
-        interval = config.checkpoint_interval
-        interval = fleet.store.checkpoint_interval if interval is None else interval
-        self.callbacks = Callbacks(self, life)
-        wanted = self.callbacks.wanted
-        self.hand_out = HandOut({STREAM: machine}, config, bounds, report_interval=interval, callbacks=wanted)
-        self.readings = {}  # by grant
-        self.books = Books(self)
-        self.control = Control(self, life)
-        self.users = Application(self)
-        self.is_closing = False
-        self.is_clean = True
-        self._mail = []
-        self._wake_at = NEVER
-        self._wants_pump = False
+        self.world = world
+        self.stream = machine.stream.name
         self._was_missing = False
         self.unread = set()  # leases that it gave back without having held them
         self._excused = set()  # shards whose rows may name us without our knowledge
-
-    def _start(self):
-        fleet = self.world.fleet
-        if fleet.start == "AT_TIMESTAMP":
-            return at_timestamp(BEGIN + fleet.start_back)
-        return LATEST if fleet.start == "LATEST" else TRIM_HORIZON
-
-    def _latest_at(self):
-        """Return the service's time, from the head of a response (in whole seconds). Without one, return our own wall
-        clock.
-        """
-        answer, _ = self.world.service.describe(self.world.time)
-        if isinstance(answer, Failure):
-            return BEGIN + self.world.time + self.plan.wall_skew - 1.0
-        return float(int(BEGIN + self.world.time)) - 1.0
-
-    # ---- life
-
-    @property
-    def is_manual(self):
-        return self.config.ack == "manual"
-
-    @property
-    def until_latest(self):
-        """Whether this life ends at the newest record. Only the first life does, because the world has to come to rest."""
-        return self.plan.until_latest and self.is_bounded
 
     def has_records(self, shard):
         """Whether the user has records of the shard that are not known to be done."""
         return shard.is_in_hand or (self.is_manual and bool(self.users.unacknowledged.get(shard.grant)))
 
-    def crash(self):
-        self.note("crashes")
-        if any(map(self.has_records, self.hand_out.shards.values())):
-            self.world.reached.add("crash with records in hand")
-        if any(isinstance(operation, CommitCheckpoint) for operation in self.outbox):
-            self.world.reached.add("crash with a commit under way")
-        self.world.watch.excuse(self.machine.trims)
-        self.is_dead = True
-
-    def close(self, *, is_clean=True):
-        """Hand out no more records, let the user finish those it has or leave its loop, then release all leases."""
-        if self.is_dead or self.is_closing:
-            self.is_clean = self.is_clean and is_clean  # the user's code fails during a clean close
-            return
-        self.note("closes", self.hand_out.failure or "asked to", "" if is_clean else "by an error")
-        self.is_closing, self.is_clean = True, is_clean
-        self.post(self.hand_out.close)
-        if not is_clean or self.rng.random() < 0.3:
-            self.users.leave(is_clean=is_clean)
-        closing_time = self.world.fleet.user.closing_time
-        self.at_local(self.now + closing_time, self._cancel_users)
-        self.callbacks.wait_until(self.now + max(closing_time, 2.0))
-        self.close_if_idle()
-
-    def fail(self, why):
-        """End the worker, because nothing more can be read."""
-        self.hand_out.fail(why, self.now)
-        self.close(is_clean=False)
-
-    def _cancel_users(self):
-        if not self.users.is_idle:
-            self.is_clean = False
-            self.world.reached.add("the time for closing was up before the user was done")
-            self.users.leave(is_clean=False)
-
-    def close_if_idle(self):
-        if self.is_closing:
-            self.post(self._close_if_idle)  # after the earlier reports of the user
-
-    def _close_if_idle(self, now):
-        hand_out = self.hand_out
-        if self.users.is_idle and not self.machine._is_closing:
-            if hand_out.current is not None:
-                hand_out.settle(hand_out.current, now, done=self.is_clean)
-            if not self.callbacks.is_settled:
-                return  # it is called again when a callback has ended, or the time is up
-            self.world.watch.excuse(self.machine.trims)
-            self.machine.close(is_clean=self.is_clean)
-            self.wake()
-
-    def _end_if_closed(self):
-        if self.machine.is_closed and not self.is_dead:
-            self.note("has ended")
-            self.world.reached.add("closed in good order")
-            assert not self.outbox, "nothing is under way"
-            if not self.world.store.is_down and not self._has_seen_set_back:
-                self._check_released()
-            self.hand_out.end(self.now)
-            self.drain()
-            self.books.check_end()
-            self.callbacks.check_end()
-            self.is_dead = True
-            self.world.handle_ended(self)
+    def held_shard(self, shard_id):
+        return self.hand_out.shards.get((self.stream, shard_id))
 
     @property
     def _has_seen_set_back(self):
@@ -191,7 +65,7 @@ class Worker(Process, CoordinatorShell):
         """Check L5, also for leases that were only asked for. Leases that lapsed, or that came by a write whose answer
         was lost, need not be given back.
         """
-        assert not self.hand_out.shards, "every lease was told to be gone"
+        assert not any(key[0] == self.stream for key in self.hand_out.shards), "every lease was told to be gone"
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
         # Of two processes with one name, the other one may keep leases after this one has seen the rows the last time.
         if self.config.keep_leases and (self.is_clean or self.world.fleet.has_twins):
@@ -205,79 +79,6 @@ class Worker(Process, CoordinatorShell):
             held = {row.shard_id for row in ours if row.incarnation_of(self.name) is not None} & held
         assert held <= self._excused, f"L5: {self.name} has ended, and still has, or asks for, {held - self._excused}"
 
-    # ---- the host
-
-    def post(self, command):
-        """Post a command of user code to the host."""
-        self._mail.append(command)
-        if len(self._mail) == 1:
-            delay = self.rng.uniform(0, self.world.fleet.user.to_host)
-            self.world.at(self.world.now + delay, self.run, self._serve)
-
-    @property
-    def has_mail(self):
-        """Whether a message of user code has not reached the host yet."""
-        return bool(self._mail)
-
-    def _serve(self):
-        mail, self._mail = self._mail, []
-        for command in mail:
-            command(self.now)
-            self.drain()
-
-    def wake(self):
-        if not self._wants_pump:
-            self._wants_pump = True
-            self.world.at(self.world.now, self.run, self.pump)
-
-    def pump(self):
-        self._wants_pump = False
-        self.hand_out.handle_time(self.now)
-        self.books.look()
-        self.drain()
-        super().pump()
-        self.drain()
-        self._end_if_closed()
-        if not self.is_dead:
-            self._arm(min(self.machine.next_deadline(), self.hand_out.next_deadline()))
-
-    def drain(self):
-        """Carry out the outputs of the hand-out, and wake the takers that it answered."""
-        hand_out = self.hand_out
-        for event in hand_out.take_events():
-            self.books.see_event(event)
-        for action in hand_out.take_actions():
-            if isinstance(action, WakeReader):
-                self.readings[action.shard.grant].go_on()
-            elif isinstance(action, StopReading) and action.shard.grant in self.readings:
-                self.readings[action.shard.grant].stop()
-            elif isinstance(action, CancelHandler) and action.taker in self.users.handlers:
-                self.users.handlers[action.taker].cancel()
-            elif isinstance(action, CallBack):
-                self.callbacks.begin(action)
-            elif isinstance(action, CancelCallBack):
-                self.callbacks.cancel(action.call)
-        for taker in hand_out.take_answered():
-            taker.wake()
-        if hand_out.take_pump_due():
-            self.wake()
-        self.books.check_hand_out()
-        self.control.check()
-        if isinstance(hand_out.failure, ReadingFailed) or hand_out.failure == "a callback failed":
-            self.close(is_clean=False)
-
-    def _arm(self, deadline):
-        if deadline <= self.now:
-            self.wake()
-        elif deadline not in {self._wake_at, NEVER}:
-            self._wake_at = deadline
-            self.at_local(deadline, self._wake_up, deadline)
-
-    def _wake_up(self, deadline):
-        if deadline == self._wake_at:
-            self._wake_at = NEVER
-            self.pump()
-
     # ---- the store
 
     def operate(self, operation):
@@ -286,7 +87,7 @@ class Worker(Process, CoordinatorShell):
         assert self.is_closing or not is_kept, "leases are kept on exit only"
         if isinstance(operation, _HOLDERS) or is_kept:
             self._check_may_write(operation, now)
-            self.callbacks.check_write(operation)
+            self.callbacks.check_write(self, operation)
         world = self.world
         if isinstance(operation, CommitCheckpoint) and self.rng.random() < world.fleet.commit_trouble_at(world.time):
             kind, length = self.rng.choice(["crash", "pause"]), 1.3 * self.config.lease_duration
@@ -359,39 +160,39 @@ class Worker(Process, CoordinatorShell):
             case told.LeaseGained():
                 self._start_reading(event)
             case told.ShardSought(shard_id):
-                if self.hand_out.can_go_on(STREAM, event):
+                if self.hand_out.can_go_on(self.stream, event):
                     reached.add("read again from a sought position")
-                    self._start_reading(event, self.hand_out.shards[STREAM, shard_id].grant)
+                    self._start_reading(event, self.hand_out.shards[self.stream, shard_id].grant)
                 else:
                     reached.add("sought, and released before it was read again")
             case told.HandOverAsked(shard_id) | told.LeaseSurplus(shard_id):
-                self.hand_out.handle_hand_over_asked(STREAM, shard_id, self.now)
-                assert self.hand_out.shards[STREAM, shard_id].is_stopping, "no more of it is handed out"
-                if len(self.hand_out.shards[STREAM, shard_id].placed) > 1:
+                self.hand_out.handle_hand_over_asked(self.stream, shard_id, self.now)
+                assert self.hand_out.shards[self.stream, shard_id].is_stopping, "no more of it is handed out"
+                if len(self.hand_out.shards[self.stream, shard_id].placed) > 1:
                     reached.add("a hand-over waited for several handlers")
             case told.HandOverOverdue(shard_id):
                 reached.add("hand-over timed out")
-                self.callbacks.see_gone(shard_id)
-                self.hand_out.handle_gone(STREAM, shard_id, self.now)
+                self.callbacks.see_gone((self.stream, shard_id))
+                self.hand_out.handle_gone(self.stream, shard_id, self.now)
             case told.LeaseLost(shard_id, why):
                 if self.was_paused and "no renewal" in why:
                     reached.add("paused past its lease, then stopped")
                 if self.world.store.is_down:
                     reached.add("store outage past lease")
                 self._excused.add(shard_id)
-                shard = self.hand_out.shards.get((STREAM, shard_id))
+                shard = self.hand_out.shards.get((self.stream, shard_id))
                 if shard is not None and self.has_records(shard):
                     reached.add("lease lost while the user had records")
                 if shard is not None and len(shard.placed) > 1:
                     reached.add("lease lost while several handlers were at work")
-                self.callbacks.see_gone(shard_id)
-                self.hand_out.handle_gone(STREAM, shard_id, self.now)
+                self.callbacks.see_gone((self.stream, shard_id))
+                self.hand_out.handle_gone(self.stream, shard_id, self.now)
             case told.LeaseReleased(shard_id, finished):
                 if self.is_closing and not finished:
                     reached.add("lease released on exit")
-                if (STREAM, shard_id) in self.hand_out.shards:
-                    self.world.truth.released.add(self.hand_out.shards[STREAM, shard_id].grant)
-                self.hand_out.handle_gone(STREAM, shard_id, self.now, finished=finished)
+                if (self.stream, shard_id) in self.hand_out.shards:
+                    self.world.truth.released.add(self.hand_out.shards[self.stream, shard_id].grant)
+                self.hand_out.handle_gone(self.stream, shard_id, self.now, finished=finished)
             case told.StreamReplaced(why):
                 assert self.world.truth.epoch, f"it is the same stream: {why}"
                 halted = self.machine.topology.is_halted
@@ -443,5 +244,254 @@ class Worker(Process, CoordinatorShell):
         reading = self.readings[event.grant] = kind(self, event)
         self.callbacks.see_gained(event.grant)
         self.control.see_gained(event.grant, older)
-        reading.shard = self.hand_out.handle_gained(STREAM, event, reading.reader, self.now)
+        reading.shard = self.hand_out.handle_gained(self.stream, event, reading.reader, self.now)
         reading.go_on()
+
+
+class Part(StreamPart):
+    """A worker's part in another stream than the first."""
+
+    def __init__(self, worker, side):
+        self.worker = worker
+        self.latest_at = worker.find_latest_at(side)
+        self.begin_part(side, worker.make_machine(side.label, self.latest_at))
+
+    def __getattr__(self, name):
+        return getattr(self.worker, name)
+
+
+class Worker(Process, StreamPart):
+    """One process, from its start to its end."""
+
+    def __init__(self, world, number, life, plan):
+        fleet = world.fleet
+        clock = Clock(world.now, 100.0 * number, plan.drift)
+        Process.__init__(self, world, plan.name or f"worker-{number}.{life}", clock)
+        self.began_at = world.now
+        self.plan = plan
+        self.place = number
+        self.user_chance = Random(f"user {fleet.seed} {number} {life}")
+        self.rng = Random(f"worker {fleet.seed} {number} {life}")
+        config = self.config = world.config_of(plan)
+        self.incarnation = f"{number}.{life}"
+        self.latest_at = self.find_latest_at(world)
+        self.shares = StreamShares()
+        self.begin_part(world, self.make_machine(STREAM, self.latest_at))
+        self.parts = [self, *(Part(self, side) for side in world.sides)]
+        self.is_bounded = life == 0
+        bounds = RunBounds(
+            until_latest=self.until_latest,
+            idle_timeout=plan.idle_timeout if self.is_bounded else None,
+            max_leases=plan.max_leases,
+        )
+        interval = config.checkpoint_interval
+        interval = fleet.store.checkpoint_interval if interval is None else interval
+        self.callbacks = Callbacks(self, life)
+        wanted = self.callbacks.wanted
+        machines = {part.stream: part.machine for part in self.parts}
+        self.hand_out = HandOut(
+            machines,
+            config,
+            bounds,
+            report_interval=interval,
+            callbacks=wanted,
+            names_streams=len(machines) > 1,
+        )
+        self.readings = {}  # by grant
+        self.books = Books(self)
+        self.control = Control(self, life)
+        self.users = Application(self)
+        self.is_closing = False
+        self.is_clean = True
+        self._mail = []
+        self._wake_at = NEVER
+        self._wants_pump = False
+
+    def make_machine(self, stream, latest_at):
+        fleet, here = self.world.fleet, ref(self)  # records refer to the clock, and are not garbage-collected
+        return Coordinator(
+            StreamRef(stream),
+            self.name,
+            self._start(),
+            incarnation=self.incarnation,
+            config=self.config,
+            scan_interval=fleet.store.scan_interval,
+            checkpoint_interval=fleet.store.checkpoint_interval,
+            latest_at=latest_at,
+            rng=self.rng,
+            now=self.now,
+            clock=lambda: here().now,
+            shares=self.shares,
+        )
+
+    def part_of(self, stream):
+        """Return the worker's part in this stream."""
+        return next(part for part in self.parts if part.stream == stream)
+
+    def _start(self):
+        fleet = self.world.fleet
+        if fleet.start == "AT_TIMESTAMP":
+            return at_timestamp(BEGIN + fleet.start_back)
+        return LATEST if fleet.start == "LATEST" else TRIM_HORIZON
+
+    def find_latest_at(self, side):
+        """Return the service's time, from the head of a response (in whole seconds). Without one, return our own wall
+        clock.
+        """
+        answer, _ = side.service.describe(side.time)
+        if isinstance(answer, Failure):
+            return BEGIN + self.world.time + self.plan.wall_skew - 1.0
+        return float(int(BEGIN + self.world.time)) - 1.0
+
+    # ---- life
+
+    @property
+    def is_manual(self):
+        return self.config.ack == "manual"
+
+    @property
+    def until_latest(self):
+        """Whether this life ends at the newest record. Only the first life does, because the world has to come to rest."""
+        return self.plan.until_latest and self.is_bounded
+
+    def crash(self):
+        self.note("crashes")
+        if any(map(self.has_records, self.hand_out.shards.values())):
+            self.world.reached.add("crash with records in hand")
+        if any(isinstance(operation, CommitCheckpoint) for part in self.parts for operation in part.outbox):
+            self.world.reached.add("crash with a commit under way")
+        for part in self.parts:
+            part.world.watch.excuse(part.machine.trims)
+        self.is_dead = True
+
+    def close(self, *, is_clean=True):
+        """Hand out no more records, let the user finish those it has or leave its loop, then release all leases."""
+        if self.is_dead or self.is_closing:
+            self.is_clean = self.is_clean and is_clean  # the user's code fails during a clean close
+            return
+        self.note("closes", self.hand_out.failure or "asked to", "" if is_clean else "by an error")
+        self.is_closing, self.is_clean = True, is_clean
+        self.post(self.hand_out.close)
+        if not is_clean or self.rng.random() < 0.3:
+            self.users.leave(is_clean=is_clean)
+        closing_time = self.world.fleet.user.closing_time
+        self.at_local(self.now + closing_time, self._cancel_users)
+        self.callbacks.wait_until(self.now + max(closing_time, 2.0))
+        self.close_if_idle()
+
+    def fail(self, why):
+        """End the worker, because nothing more can be read."""
+        self.hand_out.fail(why, self.now)
+        self.close(is_clean=False)
+
+    def _cancel_users(self):
+        if not self.users.is_idle:
+            self.is_clean = False
+            self.world.reached.add("the time for closing was up before the user was done")
+            self.users.leave(is_clean=False)
+
+    def close_if_idle(self):
+        if self.is_closing:
+            self.post(self._close_if_idle)  # after the earlier reports of the user
+
+    def _close_if_idle(self, now):
+        hand_out = self.hand_out
+        if self.users.is_idle and not self.machine._is_closing:
+            if hand_out.current is not None:
+                hand_out.settle(hand_out.current, now, done=self.is_clean)
+            if not self.callbacks.is_settled:
+                return  # it is called again when a callback has ended, or the time is up
+            for part in self.parts:
+                part.world.watch.excuse(part.machine.trims)
+                part.machine.close(is_clean=self.is_clean)
+            self.wake()
+
+    def _end_if_closed(self):
+        if all(part.machine.is_closed for part in self.parts) and not self.is_dead:
+            self.note("has ended")
+            self.world.reached.add("closed in good order")
+            for part in self.parts:
+                assert not part.outbox, "nothing is under way"
+                if not part.world.store.is_down and not part._has_seen_set_back:
+                    part._check_released()
+            self.hand_out.end(self.now)
+            self.drain()
+            self.books.check_end()
+            self.callbacks.check_end()
+            self.is_dead = True
+            self.world.handle_ended(self)
+
+    # ---- the host
+
+    def post(self, command):
+        """Post a command of user code to the host."""
+        self._mail.append(command)
+        if len(self._mail) == 1:
+            delay = self.rng.uniform(0, self.world.fleet.user.to_host)
+            self.world.at(self.world.now + delay, self.run, self._serve)
+
+    @property
+    def has_mail(self):
+        """Whether a message of user code has not reached the host yet."""
+        return bool(self._mail)
+
+    def _serve(self):
+        mail, self._mail = self._mail, []
+        for command in mail:
+            command(self.now)
+            self.drain()
+
+    def wake(self):
+        if not self._wants_pump:
+            self._wants_pump = True
+            self.world.at(self.world.now, self.run, self.pump)
+
+    def pump(self):
+        self._wants_pump = False
+        self.hand_out.handle_time(self.now)
+        self.books.look()
+        self.drain()
+        for part in self.parts:
+            CoordinatorShell.pump(part)
+        self.drain()
+        self._end_if_closed()
+        if not self.is_dead:
+            deadlines = [part.machine.next_deadline() for part in self.parts]
+            self._arm(min(*deadlines, self.hand_out.next_deadline()))
+
+    def drain(self):
+        """Carry out the outputs of the hand-out, and wake the takers that it answered."""
+        hand_out = self.hand_out
+        for stream, event in hand_out.take_stream_events():
+            self.books.see_event(stream, event)
+        for action in hand_out.take_actions():
+            if isinstance(action, WakeReader):
+                self.readings[action.shard.grant].go_on()
+            elif isinstance(action, StopReading) and action.shard.grant in self.readings:
+                self.readings[action.shard.grant].stop()
+            elif isinstance(action, CancelHandler) and action.taker in self.users.handlers:
+                self.users.handlers[action.taker].cancel()
+            elif isinstance(action, CallBack):
+                self.callbacks.begin(action)
+            elif isinstance(action, CancelCallBack):
+                self.callbacks.cancel(action.call)
+        for taker in hand_out.take_answered():
+            taker.wake()
+        if hand_out.take_pump_due():
+            self.wake()
+        self.books.check_hand_out()
+        self.control.check()
+        if isinstance(hand_out.failure, ReadingFailed) or hand_out.failure == "a callback failed":
+            self.close(is_clean=False)
+
+    def _arm(self, deadline):
+        if deadline <= self.now:
+            self.wake()
+        elif deadline not in {self._wake_at, NEVER}:
+            self._wake_at = deadline
+            self.at_local(deadline, self._wake_up, deadline)
+
+    def _wake_up(self, deadline):
+        if deadline == self._wake_at:
+            self._wake_at = NEVER
+            self.pump()

@@ -16,6 +16,7 @@ from fleet_service import SILENCE, TAKEOVER_WAIT, FleetService
 from fleet_store import Store
 from fleet_truth import Truth
 from fleet_worker import Worker
+from producer_endpoint import STREAM
 from producer_world import START, Shell
 
 from shardline.core.consumer import fanout_reader, page_reader, planner, trim_watch
@@ -24,6 +25,50 @@ from shardline.server.model import consumers
 MOST_EVENTS = 400_000
 PATIENCE = 90.0  # how long a calm world may take to come to rest, beside the time that user code needs
 LOOK_EVERY = 0.5
+
+
+class Side:
+    """Another stream of the world, with its producers, its rows in the store and its oracles. The rest is the world's."""
+
+    def __init__(self, world, number, fleet):
+        self.main = world
+        self.label = f"{STREAM}{number + 2}"
+        self.fleet = fleet
+        self.scenario = fleet.producing
+        self.truth = Truth(self, world.reached)
+        self.service = self.endpoint = FleetService(fleet, self.truth)
+        self.watch = Watch(self, self.truth, world.reached)
+        self.store = Store(self, self.watch)
+        self.shells = [Shell(self, number, load) for number, load in enumerate(self.scenario.loads)]
+        for moment, kind in self.scenario.reshards:
+            self.at(START + moment, self._reshard, kind)
+
+    def __getattr__(self, name):
+        return getattr(self.main, name)
+
+    @property
+    def processes(self):
+        return [worker.part_of(self.label) for worker in self.main.processes]
+
+    @property
+    def live(self):
+        return [worker.part_of(self.label) for worker in self.main.live]
+
+    def note(self, *what):
+        self.main.note(self.label, *what)
+
+    def _reshard(self, kind):
+        self.note("operator", kind, self.service.reshard(kind, self.time))
+        self.reached.add("one of several streams was resharded")
+        if self.fleet.update_delay:
+            self.at(self.now + self.fleet.update_delay, self.advance)
+        self.advance()
+
+    def advance(self):
+        self.service.advance(self.time)
+
+    def handle_begun(self, worker_id):
+        """Handle the first row of a group at LATEST: the first stream's side lets a worker die."""
 
 
 class FleetWorld:
@@ -49,6 +94,7 @@ class FleetWorld:
         self.has_stopped = False
         """Whether the fleet gave up on a re-created stream, as it was configured to."""
         self.is_ending = False
+        self.sides = [Side(self, number, fleet) for number, fleet in enumerate(self.fleet.others)]
         self.is_over = False
         """Whether the run has ended. Code of the world that has not come to its end is then dropped, and does nothing."""
         self._plan_trouble()
@@ -99,9 +145,10 @@ class FleetWorld:
             self.at(START + fleet.recreated_at, self._delete)
             self.at(START + fleet.recreated_at + fleet.missing_for, self._create_again)
         if fleet.set_back is not None:
-            self.at(START + fleet.set_back.until, self.store.set_back)
-            if fleet.set_back.to is not None:
-                self.at(START + fleet.set_back.to, self.store.back_up)
+            for store in [self.store, *(side.store for side in self.sides)]:
+                self.at(START + fleet.set_back.until, store.set_back)
+                if fleet.set_back.to is not None:
+                    self.at(START + fleet.set_back.to, store.back_up)
         for number, plan in enumerate(fleet.workers):
             self.at(START + plan.starts_at, self._start, number)
             for moment, kind, length in plan.trouble:
@@ -183,25 +230,33 @@ class FleetWorld:
             _slicing(self.fleet.slice_records),
             _subscribing(self.fleet.retention),
         ):
-            for shell in self.shells:
+            shells = [*self.shells, *(shell for side in self.sides for shell in side.shells)]
+            for shell in shells:
                 shell.pump()
             for done in count():
                 if not self._heap or (self.is_ending and not self.processes):
                     break
                 assert done < MOST_EVENTS, "the world does not come to rest"
                 self.now, _, action, arguments = heappop(self._heap)
-                for shell in self.shells:
+                for shell in shells:
                     shell.now = self.now
                 action(*arguments)
         assert self.is_ending, "the world fell asleep"
         self._advance()
         self.watch.check_end()
+        for side in self.sides:
+            side.advance()
+            side.watch.check_end()
+            self.reached.add("several streams in one fleet")
         return self
 
     def _look(self):
         """Check whether the world is at rest. If it is, close all workers."""
         self._advance()
         reason = self.watch.find_unrest()
+        for side in self.sides:
+            side.advance()
+            reason = reason or side.watch.find_unrest()
         if reason is None:
             self.note("world", "is at rest")
             self.is_ending = True
@@ -216,7 +271,8 @@ class FleetWorld:
         """Return how long the calm world may take. Slow user code may handle each record of the fullest shard once more.
         Workers that share by load wait for some lease durations before each round of moves.
         """
-        fullest = max((len(known.records) for known in self.truth.shards.values()), default=0)
+        truths = [self.truth, *(side.truth for side in self.sides)]
+        fullest = max((len(known.records) for truth in truths for known in truth.shards.values()), default=0)
         rounds = 12 * self.fleet.longest_lease if self.fleet.config.assign_by == "load" else 0.0
         return PATIENCE + rounds + fullest * self.fleet.user.duration[1]
 

@@ -324,7 +324,10 @@ def _control_line(event: consumer_events.Event) -> _Line | None:
         case consumer_events.ShardSought(shard_id):
             return logging.WARNING, f"seek moved {shard_id} from {event.before} to {event.checkpoint.position}"
         case consumer_events.LeaseSurplus(shard_id):
-            return logging.INFO, f"releasing {shard_id}, because this worker has more leases than max_leases"
+            return (
+                logging.INFO,
+                f"releasing {shard_id}, because this worker has more leases than max_leases, or gives up the stream",
+            )
         case consumer_events.MaxLeasesChanged(limit, before):
             return logging.INFO, f"max_leases changed from {before} to {limit}"
         case consumer_events.ShardsResumed(shard_ids):

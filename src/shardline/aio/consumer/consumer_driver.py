@@ -360,7 +360,9 @@ class ConsumerDriver:
         hand_out.handle_time(now)
         if hand_out.work.take_measure_due(now):
             hand_out.work.set_wall_offset(time.time() - now)  # the clock may have been adjusted
-            self._report([measure_lag(hand_out, now, service_now(self._service_time(), time.time()))])
+            self._report(
+                [measure_lag(hand_out, self._stream.name, now, service_now(self._service_time(), time.time()))]
+            )
         writes: list[LeaseOperation] = []
         while (operation := coordinator.poll_operation(now)) is not None:
             if isinstance(operation, ScanLeases):

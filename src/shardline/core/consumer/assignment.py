@@ -18,6 +18,9 @@ Invariants:
   together would otherwise each ask for as many leases as the two should get together. Doubling reaches the fair share
   after a few scans. At most ``HAND_OVERS_MAX`` leases are being handed over to one worker.
 - A worker never has more than ``max_leases``.
+- If the worker reads several streams, all of this is true of the leases of all streams together. Each stream is planned
+  on its own, so a plan counts what the worker is about to get in the other streams, and the leases that it has asked
+  for since the last scan do not raise the number that it may ask for.
 """
 
 from collections import Counter
@@ -44,6 +47,10 @@ class ReadableLease(NamedTuple):
     in_hand_over: bool = False
     load: float | None = None
     """The load of the lease, if the group shares its work by load and the load is known (``shard_load``)."""
+    stream: str = ""
+    """The stream of the lease. Empty if the worker reads one stream."""
+    is_asked: bool = False
+    """Whether the worker has asked for the lease, or is about to, and no scan has shown the answer yet."""
 
 
 @final
@@ -63,17 +70,19 @@ def assign(
     *,
     spill_after: float,
     impatient: bool = False,
+    stream: str = "",
 ) -> Assignment:
-    """Return the leases that the worker ``me`` should take or ask for.
+    """Return the leases of one stream that the worker ``me`` should take or ask for.
 
     Args:
-        leases: every lease whose shard can be read now.
+        leases: every lease whose shard can be read now, in all streams of the worker.
         me: the name of the worker.
         max_leases: the maximum number of leases for this worker.
         rng: shuffles leases that are otherwise equal.
         spill_after: how long, in seconds, an available lease is reserved for its planned taker.
         impatient: whether the fleet has been uneven for a long time. The worker then claims all surplus, even if
             other workers have as few leases: these workers may be at their ``max_leases``, which the rows do not show.
+        stream: the stream whose leases are planned.
     """
     loads = Counter(lease.owner for lease in leases if lease.owner is not None)
     # A worker without a lease is also a member. Only this assignment adds the worker: reading a missing key of a
@@ -81,12 +90,13 @@ def assign(
     loads[me] += 0
     room = len(leases) if max_leases is None else max_leases - loads[me]
     # All workers must deal out the leases in the same order. Otherwise two workers would plan to take the same lease.
-    available = sorted((lease for lease in leases if lease.owner is None), key=lambda lease: lease.shard_id)
+    available = sorted((lease for lease in leases if lease.owner is None), key=place_of)
     if available:
         mine = share(available, loads, me, spill_after)
         # Workers that start together do not see each other, so each worker plans to take every lease. Because of the
         # random order, each worker gets a part of the leases.
-        return Assignment(sorted(mine, key=lambda _: rng.random())[: max(0, room)], [])
+        chosen = sorted(mine, key=lambda _: rng.random())[: max(0, room)]
+        return Assignment([lease.shard_id for lease in chosen if lease.stream == stream], [])
     most = most_to_ask(leases, me, loads[me], room)
     if most < 1:
         return Assignment([], [])
@@ -100,7 +110,7 @@ def assign(
         if lease.owner is not None and not lease.in_hand_over and wanted[lease.owner] and len(asks) < most:
             wanted[lease.owner] -= 1
             asks.append(lease)
-    return Assignment([], asks)
+    return Assignment([], [lease for lease in asks if lease.stream == stream])
 
 
 def is_uneven(leases: Sequence[ReadableLease], me: str) -> bool:
@@ -109,30 +119,38 @@ def is_uneven(leases: Sequence[ReadableLease], me: str) -> bool:
     return max(loads.values(), default=0) >= loads[me] + 2
 
 
+def place_of(lease: ReadableLease) -> tuple[str, str]:
+    """Return a sort key that is the same for all workers."""
+    return lease.shard_id, lease.stream
+
+
 def most_to_ask(leases: Sequence[ReadableLease], me: str, count: int, room: int) -> int:
     """Return how many leases the worker may ask for now. It has ``count`` leases, and may get ``room`` more."""
     coming = sum(lease.in_hand_over and lease.owner == me for lease in leases)
+    asked = sum(lease.is_asked for lease in leases)
     # Leases that are being handed over to this worker already count as its leases (see ``ReadableLease.owner``), so
     # each round of requests at most doubles their number.
-    return min(room, max(1, count), HAND_OVERS_MAX - coming)
+    return min(room, max(1, count - asked) - asked, HAND_OVERS_MAX - coming)
 
 
-def share(available: Sequence[ReadableLease], loads: Mapping[str, float], me: str, spill_after: float) -> list[str]:
+def share(
+    available: Sequence[ReadableLease], loads: Mapping[str, float], me: str, spill_after: float
+) -> list[ReadableLease]:
     """Return the available leases that the plan gives to ``me``, and some that their planned takers did not take.
 
     Each lease goes to the worker with the lowest load. A lease without a known load counts 1.
     """
     by_fewest = [(load, worker) for worker, load in loads.items()]
     heapify(by_fewest)
-    mine: list[str] = []
-    left: list[str] = []
+    mine: list[ReadableLease] = []
+    left: list[ReadableLease] = []
     for lease in available:
         load, worker = by_fewest[0]
         heapreplace(by_fewest, (load + (1 if lease.load is None else lease.load), worker))
         if worker == me:
-            mine.append(lease.shard_id)
+            mine.append(lease)
         elif lease.available_for > spill_after:
-            left.append(lease.shard_id)
+            left.append(lease)
     # Each member takes an equal part, rounded up, of the leases that were not taken. If each member took all of these
     # leases, the next plan would have to move most of them again.
     return mine + left[: -(-len(left) // len(loads))]

@@ -62,8 +62,8 @@ class HandOverAsked(NamedTuple):
 
 @final
 class LeaseSurplus(NamedTuple):
-    """This worker has more leases than ``max_leases`` allows, and releases this one. The user has until ``until`` to
-    finish the records in hand.
+    """This worker has more leases than ``max_leases`` allows, or gives up the stream (``remove_stream``), and releases
+    this lease. The user has until ``until`` to finish the records in hand.
     """
 
     shard_id: str

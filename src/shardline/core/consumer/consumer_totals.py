@@ -28,6 +28,7 @@ from shardline.core.consumer.consumer_events import (
 )
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import HandlingCounts
+from shardline.core.consumer.reader import ShardKey
 from shardline.core.rates import MEASURE_INTERVAL, Rate
 
 WorkEvent: TypeAlias = RecordsFiltered | RepeatsDropped | RecordsHandedOut | RecordsHandled
@@ -115,9 +116,9 @@ class WorkCounts:
     def __init__(self, reads: ReadCounts, handling: HandlingCounts) -> None:
         self._reads: ReadCounts = reads
         self._handling: HandlingCounts = handling
-        self._events: list[WorkEvent] = []
-        self._summed_out: dict[str, int] = {}  # by shard: the records for which no event has been emitted yet
-        self._summed_handled: dict[str, tuple[int, float]] = {}  # likewise, with the sum of their durations
+        self._events: list[tuple[str, WorkEvent]] = []  # each with its stream
+        self._summed_out: dict[ShardKey, int] = {}  # by shard: the records for which no event has been emitted yet
+        self._summed_handled: dict[ShardKey, tuple[int, float]] = {}  # likewise, with the sum of their durations
         self.measure_at: Instant = NEVER
         """When to measure the lag next (``take_measure_due``)."""
         self._filtered: int = 0
@@ -145,19 +146,19 @@ class WorkCounts:
         """Set the offset that converts an instant to seconds since 1970."""
         self._reads.wall_offset = offset
 
-    def count_filtered(self, shard_id: str, count: int) -> None:
+    def count_filtered(self, key: ShardKey, count: int) -> None:
         """Count records of a page that did not pass the filter."""
         self._filtered += count
         if self._reads.is_observed:
-            self._events.append(RecordsFiltered(shard_id, count))
+            self._events.append((key[0], RecordsFiltered(key[1], count)))
 
-    def count_repeated(self, shard_id: str, count: int) -> None:
+    def count_repeated(self, key: ShardKey, count: int) -> None:
         """Count records of a page that are copies of earlier ones."""
         self._repeated += count
         if self._reads.is_observed:
-            self._events.append(RepeatsDropped(shard_id, count))
+            self._events.append((key[0], RepeatsDropped(key[1], count)))
 
-    def note_handed_out(self, shard_id: str, cursor: Cursor, now: Instant, *, is_summed: bool = False) -> None:
+    def note_handed_out(self, key: ShardKey, cursor: Cursor, now: Instant, *, is_summed: bool = False) -> None:
         """Count the records of a cursor that is handed to user code.
 
         ``is_summed`` means that the cursor has a single record. The next ``handle_time`` then emits one event for many
@@ -168,11 +169,11 @@ class WorkCounts:
         if not self._reads.is_observed:
             return
         if is_summed:
-            self._summed_out[shard_id] = self._summed_out.get(shard_id, 0) + len(cursor.records)
+            self._summed_out[key] = self._summed_out.get(key, 0) + len(cursor.records)
         else:
-            self._events.append(RecordsHandedOut(shard_id, len(cursor.records)))
+            self._events.append((key[0], RecordsHandedOut(key[1], len(cursor.records))))
 
-    def count_handled(self, shard_id: str, cursor: Cursor, done: int, now: Instant, *, is_summed: bool = False) -> None:
+    def count_handled(self, key: ShardKey, cursor: Cursor, done: int, now: Instant, *, is_summed: bool = False) -> None:
         """Count the first ``done`` records of the cursor as handled, unless they have already been counted."""
         count = done - cursor.counted
         if count > 0:
@@ -180,18 +181,19 @@ class WorkCounts:
             self._handled += count
             self._handling_time += duration
             if is_summed and self._reads.is_observed:
-                before = self._summed_handled.get(shard_id, (0, 0.0))
-                self._summed_handled[shard_id] = (before[0] + count, before[1] + duration)
+                before = self._summed_handled.get(key, (0, 0.0))
+                self._summed_handled[key] = (before[0] + count, before[1] + duration)
             elif self._reads.is_observed:
-                self._events.append(RecordsHandled(shard_id, count, duration))
+                self._events.append((key[0], RecordsHandled(key[1], count, duration)))
             cursor.counted, cursor.counted_at = done, now
 
-    def count_progress(self, shard_id: str, cursor: Cursor, now: Instant) -> None:
+    def count_progress(self, key: ShardKey, cursor: Cursor, now: Instant) -> None:
         """Count the records of a page that are done so far, if the rest of the page takes long."""
         if now >= cursor.counted_at + _COUNT_INTERVAL:
-            self.count_handled(shard_id, cursor, cursor.done, now)
+            self.count_handled(key, cursor, cursor.done, now)
 
-    def take_events(self) -> list[WorkEvent]:
+    def take_events(self) -> list[tuple[str, WorkEvent]]:
+        """Return the events, each with the name of its stream."""
         events, self._events = self._events, []
         return events
 
@@ -230,8 +232,8 @@ class WorkCounts:
     def handle_time(self, now: Instant) -> None:
         """Update the rates, which begin with the first call, and emit the events about single records."""
         self.rates(now)
-        self._events += [RecordsHandedOut(shard_id, count) for shard_id, count in self._summed_out.items()]
-        self._events += [RecordsHandled(shard_id, *handled) for shard_id, handled in self._summed_handled.items()]
+        self._events += [(key[0], RecordsHandedOut(key[1], count)) for key, count in self._summed_out.items()]
+        self._events += [(key[0], RecordsHandled(key[1], *handled)) for key, handled in self._summed_handled.items()]
         self._summed_out.clear()
         self._summed_handled.clear()
 

@@ -14,7 +14,7 @@ Invariants:
 - If several seeks in a shard overlap, the last one wins, and all of them are over when it is written.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, TypeAlias, final
 
 from shardline.core.consumer.checkpoint import CheckpointTracker
@@ -34,6 +34,7 @@ class Request:
     """A request from user code: the mailbox between the caller and the host.
 
     ``shards`` are the shards to act on. ``None`` stands for all shards that this worker holds when the request arrives.
+    ``done`` and ``lost`` are by the name of the shard (``HandOut.name_of``).
     """
 
     def __init__(self, shards: Collection[ShardKey] | None = None) -> None:
@@ -48,6 +49,7 @@ class Request:
 class _Wait(NamedTuple):
     """A request that waits until the store contains the tracker's checkpoint up to ``number``, or the new position."""
 
+    name: str
     holding: Holding
     tracker: CheckpointTracker
     number: SequenceNumber | None
@@ -88,12 +90,13 @@ class PendingWrites:
     def __init__(self) -> None:
         self._waits: dict[Request, list[_Wait]] = {}
 
-    def add(self, request: Request, holdings: Collection[Holding], *, is_seek: bool = False) -> None:
+    def add(self, request: Request, holdings: Mapping[str, Holding], *, is_seek: bool = False) -> None:
         """Let the request wait until all records of these leases that are done by now are committed or, for a seek,
-        until the new position is written.
+        until the new position is written. The leases are by the names of their shards.
         """
         self._waits[request] = [
-            _Wait(holding, holding.tracker, holding.tracker.watermark, is_seek) for holding in holdings
+            _Wait(name, holding, holding.tracker, holding.tracker.watermark, is_seek)
+            for name, holding in holdings.items()
         ]
         self.check()
 
@@ -115,13 +118,13 @@ def _settle(request: Request, wait: _Wait, *, is_ending: bool) -> bool:
     """Write the outcome for one shard. Return False while the outcome is open."""
     holding = wait.holding
     if wait.is_written:
-        request.done[holding.shard_id] = holding.row.checkpoint.position
+        request.done[wait.name] = holding.row.checkpoint.position
     elif holding.is_over:
-        request.lost[holding.shard_id] = holding.why or "the lease was released"
+        request.lost[wait.name] = holding.why or "the lease was released"
     elif wait.tracker.is_replaced and not wait.is_seek:
-        request.lost[holding.shard_id] = "seek() has moved its position"
+        request.lost[wait.name] = "seek() has moved its position"
     elif is_ending:
-        request.lost[holding.shard_id] = "the consumer has ended"
+        request.lost[wait.name] = "the consumer has ended"
     else:
         return False
     return True

@@ -52,6 +52,7 @@ from shardline.core.consumer.planner import PlannedOperation, Planner
 from shardline.core.consumer.release_on_exit import ExitOperation, ReleaseOnExit
 from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.store_outages import LIST, WRITE, StoreHealth
+from shardline.core.consumer.stream_shares import KnownLeases, StreamShares
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
@@ -104,6 +105,7 @@ class Coordinator:
         kcl_failover: on a KCL table, the KCL's failover time. It determines when owners without a stated lease duration
             count as dead.
         follows_kcl: whether to look for a KCL fleet on the table, and to follow it.
+        shares: the streams of the consumer, if it may have several. The coordinator joins them.
         rng: a ``random.Random``.
         now: the current time.
         clock: the shell's clock, for user code that asks a grant whether it is held.
@@ -126,7 +128,9 @@ class Coordinator:
         clock: Callable[[], Instant] | None = None,
         kcl_failover: float | None = None,
         follows_kcl: bool = False,
+        shares: StreamShares | None = None,
     ) -> None:
+        self.stream: StreamRef = stream
         self._start: Position = start
         self._config: ConsumerConfig = config
         self._latest_at: float = latest_at
@@ -141,16 +145,13 @@ class Coordinator:
         self._max_leases: int | None = config.max_leases
         is_kcl = follows_kcl and kcl_failover is not None
         self.kcl: KclFleet | None = KclFleet(me, kcl_failover or 0.0, now) if is_kcl else None
+        self._shares: StreamShares = StreamShares() if shares is None else shares
+        self._shares.join(self)
+        self._known: KnownLeases = KnownLeases()  # for the plans of the other streams
+        self._is_known_old: bool = True
+        self._asked: set[str] = set()  # the leases that were asked for since the last scan
         self._planner: Planner = self._make_planner(rng, now)
-        self.held: HeldLeases = HeldLeases(
-            self._duplicates,
-            self.topology.graph,
-            config,
-            checkpoint_interval=checkpoint_interval,
-            latest_at=latest_at,
-            clock=clock,
-            kcl=self.kcl,
-        )
+        self.held: HeldLeases = self._make_held(checkpoint_interval, clock)
         self._release_on_exit: ReleaseOnExit = ReleaseOnExit(self._duplicates.me)
         self._backoff: Backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._health: StoreHealth = StoreHealth(config.lease_duration, config.store_patience)
@@ -165,6 +166,19 @@ class Coordinator:
         self._waits_for_rows: bool = False  # whether the first rows of the group can be created only after a newer scan
         self._events: list[Event] = []
         self._alarm_at, self._is_closing = NEVER, False
+        self.is_retiring: bool = False
+        """Whether the worker gives up the stream, while it reads others."""
+
+    def _make_held(self, checkpoint_interval: float, clock: Callable[[], Instant] | None) -> HeldLeases:
+        return HeldLeases(
+            self._duplicates,
+            self.topology.graph,
+            self._config,
+            checkpoint_interval=checkpoint_interval,
+            latest_at=self._latest_at,
+            clock=clock,
+            kcl=self.kcl,
+        )
 
     def _make_planner(self, rng: Chance, now: Instant) -> Planner:
         is_by_load = self._config.assign_by == "load"
@@ -179,6 +193,7 @@ class Coordinator:
             rng=rng,
             kcl=self.kcl,
             balancer=LoadBalancer(self.me, self._config.lease_duration, rng, now) if is_by_load else None,
+            stream=self.stream.name,
         )
 
     # ---- queries
@@ -204,6 +219,19 @@ class Coordinator:
         is_idle = not self._in_flight and self._scan_sent_at is None
         return self._is_closing and is_idle and not self.held.holdings and self._release_on_exit.is_over
 
+    def known_leases(self, now: Instant) -> KnownLeases:
+        """Return the leases of this stream, as they count in the plans of the worker's other streams."""
+        if self._is_known_old and self._can_plan:
+            self._is_known_old = False
+            coming = {shard_id: flight.operation for shard_id, flight in self._in_flight.items()} | self._plan
+            self._known = self._planner.known_leases(self.held.holdings, coming, self._asked, now)
+        return self._known
+
+    @property
+    def kept_leases(self) -> int:
+        """How many leases the worker holds and is not releasing."""
+        return self.held.count_kept()
+
     # ---- commands
 
     def end(self, shard_id: str, children: Iterable[ChildShard], now: Instant) -> None:
@@ -220,6 +248,16 @@ class Coordinator:
         self._shed(now)
         self._make_plan(now)
 
+    def retire(self, now: Instant) -> None:
+        """Give up the stream, while the worker goes on with other streams. The worker takes no more leases of it, and
+        releases those that it holds: the user has as much time for the records in hand as with a hand-over. Then the
+        coordinator closes.
+        """
+        self.is_retiring = True
+        self._shares.leave(self)
+        self._plan.clear()
+        self._shed(now)
+
     def mark_missing(self, shard_id: str, now: Instant) -> None:
         """Called when the service does not know the shard of a held lease. A listing will show whether it is gone."""
         self.held.mark_missing(shard_id)
@@ -231,6 +269,7 @@ class Coordinator:
         If the close is clean and the config says ``keep_leases``, the leases are kept for the worker's restart.
         """
         self._is_closing = True
+        self._shares.leave(self)
         self._release_on_exit.keeps_leases = is_clean and self._config.keep_leases
         if self.kcl is not None:
             self.kcl.close()
@@ -247,6 +286,8 @@ class Coordinator:
         self._notice_stall(now)
         self.held.handle_time(now)
         self._follow_changes(now)
+        if self.is_retiring and not self._is_closing and not self.held.holdings:
+            self.close(is_clean=False)
         if now >= self._scan_at and self._scan_sent_at is None and not self._is_closing:
             self._scan_sent_at = now
             return ScanLeases()
@@ -262,6 +303,8 @@ class Coordinator:
             # An operation of an older plan may have been answered after this plan was made, so we may hold the lease.
             if planned.shard_id not in self._in_flight and planned.shard_id not in self.held.holdings:
                 self._in_flight[planned.shard_id] = _Flight(planned, now, None)
+                if isinstance(planned, AskHandOver):
+                    self._asked.add(planned.shard_id)
                 return planned
         return None
 
@@ -315,6 +358,8 @@ class Coordinator:
         if self.view.take_loss():
             self.topology.distrust(now)
         self._emptied += self.view.take_emptied()
+        self._asked.clear()
+        self._is_known_old = True
         self._rows_sent_at, self._scan_sent_at = self._scan_sent_at, None
         self._scan_at = now + self._scan_pace.interval(len(self.view.rows))
         self._has_scanned = True
@@ -338,6 +383,7 @@ class Coordinator:
         self._scan_at = self._handle_store_failure(LIST, failure, now)
 
     def handle_applied(self, operation: LeaseOperation, result: Lease | Refused | None, now: Instant) -> None:
+        self._is_known_old = True
         flight = self._end_flight(operation)
         self._handle_store_answer(WRITE)
         row = result.current if isinstance(result, Refused) else result
@@ -366,6 +412,7 @@ class Coordinator:
 
     def handle_operation_failed(self, operation: LeaseOperation, failure: Failure, now: Instant) -> None:
         """Handle a failed operation, which may have been applied."""
+        self._is_known_old = True
         flight = self._end_flight(operation)
         retry_at = self._handle_store_failure(WRITE, failure, now)
         if flight.holding is not None:
@@ -405,7 +452,7 @@ class Coordinator:
 
     @property
     def _can_plan(self) -> bool:
-        return self._has_scanned and self.topology.is_settled and not self._is_closing
+        return self._has_scanned and self.topology.is_settled and not self._is_closing and not self.is_retiring
 
     @property
     def _waits_for_kcl(self) -> bool:
@@ -425,11 +472,16 @@ class Coordinator:
         for row in foreign:
             self.held.lose(row.shard_id, "the stream was re-created")
         self._plan = {row.shard_id: DeleteLease(row.shard_id, row.counter) for row in foreign}
+        self._is_known_old = True
         if not self._can_plan:
             return
         self._report_emptied()
         start = GroupStart(self._start, self._latest_at, self.topology.matching, self.view.begun_at)
-        operations = self._planner.plan(self.held.holdings, self.held.ending, start, now)
+        held, ending = self.held.holdings, self.held.ending
+        if self._shares.is_shared:
+            operations = self._planner.plan(held, ending, start, now, self._shares.others(self, now))
+        else:
+            operations = self._planner.plan(held, ending, start, now)
         if any(isinstance(flight.operation, AskHandOver) for flight in self._in_flight.values()):
             # The rows do not show requests that are still in flight, so the plan asks for the same number of leases
             # again.
@@ -445,9 +497,12 @@ class Coordinator:
         self.held.leave(shard_id, keep=self._release_on_exit.keeps_leases)
 
     def _shed(self, now: Instant) -> None:
-        """Begin to release the leases that exceed ``max_leases``."""
-        if self._max_leases is not None:
-            self.held.shed(self._max_leases, now)
+        """Begin to release the leases that exceed ``max_leases``, or all leases of a stream that is given up."""
+        self._is_known_old = True
+        if self.is_retiring:
+            self.held.shed(0, now)
+        elif self._max_leases is not None:
+            self.held.shed(max(0, self._max_leases - self._shares.kept_by_others(self)), now)
 
     def _report_emptied(self) -> None:
         """Report that the store has lost all rows, unless a worker deleted them because the stream was re-created."""
@@ -493,6 +548,7 @@ class Coordinator:
         """Scan immediately after a lease was lost or released, because the shard's children may now be readable."""
         if self.held.has_changed:
             self.held.has_changed = False
+            self._is_known_old = True
             self._scan_at = min(self._scan_at, now)
 
     def _end_flight(self, operation: LeaseOperation) -> _Flight:

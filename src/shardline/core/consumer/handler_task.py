@@ -149,14 +149,14 @@ class HandlerTask(Taker):
         step, cursor, shard = self.step, self.cursor, self.shard
         has_failed = self.outcome.error is not None
         assert shard is not None, "a handler works on one shard"
-        work, shard_id = self._hand_out.work, shard.shard_id
+        work, key = self._hand_out.work, shard.key
         if isinstance(step, Handle):
             if self._travel is not None:
                 self._travel.handle_returned(cursor.place - has_failed - cursor.counted, now - cursor.counted_at)
-            work.count_handled(shard_id, cursor, cursor.place - has_failed, now, is_summed=self.is_summed)
+            work.count_handled(key, cursor, cursor.place - has_failed, now, is_summed=self.is_summed)
         elif isinstance(step, Attempt) and not has_failed and self.outcome is not NOT_CALLED:
             count = cursor.counted + len(step.records)
-            work.count_handled(shard_id, cursor, count, now, is_summed=self.is_summed)
+            work.count_handled(key, cursor, count, now, is_summed=self.is_summed)
         elif isinstance(step, WriteDeadLetter) and not has_failed and self.outcome is not NOT_CALLED:
             cursor.counted += len(step.letter.records)
 
@@ -196,7 +196,7 @@ class HandlerTask(Taker):
         (error, summary), shard = self.outcome, self.shard
         assert shard is not None, "a handler works on one shard"
         is_lost = shard.is_over and not shard.grant.in_force(now)  # after a seek, a shard is over and its lease is not
-        if is_lost or (isinstance(error, LeaseNotHeld) and shard.shard_id in error.shards):
+        if is_lost or (isinstance(error, LeaseNotHeld) and self._hand_out.name_of(shard.key) in error.shards):
             work.handle_fenced(error, now, summary)
         else:
             work.handle_error(error, now, summary)
@@ -237,7 +237,7 @@ class HandlerTask(Taker):
         if done:
             cursor.finished = cursor.done + len(done)
         hand_out.report(self, now)
-        hand_out.handle_failures(work.take_events())
+        hand_out.handle_failures(shard.key[0], work.take_events())
         if work.is_stopped:
             return Stop(shard.shard_id, list(work.part), work.error)
         # A batch that waits for its next attempt would delay the hand-over or the close, so it is given back.

@@ -62,6 +62,8 @@ from shardline.core.failures import Failure
 from shardline.model.lease import Checkpoint
 from shardline.model.record import Record
 
+EVERY_STREAM: Final = ""
+"""In place of a stream: the event is about the whole consumer."""
 _NOT_HELD: Final = "this worker does not hold its lease"
 _REPORT_INTERVAL_MIN: Final = 0.05  # the shortest report interval, in seconds
 
@@ -119,12 +121,13 @@ class HandOut:
     """The records of one consumer that user code has in hand, and the records that wait for user code.
 
     Args:
-        coordinators: the coordinator of each stream, by the name of the stream.
+        coordinators: the coordinator of each stream, by the name of the stream. ``add_stream`` adds others later.
         config: the settings of the consumer.
         bounds: decides when the run is over.
         report_interval: how often to report to the coordinators how far user code has come, in seconds. It is the
             interval between two commits.
         callbacks: the callbacks that the user passed.
+        names_streams: whether the consumer may read several streams, so that the user names shards as ``stream/shard``.
     """
 
     def __init__(
@@ -135,8 +138,10 @@ class HandOut:
         *,
         report_interval: float,
         callbacks: Collection[CallbackKind] = (),
+        names_streams: bool = False,
     ) -> None:
-        self.coordinators: Mapping[str, Coordinator] = coordinators
+        self.names_streams: bool = names_streams
+        self.coordinators: dict[str, Coordinator] = dict(coordinators)
         self.config: ConsumerConfig = config
         self.bounds: RunBounds = bounds
         self.budget: PrefetchBudget = PrefetchBudget(config.prefetch_max_bytes)
@@ -167,7 +172,7 @@ class HandOut:
         self._claims: dict[Taker, tuple[ShardLanes, Cursor]] = {}  # the records whose keys such takers still have
         self._questions: Questions = Questions()
         self._actions: list[Action] = []
-        self._events: list[HandlingEvent | WatchEvent | ControlEvent] = []
+        self._events: list[tuple[str, OutEvent]] = []  # each with its stream
         self._is_pump_due: bool = False
 
     # ---- queries
@@ -176,6 +181,10 @@ class HandOut:
     def is_over(self) -> bool:
         """Whether the hand-out is over. If so, no more records will be handed out."""
         return self.failure is not None or self.is_closing or self.has_ended
+
+    def name_of(self, key: ShardKey) -> str:
+        """Return the name of a shard in requests of the user: its id, or the name of its stream and its id."""
+        return f"{key[0]}/{key[1]}" if self.names_streams else key[1]
 
     def is_busy(self, key: ShardKey, taker: Taker | None = None) -> bool:
         """Whether a handler other than this taker's is at work on a record of the shard."""
@@ -295,7 +304,8 @@ class HandOut:
         shards = self._find_held(request)
         for shard in shards:
             shard.coordinator.held.flush(shard.shard_id)
-        self.writes.add(request, [shard.holding for shard in shards if shard.holding is not None])
+        held = {self.name_of(shard.key): shard.holding for shard in shards}
+        self.writes.add(request, {name: holding for name, holding in held.items() if holding is not None})
         self._is_pump_due = True
 
     def pause(self, request: Request, now: Instant) -> None:  # noqa: ARG002 - the form of a message
@@ -311,7 +321,8 @@ class HandOut:
             if shard.is_paused:
                 taker.cursor.take_back()
         if shards or is_new:
-            self._events.append(ShardsPaused(tuple(shard.shard_id for shard in shards), self.is_paused))
+            shard_ids = tuple(self.name_of(shard.key) for shard in shards)
+            self._events.append((EVERY_STREAM, ShardsPaused(shard_ids, self.is_paused)))
         request.is_over = True
 
     def resume(self, request: Request, now: Instant) -> None:
@@ -325,7 +336,8 @@ class HandOut:
             self._mark_due(shard.key)
         if shards or is_new:
             self.bounds.handle_activity(now)  # idle time counts from now
-            self._events.append(ShardsResumed(tuple(shard.shard_id for shard in shards), self.is_paused))
+            shard_ids = tuple(self.name_of(shard.key) for shard in shards)
+            self._events.append((EVERY_STREAM, ShardsResumed(shard_ids, self.is_paused)))
         request.is_over = True
         self._questions.serve(now)
 
@@ -336,17 +348,17 @@ class HandOut:
         """
         if self.has_ended:
             return  # the caller sees that the host has ended
-        sought: list[Holding] = []
+        sought: dict[str, Holding] = {}
         for shard in self._find_held(request):
             holding = shard.holding
             refusal = None if holding is None else self._find_refusal(shard, holding)
             if holding is None or refusal is not None:
-                request.lost[shard.shard_id] = refusal or _NOT_HELD
+                request.lost[self.name_of(shard.key)] = refusal or _NOT_HELD
                 continue
             shard.is_sought = True
             self._stop(shard)
             shard.coordinator.held.seek(shard.shard_id, checkpoint)
-            sought.append(holding)
+            sought[self.name_of(shard.key)] = holding
         self.writes.add(request, sought, is_seek=True)
         self._is_pump_due = True
         self._questions.serve(now)
@@ -359,9 +371,29 @@ class HandOut:
             self.bounds.limit_leases(max_leases)
             for coordinator in self.coordinators.values():
                 coordinator.limit_leases(max_leases, now)
-            self._events.append(MaxLeasesChanged(max_leases, before))
+            self._events.append((EVERY_STREAM, MaxLeasesChanged(max_leases, before)))
             self._is_pump_due = True
         request.is_over = True
+
+    def add_stream(self, stream: str, coordinator: Coordinator, now: Instant) -> None:
+        """Read another stream from now on. ``coordinator`` was created with the settings of the consumer's start."""
+        assert stream not in self.coordinators, "a stream is read once"
+        self.coordinators[stream] = coordinator
+        self.names_streams = True
+        coordinator.limit_leases(self.config.max_leases, now)
+        self._is_pump_due = True
+
+    def remove_stream(self, stream: str, now: Instant) -> None:
+        """Begin to give up a stream. Its coordinator releases the leases (``LeaseSurplus``) and then closes."""
+        if not self.has_ended:
+            self.coordinators[stream].retire(now)
+            self._is_pump_due = True
+
+    def forget_stream(self, stream: str, now: Instant) -> None:
+        """Forget a stream whose coordinator has closed."""
+        del self.coordinators[stream]
+        self._want_pump(self.bounds.is_awaited)
+        self._questions.serve(now)
 
     def _find_refusal(self, shard: HeldShard, holding: Holding) -> str | None:
         """Return the reason why ``seek`` is refused for the shard, or ``None``."""
@@ -435,7 +467,7 @@ class HandOut:
                 taker.cursor = shard.open_lanes(taker.limit or 1, whole=taker.whole, room=room)
             if taker.cursor.records:
                 self._enqueue(shard)
-                self.work.note_handed_out(shard.shard_id, taker.cursor, now, is_summed=taker.is_summed)
+                self.work.note_handed_out(shard.key, taker.cursor, now, is_summed=taker.is_summed)
                 return taker.cursor
             self.give_back(taker, 0, now)  # the last page of the shard was empty
         return None
@@ -456,7 +488,7 @@ class HandOut:
             return
         taker.cursor.end = 0  # comes first, because user code must not take a record that waits for the next taker
         self._measure(taker, shard, now)
-        self.work.count_handled(shard.shard_id, taker.cursor, done, now, is_summed=taker.is_summed)
+        self.work.count_handled(shard.key, taker.cursor, done, now, is_summed=taker.is_summed)
         through = self._close(taker, shard, done, now)
         self._want_pump(shard.acknowledge_passed(now))
         for page in through:
@@ -587,11 +619,11 @@ class HandOut:
         assert not shard.is_stopping, "a stopped reader brings no pages"
         for page in pages:
             if page.repeated:
-                self.work.count_repeated(shard.shard_id, page.repeated)
+                self.work.count_repeated(shard.key, page.repeated)
                 self.bounds.handle_activity(now)  # a consumer that reads only copies is not idle
             if page.filtered:
                 self.budget.release(shard.key, page.freed_bytes)
-                self.work.count_filtered(shard.shard_id, page.filtered)
+                self.work.count_filtered(shard.key, page.filtered)
                 self.bounds.handle_activity(now)  # a consumer that reads and filters is not idle
         self._want_pump(shard.queue(pages, now))
         self._enqueue(shard)
@@ -606,7 +638,7 @@ class HandOut:
         """Handle a reader that has ended or failed."""
         failure = shard.reader.failure
         if shard.reader.state is ReaderState.FAILED and failure is not None:
-            self.fail(ReadingFailed(shard.shard_id, failure), now)
+            self.fail(ReadingFailed(self.name_of(shard.key), failure), now)
         else:
             self._want_pump(shard.check_if_gone(now))
 
@@ -626,17 +658,17 @@ class HandOut:
             self._note_user_code_ended(taker)
             self._questions.serve(now)
 
-    def handle_failures(self, events: Sequence[HandlingEvent]) -> None:
+    def handle_failures(self, stream: str, events: Sequence[HandlingEvent]) -> None:
         """Count and report failures of handlers."""
         self.counts.handle_events(events)
-        self._events += events
+        self._events += [(stream, event) for event in events]
 
     def handle_time(self, now: Instant) -> None:
         """Check the progress of user code and the bounds of the run. Call this before polling the coordinators."""
         for taker, shard in [*self._in_hand.items()]:
             if taker.cursor.places is None:
                 self.report(taker, now)
-                self.work.count_progress(shard.shard_id, taker.cursor, now)
+                self.work.count_progress(shard.key, taker.cursor, now)
             self._measure(taker, shard, now)
         self._reported_at = now
         self.writes.check()
@@ -668,6 +700,10 @@ class HandOut:
 
     def take_events(self) -> list[OutEvent]:
         """Return the events about the work of user code."""
+        return [event for _, event in self.take_stream_events()]
+
+    def take_stream_events(self) -> list[tuple[str, OutEvent]]:
+        """Return the events about the work of user code, each with the name of its stream, or ``EVERY_STREAM``."""
         events, self._events = self._events, []
         return [*events, *self.work.take_events()]
 
@@ -698,7 +734,7 @@ class HandOut:
         held = {key: shard for key, shard in self.shards.items() if shard.holding is not None}
         for key in request.shards or ():
             if key not in held:
-                request.lost[key[1]] = _NOT_HELD
+                request.lost[self.name_of(key)] = _NOT_HELD
         return [shard for key, shard in held.items() if request.shards is None or key in request.shards]
 
     # ---- internal: handing out

@@ -148,6 +148,10 @@ class HeldLeases:
         self.has_changed: bool = False
         """Whether a lease was lost or released. If so, other leases may be readable now. Reset by the coordinator."""
 
+    def count_kept(self) -> int:
+        """Return how many leases are held and not being released."""
+        return sum(holding.phase is Phase.ACTIVE for holding in self.holdings.values())
+
     # ---- commands
 
     def deliver(self, shard_id: str, records: Sequence[Record]) -> None:

@@ -32,6 +32,7 @@ def shard_lag(hand_out: HandOut, shard: HeldShard, now: Instant, service_now: fl
     )
 
 
-def measure_lag(hand_out: HandOut, now: Instant, service_now: float) -> LagMeasured:
-    """Return the lag of all held shards."""
-    return LagMeasured(tuple(shard_lag(hand_out, shard, now, service_now) for shard in hand_out.shards.values()))
+def measure_lag(hand_out: HandOut, stream: str, now: Instant, service_now: float) -> LagMeasured:
+    """Return the lag of all held shards of this stream."""
+    held = [shard for key, shard in hand_out.shards.items() if key[0] == stream]
+    return LagMeasured(tuple(shard_lag(hand_out, shard, now, service_now) for shard in held))

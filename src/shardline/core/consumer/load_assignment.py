@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, final
 
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.consumer.assignment import Assignment, ReadableLease, most_to_ask, share
+from shardline.core.consumer.assignment import Assignment, ReadableLease, most_to_ask, place_of, share
 
 PATIENCE_LEASES: Final = 3
 """How long the plan must give a worker leases before the worker asks for them, in lease durations."""
@@ -36,7 +36,7 @@ _GAIN: Final = 0.8  # the taker then has at most this part of the load that the 
 
 class _Weighed(NamedTuple):
     load: float
-    shard_id: str
+    place: tuple[str, str]
     lease: ReadableLease
 
 
@@ -61,7 +61,13 @@ class LoadBalancer:
         self._is_asking: bool = False
 
     def assign(
-        self, leases: Sequence[ReadableLease], max_leases: int | None, now: Instant, *, spill_after: float
+        self,
+        leases: Sequence[ReadableLease],
+        max_leases: int | None,
+        now: Instant,
+        *,
+        spill_after: float,
+        stream: str = "",
     ) -> Assignment:
         """Return the leases that the worker should take or ask for. The arguments are those of ``assignment.assign``.
 
@@ -78,12 +84,13 @@ class LoadBalancer:
         if available:
             self._settle()
             mine = share(available, loads, self._me, spill_after)
-            return Assignment(sorted(mine, key=lambda _: self._rng.random())[: max(0, room)], [])
+            chosen = sorted(mine, key=lambda _: self._rng.random())[: max(0, room)]
+            return Assignment([lease.shard_id for lease in chosen if lease.stream == stream], [])
         is_behind = now < self._hurries_until and 2 * counts[self._me] * len(loads) < len(leases)
         hurries = is_behind or not counts[self._me]
         asks = self._asks(leases, loads, now, hurries=hurries)
         most = most_to_ask(leases, self._me, counts[self._me], room)
-        return Assignment([], asks[: max(0, most)])
+        return Assignment([], [lease for lease in asks[: max(0, most)] if lease.stream == stream])
 
     def _asks(
         self, leases: Sequence[ReadableLease], loads: dict[str, float], now: Instant, *, hurries: bool
@@ -112,14 +119,14 @@ class LoadBalancer:
 
 def weigh(leases: Sequence[ReadableLease]) -> list[ReadableLease]:
     """Return the leases in the same order for all workers, with the average load where no load is known."""
-    leases = sorted(leases, key=lambda lease: lease.shard_id)
+    leases = sorted(leases, key=place_of)
     known = [lease.load for lease in leases if lease.load is not None]
     mean = sum(known) / len(known)
     return [lease._replace(load=mean) if lease.load is None else lease for lease in leases]
 
 
-def _largest_first(lease: ReadableLease) -> tuple[float, str]:
-    return -(lease.load or 0.0), lease.shard_id
+def _largest_first(lease: ReadableLease) -> tuple[float, tuple[str, str]]:
+    return -(lease.load or 0.0), place_of(lease)
 
 
 def _plan(
@@ -132,7 +139,7 @@ def _plan(
     owned: dict[str, list[_Weighed]] = {worker: [] for worker in loads}
     for lease in leases:
         if lease.owner is not None and not lease.in_hand_over:
-            owned[lease.owner].append(_Weighed(lease.load or 0.0, lease.shard_id, lease))
+            owned[lease.owner].append(_Weighed(lease.load or 0.0, place_of(lease), lease))
     for weighed in owned.values():
         weighed.sort()
     # No worker can be expected to have less than the mean, and a lease cannot be divided.

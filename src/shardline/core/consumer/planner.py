@@ -20,7 +20,7 @@ Invariants:
   deleted too early, the slow worker would create it again.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias, final
 
 from shardline.core.backoff import Chance
@@ -34,8 +34,9 @@ from shardline.core.consumer.load_assignment import LoadBalancer
 from shardline.core.consumer.scan_pace import ScanPace
 from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.core.consumer.shard_load import load_of
+from shardline.core.consumer.stream_shares import KnownLeases
 from shardline.core.consumer.token_floor import TokenFloor
-from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, TakeLease
+from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, TakeLease
 from shardline.model.lease import Lease
 
 PlannedOperation: TypeAlias = CreateLease | TakeLease | AskHandOver | DeleteLease
@@ -43,6 +44,7 @@ PlannedOperation: TypeAlias = CreateLease | TakeLease | AskHandOver | DeleteLeas
 DELETE_AFTER_LEASES: Final = 30
 _SPILL_SCANS: Final = 3  # for how many scans an available lease is reserved for its planned taker
 _PATIENCE_SCANS: Final = 20  # for how many scans a worker leaves surplus leases to workers with fewer leases
+_NONE_KNOWN: Final = KnownLeases()
 
 
 @final
@@ -62,6 +64,7 @@ class Planner:
         rng: Chance,
         kcl: KclFleet | None = None,
         balancer: LoadBalancer | None = None,
+        stream: str = "",
     ) -> None:
         self.view: LeaseView = view
         self.graph: ShardGraph = graph
@@ -74,6 +77,7 @@ class Planner:
         self._rng: Chance = rng
         self._kcl: KclFleet | None = kcl
         self._balancer: LoadBalancer | None = balancer
+        self._stream: str = stream
         self._uneven_since: Instant | None = None
         self._handed_over_since: dict[str, Instant] = {}  # when we first saw each hand-over to us
 
@@ -82,7 +86,12 @@ class Planner:
         self._max_leases = max_leases
 
     def plan(
-        self, held: Collection[str], ending: Collection[str], start: GroupStart, now: Instant
+        self,
+        held: Collection[str],
+        ending: Collection[str],
+        start: GroupStart,
+        now: Instant,
+        others: KnownLeases = _NONE_KNOWN,
     ) -> list[PlannedOperation]:
         """Return the rows to create, and the leases to take or to ask for.
 
@@ -91,6 +100,7 @@ class Planner:
             ending: the held shards that were read to their end. Their children need rows.
             start: where a new group starts.
             now: the current time.
+            others: the leases of the worker's other streams.
         """
         rows = self.view.rows
         # If the graph is older than the rows, a shard without a row may only look new. Then create rows after the next
@@ -100,7 +110,37 @@ class Planner:
         for shard_id in ending:
             for lease in child_rows(self.graph, shard_id, rows):
                 new.setdefault(lease.shard_id, lease)
-        return [*map(CreateLease, new.values()), *self._leases_to_get(held, now)]
+        return [*map(CreateLease, new.values()), *self._leases_to_get(held, now, others)]
+
+    def known_leases(
+        self,
+        held: Collection[str],
+        coming: Mapping[str, LeaseOperation],
+        asked: Collection[str],
+        now: Instant,
+    ) -> KnownLeases:
+        """Return the leases of this stream, for the plans of the worker's other streams.
+
+        Args:
+            held: the shards whose leases we hold.
+            coming: the operations that are planned or in flight, by shard.
+            asked: the shards whose leases we have asked for since the last scan.
+            now: the current time.
+        """
+        leases: list[ReadableLease] = []
+        rows = self.view.rows
+        for row in rows.values():
+            if self.graph.is_readable(row.shard_id, rows):
+                lease, operation = self._readable_lease(row, held, now), coming.get(row.shard_id)
+                if self._balancer is not None:
+                    lease = self._weigh(lease)
+                if isinstance(operation, TakeLease):
+                    lease = lease._replace(owner=self._me)
+                elif isinstance(operation, AskHandOver) or row.shard_id in asked:
+                    lease = lease._replace(owner=self._me, in_hand_over=True, is_asked=True)
+                leases.append(lease)
+        readable = sum(lease.shard_id in held for lease in leases)
+        return KnownLeases(leases, len(held) - readable)
 
     def plan_deletions(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
         """Return deletions of the rows that no worker needs any more."""
@@ -111,7 +151,7 @@ class Planner:
             if row.shard_id not in held and self.view.age(row.shard_id, now) > quiet
         ]
 
-    def _leases_to_get(self, held: Collection[str], now: Instant) -> list[PlannedOperation]:
+    def _leases_to_get(self, held: Collection[str], now: Instant, others: KnownLeases) -> list[PlannedOperation]:
         rows, me = self.view.rows, self._me
         if all(row.owner == me and row.shard_id in held for row in rows.values()):
             # There is nothing to get. This is worth a check, because a worker that is alone plans after each scan.
@@ -124,8 +164,8 @@ class Planner:
         if most is not None:
             # The row of a parent may appear after its child was taken. The child is not readable then, but it counts:
             # if it did not, the parent would be taken, released as surplus, and taken again without end.
-            most -= len(held) - sum(row.shard_id in held for row in readable)
-        assignment = self._assign(leases, most, held, now)
+            most -= len(held) - sum(row.shard_id in held for row in readable) + others.unreadable
+        assignment = self._assign(leases, [*leases, *others.readable], most, held, now)
         # A lease may be in both lists, but a plan contains only one operation per shard.
         takes = dict.fromkeys([*ours, *assignment.take])
         operations: list[PlannedOperation] = [self._take(rows[shard_id], now) for shard_id in takes]
@@ -136,7 +176,15 @@ class Planner:
                 operations.append(self._take(rows[lease.shard_id], now))  # KCL 2 workers steal, and hand nothing over
         return operations
 
-    def _assign(self, leases: list[ReadableLease], most: int | None, held: Collection[str], now: Instant) -> Assignment:
+    def _assign(
+        self,
+        leases: list[ReadableLease],
+        everywhere: list[ReadableLease],
+        most: int | None,
+        held: Collection[str],
+        now: Instant,
+    ) -> Assignment:
+        """Return the leases to get. ``everywhere`` contains the leases of all streams of the worker."""
         kcl = self._kcl
         if kcl is not None and kcl.role is KclRole.TAKER:
             readable = {lease.shard_id for lease in leases}
@@ -150,14 +198,16 @@ class Planner:
             overdue = [lease for lease in leases if lease.owner is None and kcl.is_overdue(lease.available_for)]
             if not overdue:
                 return Assignment([], [])
-            leases = ours + overdue
+            everywhere = ours + overdue
         spill_after = _SPILL_SCANS * self._scan_pace.interval(len(self.view.rows))
         if self._balancer is not None and (kcl is None or kcl.role is KclRole.ALONE):
-            weighed = [self._weigh(lease) for lease in leases]
+            own = {lease.shard_id: self._weigh(lease) for lease in leases}
+            weighed = [*own.values(), *(lease for lease in everywhere if lease.stream != self._stream)]
             if any(lease.load is not None for lease in weighed):
-                return self._balancer.assign(weighed, most, now, spill_after=spill_after)
-        impatient = self._is_impatient(leases, now)
-        return assign(leases, self._me, most, self._rng, spill_after=spill_after, impatient=impatient)
+                return self._balancer.assign(weighed, most, now, spill_after=spill_after, stream=self._stream)
+        impatient = self._is_impatient(everywhere, now)
+        me, stream = self._me, self._stream
+        return assign(everywhere, me, most, self._rng, spill_after=spill_after, impatient=impatient, stream=stream)
 
     def _weigh(self, lease: ReadableLease) -> ReadableLease:
         """Return the lease with its load. A lease that its owner would not hand over counts, but is left out of the
@@ -188,8 +238,8 @@ class Planner:
         if shard_id in held:
             owner = owner or self._me  # the row may be older than our take
         elif not self._duplicates.is_ours(row) and self.view.is_available(row, now):
-            return ReadableLease(shard_id, None, self.view.available_for(shard_id, now))
-        return ReadableLease(shard_id, owner, in_hand_over=row.checkpoint_owner is not None)
+            return ReadableLease(shard_id, None, self.view.available_for(shard_id, now), stream=self._stream)
+        return ReadableLease(shard_id, owner, in_hand_over=row.checkpoint_owner is not None, stream=self._stream)
 
     def _ours(self, readable: list[Lease], held: Collection[str], now: Instant) -> list[str]:
         """Return the leases that we may take immediately, because their rows name us as the owner."""

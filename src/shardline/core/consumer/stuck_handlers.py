@@ -44,7 +44,7 @@ class HandlerWatch:
         self._stuck_after: float = NEVER if stuck_after is None else stuck_after
         self._seen: dict[ShardKey, tuple[Work, Instant]] = {}  # the records of each shard, and when user code got them
         self._stuck: dict[ShardKey, Instant] = {}  # when user code got the records of a shard that is stuck
-        self._events: list[WatchEvent] = []
+        self._events: list[tuple[str, WatchEvent]] = []  # each with its stream
 
     @property
     def is_stuck(self) -> bool:
@@ -68,11 +68,11 @@ class HandlerWatch:
             # The code returned, or has other records by now.
             if self.since(key) != since:
                 del self._stuck[key]
-                self._events.append(HandlerRecovered(key[1], now - since))
+                self._events.append((key[0], HandlerRecovered(key[1], now - since)))
         for key, (work, since) in self._seen.items():
             if now >= since + self._stuck_after and key not in self._stuck:
                 self._stuck[key] = since
-                self._events.append(HandlerStuck(key[1], *work[:3], now - since))
+                self._events.append((key[0], HandlerStuck(key[1], *work[:3], now - since)))
 
     def _since(self, key: ShardKey, work: Work, now: Instant) -> Instant:
         if work.since is not None:
@@ -83,7 +83,8 @@ class HandlerWatch:
 
     # ---- outputs, time
 
-    def take_events(self) -> list[WatchEvent]:
+    def take_events(self) -> list[tuple[str, WatchEvent]]:
+        """Return the events, each with the name of its stream."""
         events, self._events = self._events, []
         return events
 

@@ -64,8 +64,8 @@ def test_the_totals_have_what_readers_and_handlers_counted():
     reads.pages, reads.records, reads.size_bytes = 2, 30, 400
     handling.handle_events([HandlerRetried("a", "1", 0, 1, 1, "E", "m", "p", 1.0)])
     cursor = Cursor([Record(b"", "k")] * 20)
-    work.note_handed_out("a", cursor, 1.0)
-    work.count_handled("a", cursor, 10, 2.5)
+    work.note_handed_out(("s", "a"), cursor, 1.0)
+    work.count_handled(("s", "a"), cursor, 10, 2.5)
     assert work.totals() == ConsumerTotals(
         pages=2,
         records_read=30,
@@ -79,13 +79,13 @@ def test_the_totals_have_what_readers_and_handlers_counted():
 
 def test_records_that_were_left_out_are_counted_and_reported_only_if_there_are_sinks():
     work = WorkCounts(ReadCounts(), HandlingCounts())
-    work.count_filtered("a", 1)
-    work.count_repeated("a", 2)
+    work.count_filtered(("s", "a"), 1)
+    work.count_repeated(("s", "a"), 2)
     assert work.take_events() == []
     work.observe(0.0)
-    work.count_filtered("b", 3)
-    work.count_repeated("b", 4)
-    assert work.take_events() == [RecordsFiltered("b", 3), RepeatsDropped("b", 4)]
+    work.count_filtered(("s", "b"), 3)
+    work.count_repeated(("s", "b"), 4)
+    assert work.take_events() == [("s", RecordsFiltered("b", 3)), ("s", RepeatsDropped("b", 4))]
     assert work.totals() == ConsumerTotals(records_filtered=4, records_repeated=6)
 
 
@@ -102,7 +102,7 @@ def test_rates_are_averages_since_the_first_look():
     assert work.rates(50.0) == ConsumerRates(0.0, 0.0, 0.0)
     for second in range(1, 31):
         reads.records, reads.size_bytes = 4 * second, 400 * second
-        work.count_handled("a", Cursor([Record(b"", "k")] * 2), 2, 50.0 + second)
+        work.count_handled(("s", "a"), Cursor([Record(b"", "k")] * 2), 2, 50.0 + second)
         work.handle_time(50.0 + second)
     rates = work.rates(80.0)
     assert (rates.records_read, rates.bytes_read, rates.records_handled) == pytest.approx((4, 400, 2), rel=0.1)

@@ -1,12 +1,13 @@
 """Which records go to which taker, which are done, which come again, and when is a lease released?"""
 
 import pytest
-from tests.harness.hand_out import Desk
+from tests.harness.hand_out import Desk, FakeGroup
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import RecordsHandedOut, RecordsHandled
+from shardline.core.consumer.control_requests import Request
 from shardline.core.consumer.failure_policy import FailurePolicy
-from shardline.core.consumer.handout import CancelHandler, ReadingFailed
+from shardline.core.consumer.handout import EVERY_STREAM, CancelHandler, ReadingFailed
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.failures import Failure, FailureKind
 from shardline.model.lease import Lease
@@ -406,3 +407,33 @@ def test_the_time_for_which_user_code_has_records_is_their_shards_load():
     desk.now += 2.0  # idle
     desk.hand_out.handle_time(desk.now)
     assert shard.holding.meter.measure(104.0)[1] == 0.5
+
+
+def test_streams_come_and_go_while_the_consumer_runs(desk):
+    hand_out = desk.hand_out
+    assert hand_out.name_of(("s", "a")) == "a"
+    other = FakeGroup("u", desk.config, lambda: desk.now)
+    hand_out.limit_leases(Request(), 3, desk.now)
+    hand_out.take_pump_due()
+    hand_out.add_stream("u", other, desk.now)
+    assert (other.limits, hand_out.take_pump_due()) == ([3], True)
+    assert hand_out.name_of(("s", "a")) == "s/a"
+    hand_out.remove_stream("u", desk.now)
+    assert (other.is_retiring, hand_out.take_pump_due()) == (True, True)
+    hand_out.forget_stream("u", desk.now)
+    assert "u" not in hand_out.coordinators
+    hand_out.end(desk.now)
+    hand_out.remove_stream("s", desk.now)
+    assert not desk.groups["s"].is_retiring, "the host has ended"
+
+
+def test_events_are_about_a_stream_or_about_the_whole_consumer(desk):
+    desk.hand_out.work.observe(desk.now)
+    desk.gain("b", "t")
+    desk.bring(2, "b", passed=[True, False])
+    desk.hand_out.pause(Request(), desk.now)
+    found = desk.hand_out.take_stream_events()
+    assert {(stream, type(event).__name__) for stream, event in found} == {
+        ("t", "RecordsFiltered"),
+        (EVERY_STREAM, "ShardsPaused"),
+    }

@@ -52,12 +52,14 @@ def test_a_lease_that_is_gone_has_no_tracker():
     assert shard_lag(desk.hand_out, shard, desk.now, 10.0).in_hand == 1
 
 
-def test_all_held_shards_are_measured():
+def test_all_held_shards_of_a_stream_are_measured():
     desk = Desk()
     desk.gain("a")
     desk.gain("b", "t")
-    measured = measure_lag(desk.hand_out, desk.now, 10.0)
-    assert measured == LagMeasured((ShardLag("a", None, None, 0, 0), ShardLag("b", None, None, 0, 0)))
+    desk.gain("c")
+    measured = measure_lag(desk.hand_out, "s", desk.now, 10.0)
+    assert measured == LagMeasured((ShardLag("a", None, None, 0, 0), ShardLag("c", None, None, 0, 0)))
+    assert measure_lag(desk.hand_out, "t", desk.now, 10.0) == LagMeasured((ShardLag("b", None, None, 0, 0),))
 
 
 def test_the_lag_is_to_be_measured_every_five_seconds_if_somebody_listens():
