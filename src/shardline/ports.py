@@ -179,6 +179,27 @@ class LeaseStore(Protocol):
 
 
 @runtime_checkable
+class SharedLeaseStore(Protocol):
+    """A ``LeaseStore`` from which a consumer of several streams gets the stores of all its streams."""
+
+    def for_stream(self, stream: str) -> LeaseStore:
+        """Return the store of the same group for this stream."""
+        ...
+
+
+@runtime_checkable
+class IdentifiedLeaseStore(Protocol):
+    """A ``LeaseStore`` whose rows contain more about their stream than its name, if there may be several streams."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the store keeps the rows of several streams. If so, ``identify`` is called before ``open``."""
+        ...
+
+    def identify(self, account_id: str, created_at: float) -> None: ...
+
+
+@runtime_checkable
 class KclLeaseStore(Protocol):
     """A ``LeaseStore`` that may be shared with Java KCL workers."""
 

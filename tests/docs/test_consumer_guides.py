@@ -360,6 +360,18 @@ def test_many_streams(page, put, kinesis, backend):
     }
 
 
+def test_a_consumer_that_moves_on_to_another_stream(page, put, kinesis, backend):
+    kinesis.create_stream("payments", shards=1)
+    put(b"1", stream="payments")
+
+    async def main():
+        async with shardline.Consumer(["orders"], config=QUICK) as consumer:
+            await page("async def move_on(").move_on(consumer)
+            assert (await anext(aiter(consumer))).stream == "payments"
+
+    anyio.run(main, backend=backend)
+
+
 def test_the_shares_of_several_groups(page, put):
     names = page("one_of_three_groups")
     put(*[b"x"] * 10)

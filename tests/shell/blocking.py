@@ -52,7 +52,17 @@ class Blocking:
 
 
 class BlockingConsumer(Blocking):
-    waiting = (*Blocking.waiting, "run", "commit", "pause", "resume", "seek", "reconfigure")
+    waiting = (
+        *Blocking.waiting,
+        "run",
+        "commit",
+        "pause",
+        "resume",
+        "seek",
+        "reconfigure",
+        "add_stream",
+        "remove_stream",
+    )
 
     def __init__(self, *arguments, **settings):
         super().__init__(sync.Consumer(*arguments, **settings))

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias, final
 
 from shardline.adapters.sinks.log_context import log_context, shard_and_code
 from shardline.aio.sink_threads import SinkThreads
+from shardline.aio.stream_sink import OfStream, StreamSink
 from shardline.core import producer_events
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events
@@ -211,10 +212,23 @@ def _producer_line(event: producer_events.Event) -> _Line | None:
 class ConsumerReporter:
     """Logs the events of a consumer and passes them to the sinks."""
 
-    def __init__(self, name: str, source: EventSource, sinks: Sequence[object], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: EventSource,
+        sinks: Sequence[object],
+        clock: Callable[[], float],
+        *,
+        first: "ConsumerReporter | None" = None,
+    ) -> None:
+        """``first`` is the reporter of the consumer's first stream, whose sinks the other streams share."""
         self.name = name
         consequence = "reading continues"
-        self.sinks = SinkThreads(sinks, source, name=name, consequence=consequence)
+        if first is None:
+            self.sinks = SinkThreads(sinks, source, name=name, consequence=consequence, adapt=StreamSink)
+        else:
+            self.sinks = first.sinks
+        self._source = None if first is None else source
         self._log = RateLimitedLog(logging.getLogger("shardline.consumer"), name, source, consequence, clock)
         self.log_due = self._log.log_due
         self.log_rest = self._log.log_rest
@@ -229,7 +243,14 @@ class ConsumerReporter:
                 self._log_event(event)
                 reported.append(event)
         self._log.log_due()
-        self.sinks.emit(reported)
+        source = self._source
+        self.sinks.emit(reported if source is None else [OfStream(source, event) for event in reported])
+
+    def end_stream(self) -> None:
+        """Close the sinks of this stream, because the consumer has given it up."""
+        self.log_rest()
+        if self._source is not None:
+            self.sinks.emit([OfStream(self._source, None)])
 
     def _log_event(self, event: consumer_events.Event) -> None:
         match event:

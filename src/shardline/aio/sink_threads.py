@@ -180,6 +180,7 @@ class SinkThreads:
         name: the beginning of each log line.
         consequence: the end of a log line about a sink that failed.
         clock: returns the current time.
+        adapt: returns the sink to call in place of each sink.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class SinkThreads:
         name: str,
         consequence: str,
         clock: Callable[[], float] = time.monotonic,
+        adapt: Callable[[Any], Any] | None = None,
     ) -> None:
         self.sinks: tuple[Any, ...] = (*sinks,)
         """All sinks, including those of ``instrument`` after ``start``."""
@@ -197,6 +199,7 @@ class SinkThreads:
         self.consequence = consequence
         self.clock = clock
         self._name = name
+        self._adapt = adapt
         self._logger = logging.getLogger(f"shardline.{source.kind}")
         self._threads: list[SinkThread] = []
         self._waiters: list[Callable[[], object]] = []  # called when a thread has ended
@@ -208,7 +211,7 @@ class SinkThreads:
         self.sinks = (*self.sinks, *instrumented_sinks())
         for sink in self.sinks:
             try:
-                self._threads.append(SinkThread(sink, self))
+                self._threads.append(SinkThread(sink if self._adapt is None else self._adapt(sink), self))
             except RuntimeError as error:  # the limit on threads is reached
                 self.log(logging.ERROR, "a sink gets no events, because its thread could not be started", error)
 

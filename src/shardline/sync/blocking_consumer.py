@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, Literal, Self, Unpack, final, overload
 from shardline.aio.client import ConnectionArguments
 from shardline.aio.consumer.async_consumer import ConsumerFacade
 from shardline.aio.consumer.batches import Batch
-from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
+from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, Streams, check_batch
 from shardline.aio.consumer.consumer_control import commit, pause, reconfigure, resume, seek
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
@@ -70,7 +70,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     @overload
     def __init__(
         self: "Consumer[bytes]",
-        stream: str,
+        stream: Streams,
         *,
         deserializer: None = None,
         **arguments: Unpack[ConsumerArguments],
@@ -78,14 +78,14 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     @overload
     def __init__(
         self: "Consumer[DeserializedT]",
-        stream: str,
+        stream: Streams,
         *,
         deserializer: Callable[[bytes], DeserializedT] | None,
         **arguments: Unpack[ConsumerArguments],
     ) -> None: ...
     def __init__(
         self,
-        stream: str,
+        stream: Streams,
         *,
         group: str | None = None,
         store: str | LeaseStore | None = None,
@@ -439,6 +439,46 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         thread = self._running()
         refuse_to_wait_in_callback("reconfigure()")
         thread.call(lambda: reconfigure(self._session, max_leases))
+
+    def add_stream(self, stream: str, *, start: Position | str | datetime | float | None = None) -> None:
+        """Read another stream from now on.
+
+        From then on, ``commit``, ``pause``, ``resume`` and ``seek`` name a shard together with its stream, as in
+        ``"orders/shardId-000000000000"``.
+
+        Args:
+            stream: the name or ARN of the stream.
+            start: where a new group starts in this stream. ``None`` means the consumer's ``start``.
+
+        Raises:
+            UsageError: the consumer reads a stream of this name already, or its store cannot keep several streams.
+            ServiceError: there is no such stream. The consumer goes on with the other streams.
+            StoreError: the lease store cannot be used.
+            Closed: the consumer is closed, or not started.
+        """
+        thread = self._running()
+        refuse_to_wait_in_callback("add_stream()")
+        thread.call(lambda: self._session.add_stream(stream, start))
+
+    def remove_stream(self, stream: str, *, timeout: float | None = None) -> None:
+        """Give up a stream: hand out no more of its records, commit those that are done, and release its leases.
+
+        Your code has ``hand_over_timeout`` seconds to finish the records in hand. If a handler calls this, the call
+        does not wait.
+
+        Args:
+            stream: the name or ARN of the stream.
+            timeout: how many seconds to wait until the leases are released. ``None`` means that there is no limit.
+
+        Raises:
+            UsageError: the consumer does not read this stream, or reads no other.
+            WaitTimeout: the leases are not released yet. The consumer keeps trying.
+            Closed: the consumer is closed, or not started.
+        """
+        thread, session = self._running(), self._session
+        refuse_to_wait_in_callback("remove_stream()")
+        waits = not is_handler_of(session)
+        thread.call(lambda: session.remove_stream(stream, timeout, waits=waits))
 
     # ---- queries
 

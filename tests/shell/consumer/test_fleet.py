@@ -12,7 +12,7 @@ from tests.shell.blocking import EVERY_API
 
 from shardline import StoreError, UsageError, WaitTimeout
 from shardline.adapters.leases.memory import MemoryLeases
-from shardline.aio.consumer.consumer_driver import ConsumerDriver
+from shardline.aio.consumer.stream_host import StreamHost
 from shardline.core.consumer.consumer_events import (
     HandOverAsked,
     LeaseGained,
@@ -190,14 +190,12 @@ async def test_max_leases_is_kept_and_the_rest_is_left_to_others(make_consumer, 
 
 async def test_a_lease_that_comes_in_the_moment_of_the_end_is_not_read(make_consumer, group, eventually, monkeypatch):
     """The host has no task group any more: starting a reader would end the host, and trio's run, with an error."""
-    gained, start = [], ConsumerDriver._start_reading
-    monkeypatch.setattr(
-        ConsumerDriver, "_start_reading", lambda driver, event: gained.append(event) or start(driver, event)
-    )
+    gained, start = [], StreamHost._start_reading
+    monkeypatch.setattr(StreamHost, "_start_reading", lambda host, event: gained.append(event) or start(host, event))
     consumer = make_consumer(group=group, store="memory:")
     await consumer.start()
     driver, take_events = consumer._session.driver, Coordinator.take_events
-    late = lambda coordinator: gained[:1] if driver._stopping else take_events(coordinator)  # noqa: E731
+    late = lambda coordinator: gained[:1] if driver.is_stopping else take_events(coordinator)  # noqa: E731
     monkeypatch.setattr(Coordinator, "take_events", late)
     await eventually(lambda: loads(consumer) == [6])
     driver.stop()

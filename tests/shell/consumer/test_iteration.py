@@ -499,7 +499,7 @@ async def test_a_consumer_that_is_dropped_says_so_and_lets_go(make_consumer, put
         del consumer
         gc.collect()
     await eventually(lambda: driver.has_ended)
-    assert driver.coordinator.is_closed
+    assert all(host.coordinator.is_closed for host in driver.streams.values())
 
 
 async def test_several_streams_go_through_one_client(kinesis, client_of, put):

@@ -39,6 +39,10 @@ class MemoryLeases:
         with _lock:
             return cls(group, stream, _shared_rows.setdefault((group, stream), {}))
 
+    def for_stream(self, stream: str) -> "MemoryLeases":
+        """Return the store of the same group for another stream. It shares its rows with others of this process."""
+        return self if stream == self.stream else MemoryLeases.shared(self.group, stream)
+
     async def open(self) -> Failure | None:
         await anyio.lowlevel.checkpoint()
         return None

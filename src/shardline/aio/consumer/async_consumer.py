@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Literal, Self, Unpack, final, overload
 from shardline.aio.client import Client, ConnectionArguments
 from shardline.aio.consumer.async_iteration import BatchIterator, ChangedIterator, RecordIterator
 from shardline.aio.consumer.batches import Batch
-from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, check_batch
+from shardline.aio.consumer.consumer_arguments import ConsumerArguments, DeserializedT, Streams, check_batch
 from shardline.aio.consumer.consumer_control import commit, pause, reconfigure, resume, seek
 from shardline.aio.consumer.consumer_session import ConsumerSession, is_handler_of
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health
@@ -98,7 +98,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     deserializer, ``value`` is the data, and the consumer is a ``Consumer[bytes]``. ``Consumer`` is short for that type.
 
     Args:
-        stream: the name or ARN of the stream.
+        stream: the name or ARN of the stream, a list of them, or a mapping from each stream to its start position. All
+            streams share the buffer and the settings, and the workers of a group share the leases of all streams.
         group: the name of the group of workers that share the stream. Without a group, this consumer reads all shards
             and keeps no checkpoints.
         store: where a group keeps its leases: ``memory:``, ``sqlite:///path``, ``redis://``,
@@ -135,7 +136,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     @overload
     def __init__(
         self: "Consumer[bytes]",
-        stream: str,
+        stream: Streams,
         *,
         client: Client | None = None,
         deserializer: None = None,
@@ -144,7 +145,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     @overload
     def __init__(
         self: "Consumer[DeserializedT]",
-        stream: str,
+        stream: Streams,
         *,
         client: Client | None = None,
         deserializer: Callable[[bytes], DeserializedT] | None,
@@ -152,7 +153,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
     ) -> None: ...
     def __init__(
         self,
-        stream: str,
+        stream: Streams,
         *,
         group: str | None = None,
         store: str | LeaseStore | None = None,
@@ -247,6 +248,44 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         self._session.check_open()
         self._session.check_loop()
         return self._session
+
+    # ---- streams
+
+    async def add_stream(self, stream: str, *, start: Position | str | datetime | float | None = None) -> None:
+        """Read another stream from now on.
+
+        From then on, ``commit``, ``pause``, ``resume`` and ``seek`` name a shard together with its stream, as in
+        ``"orders/shardId-000000000000"``.
+
+        Args:
+            stream: the name or ARN of the stream.
+            start: where a new group starts in this stream. ``None`` means the consumer's ``start``.
+
+        Raises:
+            UsageError: the consumer reads a stream of this name already, or its store cannot keep several streams.
+            ServiceError: there is no such stream. The consumer goes on with the other streams.
+            StoreError: the lease store cannot be used.
+            Closed: the consumer is closed, or not started.
+        """
+        await self._opened.add_stream(stream, start)
+
+    async def remove_stream(self, stream: str, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
+        """Give up a stream: hand out no more of its records, commit those that are done, and release its leases.
+
+        Your code has ``hand_over_timeout`` seconds to finish the records in hand. If a handler calls this, the call
+        does not wait.
+
+        Args:
+            stream: the name or ARN of the stream.
+            timeout: how many seconds to wait until the leases are released. ``None`` means that there is no limit.
+
+        Raises:
+            UsageError: the consumer does not read this stream, or reads no other.
+            WaitTimeout: the leases are not released yet. The consumer keeps trying.
+            Closed: the consumer is closed, or not started.
+        """
+        session = self._opened
+        await session.remove_stream(stream, timeout, waits=not is_handler_of(session))
 
     # ---- reading
 

@@ -4,11 +4,11 @@ An invalid argument raises a ``UsageError`` that names the argument, its value a
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.memory import MemoryLeases
@@ -26,7 +26,8 @@ from shardline.events import ConsumerEvent, EventSink, Sink
 from shardline.middleware import ConsumerMiddleware
 from shardline.model.position import Position, PositionKind, as_position
 from shardline.model.record import Record
-from shardline.ports import LeaseStore
+from shardline.model.stream import StreamRef, parse_stream
+from shardline.ports import LeaseStore, SharedLeaseStore
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -39,6 +40,10 @@ else:  # type checkers know the default of a type variable; at run time, only Py
 
 _STARTS: Final = frozenset({PositionKind.TRIM_HORIZON, PositionKind.LATEST, PositionKind.AT_TIMESTAMP})
 _SHARED_WITH_DYNAMODB: Final = ("region", "profile", "session", "credentials", "use_fips", "use_dualstack")
+
+
+Streams: TypeAlias = str | Iterable[str] | Mapping[str, Position | str | datetime | float]
+"""The streams of a consumer: a name or ARN, several of them, or a mapping from each to its start position."""
 
 
 class ConsumerArguments(ConnectionArguments, total=False):
@@ -94,6 +99,40 @@ def check_start(start: object) -> Position:
     return position
 
 
+def check_streams(streams: object, start: object) -> tuple[dict[str, tuple[StreamRef, Position]], bool]:
+    """Return the streams by their names, each with the position where a new group starts, and whether the argument may
+    name several streams.
+
+    Raises:
+        UsageError: there is no stream, or the name of a stream occurs twice.
+    """
+    default = check_start(start)
+    if isinstance(streams, Mapping):
+        starts = cast("Mapping[object, object]", streams)
+        given = [(parse_stream(stream), check_start(position)) for stream, position in starts.items()]
+    elif isinstance(streams, Iterable) and not isinstance(streams, str | bytes):
+        given = [(parse_stream(stream), default) for stream in cast("Iterable[object]", streams)]
+    else:
+        stream = parse_stream(streams)
+        return {stream.name: (stream, default)}, False
+    if not given:
+        raise UsageError("a Consumer needs at least one stream, not an empty list")
+    found: dict[str, tuple[StreamRef, Position]] = {}
+    for stream, position in given:
+        check_new_stream(stream, found)
+        found[stream.name] = stream, position
+    return found, True
+
+
+def check_new_stream(stream: StreamRef, known: Collection[str]) -> None:
+    """Refuse a stream whose name the consumer knows already."""
+    if stream.name in known:
+        raise UsageError(
+            f"this Consumer reads a stream named {stream.name!r} already, and tells its streams apart by their names: "
+            "use another Consumer for a stream of the same name in another account or region"
+        )
+
+
 def aws_access(connection: Mapping[str, Any], client: Client) -> AwsAccess:
     """Return the AWS settings for a store in DynamoDB: the settings for Kinesis, except the endpoint."""
     settings = connection or client.access_settings()
@@ -133,9 +172,18 @@ def check_bounds(until: object, idle_timeout: object) -> tuple[bool, float | Non
 
 
 def make_store(
-    store: object, *, group: str | None, stream: str, worker_id: str, connection: Mapping[str, Any], client: Client
+    store: object,
+    *,
+    group: str | None,
+    stream: str,
+    worker_id: str,
+    connection: Mapping[str, Any],
+    client: Client,
+    is_shared: bool = False,
 ) -> LeaseStore:
-    """Return the lease store. Without a group, leases are neither shared nor kept, so they are in memory.
+    """Return the lease store of one stream. With ``is_shared``, the consumer may read several streams.
+
+    Without a group, leases are neither shared nor kept, so they are in memory.
 
     Raises:
         UsageError: there is a group without a store (a silent default would let two machines read everything twice), a
@@ -150,4 +198,13 @@ def make_store(
             "a group needs a store: 'sqlite:///leases.db' for the processes of one machine, 'redis://host', "
             "'postgresql://host/database' or 'dynamodb://table' for many machines, 'memory:' for this process alone"
         )
-    return lease_store(store, group=group, stream=stream, aws=aws_access(connection, client))
+    if is_shared and not isinstance(store, str):
+        if not isinstance(store, SharedLeaseStore):
+            raise UsageError(
+                "a consumer of several streams needs the URL of a store, or a store with for_stream, "
+                f"not {type(store).__name__}"
+            )
+        store = store.for_stream(stream)
+    found = lease_store(store, group=group, stream=stream, aws=aws_access(connection, client))
+    # The rows of several streams in DynamoDB have another format than those of one stream.
+    return found.for_stream(stream) if is_shared and isinstance(found, SharedLeaseStore) else found

@@ -84,9 +84,10 @@ def _check_record(
 ) -> tuple[Position, frozenset[ShardKey]]:
     """Return the position of the record and its shard."""
     number, shard_id = record.sequence_number, record.shard_id
-    if number is None or shard_id is None or record.stream != session.stream.name:
-        raise UsageError(f"this record was not read from the stream {session.stream.name}")
-    own = frozenset({(session.stream.name, shard_id)})
+    if number is None or shard_id is None or record.stream is None or record.stream not in session.streams:
+        what = "stream" if len(session.streams) == 1 else "streams"
+        raise UsageError(f"this record was not read from the {what} {', '.join(session.streams)}")
+    own = frozenset({(record.stream, shard_id)})
     if keys not in (None, own):
         raise UsageError(f"the record is in {shard_id}: leave out shards, or pass this shard alone")
     return at_sequence_number(SequenceNumber.parse(number, record.sub_sequence)), own
@@ -132,5 +133,19 @@ def _keys(session: ConsumerSession, shards: object) -> frozenset[ShardKey] | Non
     for shard_id in cast("Iterable[object]", shards):
         if not isinstance(shard_id, str):
             raise UsageError(f"shards must contain shard ids, not {shard_id!r}")
-        keys.add((session.stream.name, shard_id))
+        keys.add(_key(session, shard_id))
     return frozenset(keys)
+
+
+def _key(session: ConsumerSession, name: str) -> ShardKey:
+    """Return the key of a shard. If there may be several streams, its name begins with the name of its stream."""
+    stream, slash, shard_id = name.rpartition("/")
+    if not session.names_streams and not slash:
+        (only,) = session.streams
+        return only, shard_id
+    if stream not in session.streams or not shard_id:
+        raise UsageError(
+            f"this Consumer may read several streams, so a shard is named as in "
+            f"'{next(iter(session.streams))}/shardId-000000000000', not {name!r}"
+        )
+    return stream, shard_id

@@ -27,9 +27,10 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, final
+from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 from weakref import ref
 
 import anyio
@@ -37,19 +38,23 @@ import anyio
 from shardline.aio.client import Client
 from shardline.aio.consumer.batches import Batch
 from shardline.aio.consumer.consumer_arguments import (
+    Streams,
     check_bounds,
     check_done,
     check_filter,
+    check_new_stream,
     check_settings,
     check_start,
+    check_streams,
     make_store,
 )
-from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message, store_error
+from shardline.aio.consumer.consumer_driver import ConsumerDriver, Message
 from shardline.aio.consumer.consumer_status import ConsumerStatus, Health, consumer_status, health
 from shardline.aio.consumer.fan_out import FanOut, check_fan_out, find_consumer
 from shardline.aio.consumer.lifecycle_callbacks import LifecycleCallbacks, OnAssigned, OnRevoked
 from shardline.aio.consumer.read_chain import read_chain
 from shardline.aio.consumer.shard_reading import RecordFilter
+from shardline.aio.consumer.stream_host import StreamHost, store_error
 from shardline.aio.consumer.worker_identity import new_incarnation, new_worker_id
 from shardline.aio.loop.boot_clock import boot_time
 from shardline.aio.loop.fork_and_exit import CONSUMER_FORKED
@@ -65,16 +70,17 @@ from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.handling_lag import service_now
 from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.run_bounds import RunBounds
+from shardline.core.consumer.stream_shares import StreamShares
 from shardline.core.consumer.taker import Taker
-from shardline.core.failures import Failure
+from shardline.core.failures import Failure, FailureKind, to_error
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import Closed, UsageError, WaitTimeout
 from shardline.events import ConsumerEvent, EventSink, EventSource, Sink, check_sinks
 from shardline.middleware import ConsumerMiddleware
-from shardline.model.position import LATEST
+from shardline.model.position import LATEST, Position
 from shardline.model.record import Record, hand_out
-from shardline.model.stream import parse_stream
-from shardline.ports import KclFleetStore, KclLeaseStore, LeaseStore
+from shardline.model.stream import StreamRef, parse_stream
+from shardline.ports import IdentifiedLeaseStore, KclFleetStore, KclLeaseStore, LeaseStore
 
 _CLOSED: Final = "this Consumer is closed"
 _REPLACED: Final = "this iteration is over: a newer iteration of the same Consumer replaced it"
@@ -116,12 +122,32 @@ def _caller_has_ended(caller: object) -> bool:
 
 
 @final
+class ReadStream(NamedTuple):
+    """A stream that a consumer reads."""
+
+    ref: StreamRef
+    start: Position
+    store: LeaseStore
+    owns_store: bool
+    """Whether the session created the store, and so closes it."""
+
+
+@final
+class Prepared(NamedTuple):
+    """The facts that are needed before the reading of a stream begins."""
+
+    store_failure: Failure | None
+    """The failure of the first attempt to open the store, if it may be repeated."""
+    consumer_arn: str | None
+
+
+@final
 class ConsumerSession:
     """One consumer, behind the async or the blocking facade. Takes the arguments of ``Consumer``."""
 
     def __init__(
         self,
-        stream: str,
+        stream: Streams,
         connection: Mapping[str, Any],
         *,
         group: str | None,
@@ -145,26 +171,24 @@ class ConsumerSession:
         close_timeout: float | None,
         not_started: str,
     ) -> None:
-        self.stream, self.group, self._connection = parse_stream(stream), group, connection
+        self.group, self._connection = group, connection
         self.config, self.worker_id = check_settings(config, worker_id, max_leases, dedup)
         self._start_at = check_start(start)
+        streams, self._has_several = check_streams(stream, start)
         self.client, self._owns_client = check_client("Consumer", client, connection)
         self.deserializer = check_callable("deserializer", deserializer)
         self._filter, self.chain, self._sinks = check_filter(record_filter), read_chain(middleware), check_sinks(sinks)
         enter = partial(current_session.set, self)
         self._callbacks = LifecycleCallbacks(on_assigned, on_revoked, on_shard_end, enter=enter)
         self._close_timeout = check_timeout("close_timeout", close_timeout)
-        self._fan_out = check_fan_out(fan_out, self.stream)
+        first, _ = next(iter(streams.values()))
+        self._fan_out = check_fan_out(fan_out, first, is_one=not self._has_several)
         self._until_latest, self._idle_timeout = check_bounds(until, idle_timeout)
-        self._store = make_store(
-            store,
-            group=group,
-            stream=self.stream.name,
-            worker_id=self.worker_id,
-            connection=connection,
-            client=self.client,
-        )
-        self._owned_store = self._store if store is None or isinstance(store, str) else None
+        self._given_store = store
+        make = partial(self._make_stream, is_shared=self._has_several)
+        self.streams = {name: make(*found) for name, found in streams.items()}
+        """The streams that the consumer reads, or is about to read, by their names."""
+        self._removed: list[ReadStream] = []
         self._not_started_message, self._closed_message = not_started, _CLOSED
         self.tracings: Tracings | None = None  # of the sinks
         self._starting = anyio.Lock()
@@ -179,6 +203,21 @@ class ConsumerSession:
         self._iterator: Callable[[], object] = lambda: None  # a weak reference, see attach
         self.run_scope: anyio.CancelScope | None = None
         """The scope of ``Consumer.run`` while it is active. ``run_handlers`` writes it."""
+
+    def _make_stream(self, ref: StreamRef, start: Position, *, is_shared: bool) -> "ReadStream":
+        store = make_store(
+            self._given_store,
+            group=self.group,
+            stream=ref.name,
+            worker_id=self.worker_id,
+            connection=self._connection,
+            client=self.client,
+            is_shared=is_shared,
+        )
+        if isinstance(store, IdentifiedLeaseStore) and store.is_shared and self.config.if_recreated == "restart":
+            raise UsageError('if_recreated="restart" is not possible for several streams in DynamoDB')
+        is_owned = store is not self._given_store
+        return ReadStream(ref, start, store, is_owned)
 
     # ---- start
 
@@ -199,16 +238,11 @@ class ConsumerSession:
         if self._owns_client:
             await self.client.start()
         api = self.client.api
-        failure = await self._store.open()
-        if failure is not None and not failure.retryable:
-            raise store_error("OpenStore", failure)
-        if self._start_at == LATEST:
-            await api.describe_stream_summary(DescribeStreamSummary(self.stream))  # its response contains the time
-        consumer_arn = None if self._fan_out is None else await find_consumer(self.client, self.stream, self._fan_out)
+        prepared = [await self._prepare(stream) for stream in self.streams.values()]
         if self.is_closed:  # the consumer was closed during the calls above
             raise Closed(self._closed_message)
         self._service_time = api.service_time
-        driver = self._make_driver(api.service_time, consumer_arn)
+        driver = self._make_driver([*zip(self.streams.values(), prepared, strict=True)])
         self._ended = ended = make_flag()
 
         def finish() -> None:
@@ -217,64 +251,123 @@ class ConsumerSession:
 
         driver.sinks.start()
         self.tracings = find_tracings(driver.sinks.sinks, driver.sinks.source, driver.log_user_error)
-        spawn(self._host(driver, api, failure, ended), "shardline consumer", finish)
+        spawn(self._host(driver, api, ended), "shardline consumer", finish)
         self._driver, self._hand_out = driver, driver.hand_out
 
-    def _make_driver(self, service_time: Callable[[], float], consumer_arn: str | None) -> ConsumerDriver:
-        store, config = self._store, self.config
-        coordinator = Coordinator(
-            self.stream,
+    async def _prepare(self, stream: "ReadStream") -> "Prepared":
+        """Open the store of a stream, and find its registered consumer.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        if isinstance(stream.store, IdentifiedLeaseStore) and stream.store.is_shared:
+            await self._identify(stream.ref, stream.store)
+        failure = await stream.store.open()
+        if failure is not None and not failure.retryable:
+            raise store_error("OpenStore", failure)
+        if stream.start == LATEST:
+            # The response contains the time.
+            await self.client.api.describe_stream_summary(DescribeStreamSummary(stream.ref))
+        fan_out = self._fan_out
+        arn = None if fan_out is None else await find_consumer(self.client, stream.ref, fan_out)
+        return Prepared(failure, arn)
+
+    async def _identify(self, ref: StreamRef, store: IdentifiedLeaseStore) -> None:
+        """Find out what the rows of the stream contain about it.
+
+        Raises:
+            ServiceError, TransportError: the stream cannot be described.
+        """
+        summary = await self.client.api.describe_stream_summary(DescribeStreamSummary(ref))
+        if isinstance(summary, Failure):
+            raise to_error(summary, f"describing the stream {ref}")
+        account_id = parse_stream(summary.arn).account_id
+        assert account_id is not None, "it is an ARN"
+        store.identify(account_id, summary.created_at or 0.0)
+
+    def _make_driver(self, streams: list[tuple["ReadStream", "Prepared"]]) -> ConsumerDriver:
+        config, shares, first = self.config, StreamShares(), streams[0][0]
+        coordinators = {
+            stream.ref.name: self._make_coordinator(stream, prepared, shares) for stream, prepared in streams
+        }
+        bounds = RunBounds(
+            until_latest=self._until_latest, idle_timeout=self._idle_timeout, max_leases=config.max_leases
+        )
+        interval = config.checkpoint_interval
+        hand_out = HandOut(
+            coordinators,
+            config,
+            bounds,
+            report_interval=first.store.checkpoint_interval if interval is None else interval,
+            callbacks=self._callbacks.kinds,
+            names_streams=self._has_several,
+        )
+        self._shares = shares
+        driver = ConsumerDriver(hand_out, boot_time, reporter=self._make_reporter(first), callbacks=self._callbacks)
+        for stream, prepared in streams:
+            reporter = driver.reporter if stream is first else self._make_reporter(stream, driver.reporter)
+            coordinator = coordinators[stream.ref.name]
+            driver.streams[stream.ref.name] = self._make_host(driver, stream, prepared, coordinator, reporter)
+        return driver
+
+    def _make_reporter(self, stream: "ReadStream", first: ConsumerReporter | None = None) -> ConsumerReporter:
+        name = stream.ref.name
+        source = EventSource("consumer", name, self.group, self.worker_id, self.client.server_address)
+        return ConsumerReporter(f"{name} ({self.worker_id})", source, self._sinks, time.monotonic, first=first)
+
+    def _make_coordinator(self, stream: "ReadStream", prepared: "Prepared", shares: StreamShares) -> Coordinator:
+        store = stream.store
+        return Coordinator(
+            stream.ref,
             self.worker_id,
-            self._start_at,
+            stream.start,
             incarnation=new_incarnation(),
-            read_by="polling" if consumer_arn is None else "fan-out",
-            config=config,
+            read_by="polling" if prepared.consumer_arn is None else "fan-out",
+            config=self.config,
             scan_interval=store.scan_interval,
             checkpoint_interval=store.checkpoint_interval,
-            latest_at=max(0.0, service_time() - _LATEST_MARGIN),
+            latest_at=max(0.0, self.client.api.service_time() - _LATEST_MARGIN),
             rng=random.Random(),  # noqa: S311 - no secret
             now=boot_time(),
             clock=boot_time,
             kcl_failover=store.kcl_failover if isinstance(store, KclLeaseStore) else None,
             follows_kcl=isinstance(store, KclFleetStore) and store.follows_kcl,
-        )
-        bounds = RunBounds(
-            until_latest=self._until_latest, idle_timeout=self._idle_timeout, max_leases=config.max_leases
-        )
-        source = EventSource("consumer", self.stream.name, self.group, self.worker_id, self.client.server_address)
-        interval = store.checkpoint_interval if config.checkpoint_interval is None else config.checkpoint_interval
-        hand_out = HandOut(
-            {self.stream.name: coordinator},
-            config,
-            bounds,
-            report_interval=interval,
-            callbacks=self._callbacks.kinds,
-        )
-        return ConsumerDriver(
-            hand_out,
-            boot_time,
-            stream=self.stream,
-            store=store,
-            reporter=ConsumerReporter(f"{self.stream.name} ({self.worker_id})", source, self._sinks, time.monotonic),
-            deserializer=self.deserializer,
-            record_filter=self._filter,
-            service_time=service_time,
-            callbacks=self._callbacks,
-            consumer_arn=consumer_arn,
-            find_consumer=self._find_consumer_again(),
+            shares=shares,
         )
 
-    def _find_consumer_again(self) -> Callable[[], Awaitable[str | None]] | None:
+    def _make_host(
+        self,
+        driver: ConsumerDriver,
+        stream: "ReadStream",
+        prepared: "Prepared",
+        coordinator: Coordinator,
+        reporter: ConsumerReporter,
+    ) -> StreamHost:
+        return StreamHost(
+            driver,
+            coordinator,
+            store=stream.store,
+            owns_store=stream.owns_store,
+            reporter=reporter,
+            deserializer=self.deserializer,
+            record_filter=self._filter,
+            service_time=self.client.api.service_time,
+            store_failure=prepared.store_failure,
+            consumer_arn=prepared.consumer_arn,
+            find_consumer=self._find_consumer_again(stream.ref),
+        )
+
+    def _find_consumer_again(self, stream: StreamRef) -> Callable[[], Awaitable[str | None]] | None:
         """Return the function that finds or registers the consumer of a re-created stream, or ``None``."""
         fan_out = self._fan_out
         if fan_out is None or fan_out.is_arn or self.config.if_recreated == "stop":
             return None
         # Leave out the fallback: a worker that subscribes does not begin to poll later.
-        return partial(find_consumer, self.client, self.stream, FanOut(fan_out.name))
+        return partial(find_consumer, self.client, stream, FanOut(fan_out.name))
 
-    async def _host(self, driver: ConsumerDriver, api: Any, failure: Failure | None, ended: Flag) -> None:
+    async def _host(self, driver: ConsumerDriver, api: Any, ended: Flag) -> None:
         try:
-            await driver.run(api, store_failure=failure)
+            await driver.run(api)
         finally:
             try:
                 if not driver.is_disowned:
@@ -285,14 +378,14 @@ class ConsumerSession:
                 ended.set()
 
     async def _close_owned(self) -> None:
-        """Close the store and the client, if this session created them."""
+        """Close the stores and the client, if this session created them."""
         with anyio.CancelScope(shield=True):
-            try:
-                if self._owned_store is not None:
-                    await self._owned_store.close()
-            finally:
+            async with AsyncExitStack() as stack:
                 if self._owns_client:
-                    await self.client.close()
+                    stack.push_async_callback(self.client.close)
+                for stream in [*self.streams.values(), *self._removed]:
+                    if stream.owns_store:
+                        stack.push_async_callback(stream.store.close)
 
     # ---- state
 
@@ -343,7 +436,15 @@ class ConsumerSession:
     def status(self) -> ConsumerStatus:
         machine = self._hand_out
         now = 0.0 if machine is None else self.service_now()
-        return consumer_status(str(self.stream), self.group, self.worker_id, machine, now, is_closed=self.is_closed)
+        return consumer_status(
+            self.title,
+            self.group,
+            self.worker_id,
+            machine,
+            now,
+            is_closed=self.is_closed,
+            streams=self.streams,
+        )
 
     async def wait_ready(self, timeout: float | None) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
         limit = check_timeout("timeout", timeout)
@@ -356,7 +457,82 @@ class ConsumerSession:
                 await driver.changes.wait()
         self.check_open()
         if not self.is_ready:
-            raise WaitTimeout(f"the consumer of {self.stream} is not ready after {limit:g} s")
+            raise WaitTimeout(f"the consumer of {self.title} is not ready after {limit:g} s")
+
+    # ---- streams
+
+    @property
+    def title(self) -> str:
+        """The streams, for messages."""
+        return ", ".join(str(stream.ref) for stream in self.streams.values())
+
+    async def add_stream(self, stream: str, start: object) -> None:
+        """Read another stream from now on. Nothing has changed if this raises."""
+        ref, driver = parse_stream(stream), self.driver
+        position = self._start_at if start is None else check_start(start)
+        check_new_stream(ref, {*self.streams, *driver.streams})
+        check_fan_out(self._fan_out, ref, is_one=False)
+        if any(
+            isinstance(one.store, IdentifiedLeaseStore) and not one.store.is_shared for one in self.streams.values()
+        ):
+            raise UsageError(
+                "the table of this Consumer has the rows of one stream: start the Consumer with a list of streams, "
+                "and another table, to add streams"
+            )
+        added = self._make_stream(ref, position, is_shared=True)
+        self.streams[ref.name] = added  # reserves the name
+        is_added = False
+        try:
+            summary = await self.client.api.describe_stream_summary(DescribeStreamSummary(ref))
+            if isinstance(summary, Failure) and summary.kind is FailureKind.NOT_FOUND:
+                raise to_error(summary, f"adding the stream {ref}")
+            prepared = await self._prepare(added)
+            if prepared.store_failure is not None:
+                raise store_error("OpenStore", prepared.store_failure)
+            driver = self.driver
+            coordinator = self._make_coordinator(added, prepared, self._shares)
+            reporter = self._make_reporter(added, driver.reporter)
+            make = partial(self._make_host, driver, added, prepared, coordinator, reporter)
+            driver.post(partial(driver.add_stream, ref.name, coordinator, make))
+            is_added = True
+            while ref.name not in driver.streams and not driver.has_ended:
+                await driver.changes.wait(_POLL_INTERVAL)
+        finally:
+            if not is_added:
+                del self.streams[ref.name]
+                if added.owns_store:
+                    with anyio.CancelScope(shield=True):
+                        await added.store.close()
+        self.check_failure()
+
+    async def remove_stream(self, stream: str, timeout: float | None, *, waits: bool = True) -> None:  # noqa: ASYNC109 - it raises WaitTimeout
+        """Give up a stream: release its leases in good order."""
+        limit, driver, name = check_timeout("timeout", timeout), self.driver, parse_stream(stream).name
+        if name not in self.streams or name not in driver.streams:
+            raise UsageError(f"this Consumer does not read {stream!r}, but {self.title}")
+        if len(self.streams) == 1:
+            raise UsageError("this is the only stream that the Consumer reads: close the Consumer instead")
+        host = driver.streams[name]
+        self._removed.append(self.streams.pop(name))  # from now on, the stream cannot be removed again
+        driver.post(partial(driver.hand_out.remove_stream, name))
+        if not waits:
+            return
+        with anyio.move_on_after(limit):
+            while driver.streams.get(name) is host and not driver.has_ended:
+                await driver.changes.wait(_POLL_INTERVAL)
+        if driver.streams.get(name) is host and not driver.has_ended:
+            raise WaitTimeout(
+                f"the leases of {stream} are not released after {limit:g} s; the consumer goes on releasing"
+            )
+
+    def find_stream(self, name: str) -> bool:
+        """Return whether the consumer reads a stream of this name."""
+        return name in self.streams
+
+    @property
+    def names_streams(self) -> bool:
+        """Whether shards are named together with their streams."""
+        return self._has_several if self._hand_out is None else self._hand_out.names_streams
 
     # ---- takers
 
@@ -555,7 +731,7 @@ class ConsumerSession:
 
     def __repr__(self) -> str:
         group = "" if self.group is None else f" of group {self.group!r}"
-        return f"<Consumer of {self.stream}{group}, {health(self._hand_out, is_closed=self.is_closed)}>"
+        return f"<Consumer of {self.title}{group}, {health(self._hand_out, is_closed=self.is_closed)}>"
 
     def handle_fork(self) -> None:
         """In the child of a fork, refuse to work if the consumer was started; otherwise choose a new worker id."""

@@ -8,6 +8,7 @@ Invariants:
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias, final
 
@@ -98,6 +99,7 @@ class ConsumerStatus:
     """The status of a consumer and its group."""
 
     stream: str
+    """The stream as you named it, or the streams, separated by commas."""
     group: str | None
     worker_id: str
     health: Health
@@ -119,6 +121,16 @@ class ConsumerStatus:
     """Whether your code has paused all shards, including those that this worker gains later (``pause``)."""
     keys: KeyStatus = field(default_factory=KeyStatus)
     """The keys that handlers work on, with ``run(..., order="key")``."""
+    streams: tuple[str, ...] = ()
+    """The names of the streams that this worker reads."""
+
+    def of_stream(self, stream: str) -> "ConsumerStatus":
+        """Return this status with the shards of one stream, so that the lags and ``in_hand`` are those of this stream.
+
+        Everything else, such as ``totals``, is still about all streams.
+        """
+        shards = tuple(shard for shard in self.shards if shard.stream == stream)
+        return replace(self, stream=stream, streams=(stream,), shards=shards)
 
     @property
     def handling_lag(self) -> float | None:
@@ -153,7 +165,14 @@ class ConsumerStatus:
 
 
 def consumer_status(
-    stream: str, group: str | None, worker_id: str, hand_out: HandOut | None, service_now: float, *, is_closed: bool
+    stream: str,
+    group: str | None,
+    worker_id: str,
+    hand_out: HandOut | None,
+    service_now: float,
+    *,
+    is_closed: bool,
+    streams: Iterable[str],
 ) -> ConsumerStatus:
     """Return the status of a consumer. ``service_now`` is the service's time, in seconds since 1970."""
     return ConsumerStatus(
@@ -171,6 +190,7 @@ def consumer_status(
         rates=ConsumerRates() if hand_out is None else hand_out.work.rates(boot_time()),
         is_paused=hand_out is not None and hand_out.is_paused,
         keys=KeyStatus() if hand_out is None else _key_status(hand_out),
+        streams=tuple(streams),
     )
 
 

@@ -59,8 +59,8 @@ class FanOut:
         return self.name.startswith("arn:")
 
 
-def check_fan_out(fan_out: object, stream: StreamRef) -> FanOut | None:
-    """Return how to read by fan-out, or ``None`` to poll.
+def check_fan_out(fan_out: object, stream: StreamRef, *, is_one: bool = True) -> FanOut | None:
+    """Return how to read by fan-out, or ``None`` to poll. ``is_one`` means that the consumer reads one stream.
 
     Raises:
         UsageError: the argument is invalid, or names a consumer of another stream.
@@ -71,6 +71,8 @@ def check_fan_out(fan_out: object, stream: StreamRef) -> FanOut | None:
         fan_out = FanOut(fan_out)
     if not isinstance(fan_out, FanOut):
         raise UsageError(f"fan_out must be a consumer name, a consumer ARN or a FanOut, not {type(fan_out).__name__}")
+    if fan_out.is_arn and not is_one:
+        raise UsageError("a consumer of several streams needs the name of a registered consumer, which each stream has")
     if fan_out.is_arn:
         of = parse_consumer_arn(fan_out.name)
         if str(stream) not in (of.name, of.arn):

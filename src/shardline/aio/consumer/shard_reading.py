@@ -26,6 +26,7 @@ from shardline.aio.loop.notifier import Notifier
 from shardline.codec.shapes import GetRecordsResponse, GetShardIteratorResponse
 from shardline.core.clock import Instant
 from shardline.core.consumer.consumer_events import LeaseGained, ShardSought
+from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.cursor import SLICE
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.fanout_reader import FanOutReader, NextEvent
@@ -39,7 +40,7 @@ from shardline.core.failures import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
 from shardline.errors import UsageError
 from shardline.model.record import Record
-from shardline.model.stream import StreamRef, consumer_created_at, parse_consumer_arn
+from shardline.model.stream import consumer_created_at, parse_consumer_arn
 from shardline.ports import KinesisApi, ShardEvents
 
 _log: Final = logging.getLogger("shardline.consumer")
@@ -283,16 +284,16 @@ class ShardReadings:
     def __init__(
         self,
         hand_out: HandOut,
-        stream: StreamRef,
+        coordinator: Coordinator,
         clock: Callable[[], Instant],
         deserializer: Callable[[bytes], Any] | None,
         record_filter: RecordFilter | None,
     ) -> None:
         self._hand_out = hand_out
-        self._held = hand_out.coordinators[stream.name].held
-        self._trims = hand_out.coordinators[stream.name].trims
+        self._held = coordinator.held
+        self._trims = coordinator.trims
         self._config = hand_out.config
-        self._stream = stream
+        self._stream = coordinator.stream
         self._clock = clock
         self._deserializer = deserializer
         self._filter = record_filter
