@@ -12,7 +12,7 @@ import pytest
 from tests.reading import LIMIT, check_dedup_window, check_order, numbers_of, take, wait_until
 
 import shardline.sync
-from shardline import Client, Consumer, ConsumerConfig, StoreError
+from shardline import Client, Consumer, ConsumerConfig, StoreError, UsageError
 from shardline.core.consumer.consumer_events import LeaseLost, WorkerIdShared
 from shardline.testing import LocalKinesis
 
@@ -223,3 +223,46 @@ async def test_a_worker_of_another_lease_duration_keeps_its_leases(make):
             await wait_until(lambda: [shard.state for shard in quick.status().shards].count("reading") == 1)
             await anyio.sleep(2.5 * SHORT.lease_duration)
     assert [event for event in events if isinstance(event, LeaseLost)] == []
+
+
+async def test_several_streams_on_every_store(connection, store, kinesis, unique):
+    kinesis.create_stream("payments", 1)
+    kinesis.create_stream("audit", 1)
+    streams = ["orders", "payments", "audit"]
+    arguments = {"group": unique, "store": store, "config": QUICK, **connection}
+    async with Client(**connection) as client:
+        for stream in streams:
+            await client.put_records(stream, [(b"%d" % number, f"k{number}") for number in range(20)])
+    seen = []
+    async with Consumer(streams[:2], **arguments) as consumer:
+        with anyio.fail_after(LIMIT):
+            async for record in consumer:
+                seen.append((record.stream, record.data))
+                if len(seen) == 20:
+                    await consumer.add_stream("audit")
+                if len(seen) == 60:
+                    break
+    assert len({*seen}) == 60
+    async with Consumer(streams, **arguments, until="latest") as consumer:
+        with anyio.fail_after(LIMIT):
+            assert [record async for record in consumer] == [], "the positions of all streams are kept"
+        assert {shard.stream for shard in consumer.status().shards} == {*streams}
+
+
+async def test_the_rows_of_one_stream_and_of_several_do_not_mix_on_dynamodb(connection, store, kinesis, unique):
+    kinesis.create_stream("payments", 1)
+    if not store.startswith("dynamodb:"):
+        async with Consumer("orders", group=unique, store=store, config=QUICK, **connection) as consumer:
+            await consumer.add_stream("payments")
+            assert consumer.status().streams == ("orders", "payments")
+        return
+    async with Consumer("orders", group=unique, store=store, config=QUICK, **connection) as consumer:
+        await consumer.wait_ready(LIMIT)
+        with pytest.raises(UsageError, match="has the rows of one stream"):
+            await consumer.add_stream("payments")
+    several = Consumer(["orders"], group=unique, store=store, config=QUICK, **connection)
+    with pytest.raises(StoreError, match="an application of one stream"):
+        await several.start()
+    config = replace(QUICK, if_recreated="restart")
+    with pytest.raises(UsageError, match="if_recreated"):
+        Consumer(["orders"], group=unique, store=store, config=config, **connection)

@@ -37,7 +37,7 @@ from shardline.core.leases import (
 from shardline.model.credentials import Credentials
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint, Lease
-from shardline.model.position import LATEST, at_sequence_number
+from shardline.model.position import LATEST, TRIM_HORIZON, at_sequence_number
 from shardline.model.sequence import SequenceNumber
 from shardline.ports import HttpResponse
 from shardline.testing import lease_store_contract
@@ -260,6 +260,89 @@ async def test_a_table_of_several_streams_is_refused(opened, raw, unique):
     failure = await opened.list_leases()
     assert (failure.kind, failure.code) == (FailureKind.INVALID, "ForeignTable")
     assert "several streams" in failure.message
+
+
+# ---- tables of several streams
+
+IDENTIFIER = "123456789012:orders:1700000000"
+JAVA_ROW_OF_SEVERAL = JAVA_ROW | {
+    "leaseKey": {"S": f"{IDENTIFIER}:{SHARD}"},
+    "streamName": {"S": IDENTIFIER},
+    "shardId": {"S": SHARD},
+}
+
+
+@pytest.fixture
+async def shared(store):
+    """The store of one of several streams."""
+    found = store.for_stream("orders")
+    found.identify("123456789012", 1_700_000_000.5)
+    assert await found.open() is None
+    yield found
+    await found.close()
+
+
+async def test_a_row_of_several_streams_is_the_kcls(shared, raw, unique):
+    await shared.apply(CreateLease(Lease(SHARD, parent_ids=frozenset({"shardId-000000000007"}))))
+    row = row_of(raw, unique, f"{IDENTIFIER}:{SHARD}")
+    assert (row["streamName"], row["shardId"]) == ({"S": IDENTIFIER}, {"S": SHARD})
+    assert row["parentShardId"] == {"SS": ["shardId-000000000007"]}
+    assert {"leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint"} <= row.keys()
+
+
+async def test_a_kcl_application_of_several_streams_moves_here_and_back(shared, raw, unique):
+    other = JAVA_ROW_OF_SEVERAL | {
+        "leaseKey": {"S": f"123456789012:payments:1700000000:{SHARD}"},
+        "streamName": {"S": "123456789012:payments:1700000000"},
+    }
+    raw.put_item(TableName=unique, Item=JAVA_ROW_OF_SEVERAL)
+    raw.put_item(TableName=unique, Item=other)
+    before = row_of(raw, unique, other["leaseKey"]["S"])
+    (lease,) = await shared.list_leases()
+    assert lease.shard_id == SHARD
+    taken = await shared.apply(TakeLease(SHARD, "w", lease.fence))
+    assert (taken.owner, taken.counter) == ("w", lease.counter + 1)
+    row = row_of(raw, unique, f"{IDENTIFIER}:{SHARD}")
+    assert (row["leaseOwner"], row["streamName"]) == ({"S": "w"}, {"S": IDENTIFIER})
+    assert row_of(raw, unique, other["leaseKey"]["S"]) == before
+    visitor = DynamoDbLeases(shared._access, unique, "billing", "orders", existing=True)
+    assert await visitor.open() is None
+    assert await visitor.list_groups() == [("billing", "orders"), ("billing", "payments")]
+    assert await visitor.list_leases() == [taken]
+    reset = await visitor.apply(ResetLease(SHARD, taken.fence, Checkpoint(TRIM_HORIZON)))
+    assert (reset.owner, row_of(raw, unique, f"{IDENTIFIER}:{SHARD}")["checkpoint"]) == (None, {"S": "TRIM_HORIZON"})
+    await visitor.close()
+
+
+async def test_a_visitor_of_another_stream_sees_no_rows(shared, unique):
+    await shared.apply(CreateLease(Lease(SHARD)))
+    visitor = DynamoDbLeases(shared._access, unique, "billing", "audit", existing=True)
+    assert await visitor.open() is None
+    assert await visitor.list_leases() == []
+    await visitor.close()
+
+
+async def test_the_two_formats_do_not_mix(shared, store, raw, unique):
+    await shared.apply(CreateLease(Lease(SHARD)))
+    failure = await store.open()
+    assert (failure.code, "several streams" in failure.message) == ("ForeignTable", True)
+    await store.close()
+    raw.put_item(TableName=unique, Item=JAVA_ROW)
+    failure = await shared.list_leases()
+    assert (failure.code, "an application of one stream" in failure.message) == ("ForeignTable", True)
+
+
+async def test_the_rows_of_an_earlier_stream_are_not_passed_over(shared, raw, unique):
+    earlier = IDENTIFIER.replace("1700000000", "1600000000")
+    raw.put_item(
+        TableName=unique,
+        Item=JAVA_ROW_OF_SEVERAL | {"leaseKey": {"S": f"{earlier}:{SHARD}"}, "streamName": {"S": earlier}},
+    )
+    failure = await shared.list_leases()
+    assert (failure.code, failure.retryable) == ("StreamRecreated", False)
+    assert earlier in failure.message
+    raw.put_item(TableName=unique, Item=JAVA_ROW_OF_SEVERAL)
+    assert [lease.shard_id for lease in await shared.list_leases()] == [SHARD], "the group goes on with the new stream"
 
 
 async def test_a_table_of_another_shape_is_refused(server_url, raw, unique):

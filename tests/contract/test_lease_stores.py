@@ -11,7 +11,7 @@ import pytest
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.store_urls import lease_catalog, lease_store
 from shardline.model.credentials import Credentials
-from shardline.stores import CreateLease, FailureKind, Lease, RenewLease
+from shardline.stores import CreateLease, DeleteLease, FailureKind, Lease, RenewLease
 from shardline.testing import BatchingLeaseStoreContract, LeaseStoreContract
 
 pytestmark = pytest.mark.anyio
@@ -125,3 +125,28 @@ async def test_its_intervals_are_those_of_the_architecture(make_store, kind, uni
     store = make_store(unique, "orders")
     assert (store.scan_interval, store.checkpoint_interval) == ((2.0, 10.0) if kind in DYNAMODB else (0.5, 1.0))
     assert unique in repr(store)
+
+
+@pytest.mark.parametrize("kind", DYNAMODB)
+class TestDynamoDbOfSeveralStreams(LeaseStoreContract):
+    @pytest.fixture
+    def make_store(self, url):
+        def make(group, stream):
+            store = lease_store(url, group=group, stream=stream, aws=AWS).for_stream(stream)
+            store.identify("123456789012", 1_700_000_000.9)
+            return store
+
+        return make
+
+    async def test_groups_and_streams_are_separate(self, make_store, lease_group):
+        """A table serves one group on several streams, as for the KCL."""
+        first, second = make_store(lease_group, "orders"), make_store(lease_group, "payments")
+        for store in (first, second):
+            assert await store.open() is None
+            assert await store.apply(CreateLease(Lease(SHARD))) == Lease(SHARD)
+        await first.apply(DeleteLease(SHARD, 0))
+        assert (await first.list_leases(), await second.list_leases()) == ([], [Lease(SHARD)])
+        other = make_store(f"not {lease_group}", "payments")
+        assert (await other.open()).code == "ForeignTable"
+        for store in (first, second, other):
+            await store.close()

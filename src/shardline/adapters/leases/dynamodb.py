@@ -1,14 +1,19 @@
 """A lease store in DynamoDB, which can be shared with the Java KCL.
 
-The table has the KCL's format: one row per shard. One table belongs to one group on one stream, as it would belong to
-one KCL application.
+The table has the KCL's format: one row per shard. One table belongs to one group, as it would belong to one KCL
+application. The group reads one stream, or it reads several streams, and the rows have the KCL's format for several
+streams. As in the KCL, the two formats do not mix: a table has rows of one format.
 
 Invariants:
 
 - A write is one conditional request. If the condition fails, the current row comes with the error, or is read with a
   consistent read.
 - Listings are consistent and read every page.
-- A table with another key, or with rows of another stream or group, is refused.
+- A table with another key, with rows of another group, or with rows of the other format, is refused. A table of one
+  stream is refused for another stream.
+- In a table of several streams, the key of a row contains the time at which its stream was created. If all rows of a
+  stream belong to an earlier stream of this name, the table is refused, because the group would start again without
+  notice.
 - Only rows that are leases are written, because older KCLs fail at any other row.
 - An owner whose row states no lease duration may be a Java KCL worker. It counts as dead after ``kcl_failover``
   seconds.
@@ -28,8 +33,11 @@ from shardline.adapters.leases.dynamodb_items import (
     decode_item,
     foreign_user,
     group_and_stream,
+    identifier_of,
     is_lease,
     key_of,
+    names_stream,
+    stream_identifier,
 )
 from shardline.adapters.leases.dynamodb_writes import request_of
 from shardline.adapters.leases.kcl_rows import (
@@ -103,6 +111,7 @@ class DynamoDbLeases:
         existing: use an existing table; never create one.
         kcl_failover: the failover time, in seconds, of Java KCL workers that share the table.
         follows_kcl: whether workers look for a KCL fleet on the table and follow it.
+        is_shared: whether the table has the rows of several streams. If so, call ``identify`` before ``open``.
 
     Raises:
         UsageError: ``kcl_failover`` is out of range.
@@ -121,7 +130,10 @@ class DynamoDbLeases:
         existing: bool = False,
         kcl_failover: float = KCL_FAILOVER,
         follows_kcl: bool = False,
+        is_shared: bool = False,
     ) -> None:
+        self.is_shared: Final = is_shared
+        self._identifier: str | None = None
         self.kcl_failover: Final = _check_kcl_failover(kcl_failover)
         self.follows_kcl: Final = follows_kcl
         self._other_items: list[Item] = []  # the rows of the last listing that are not leases
@@ -131,6 +143,22 @@ class DynamoDbLeases:
         self.group: Final = group
         self.stream: Final = stream
         self._existing = existing
+
+    def for_stream(self, stream: str) -> "DynamoDbLeases":
+        """Return the store of the same group for one of several streams."""
+        return DynamoDbLeases(
+            self._access,
+            self._table,
+            self.group,
+            stream,
+            existing=self._existing,
+            kcl_failover=self.kcl_failover,
+            is_shared=True,
+        )
+
+    def identify(self, account_id: str, created_at: float) -> None:
+        """Set the account and the creation time of the stream, which are in the keys of its rows."""
+        self._identifier = stream_identifier(account_id, self.stream, created_at)
 
     async def open(self) -> Failure | None:
         """Create the table if it is missing, wait until it is usable, and check that its rows belong to this group."""
@@ -162,7 +190,10 @@ class DynamoDbLeases:
             return items
         leases: list[Lease] = []
         self._other_items = [item for item in items if not is_lease(item)]
-        for item in filter(is_lease, items):
+        found = self._rows_of_stream([item for item in items if is_lease(item)])
+        if isinstance(found, Failure):
+            return found
+        for item in found:
             lease = self._lease(item)
             if isinstance(lease, Failure):
                 return lease
@@ -170,7 +201,7 @@ class DynamoDbLeases:
         return sorted(leases, key=lambda lease: lease.shard_id)
 
     async def apply(self, operation: LeaseOperation) -> Lease | Refused | Failure | None:
-        name, members = request_of(operation, self._table, self.group, self.stream)
+        name, members = request_of(operation, self._table, self.group, self.stream, self._identifier)
         answer = await self._send(name, members)
         if isinstance(answer, Failure):
             return answer
@@ -210,9 +241,14 @@ class DynamoDbLeases:
         if isinstance(items, Failure):
             return items
         found = {GroupOnStream(*group_and_stream(item)) for item in filter(is_lease, items)}
-        unnamed = GroupOnStream(None, None)
         # If some rows name their group, a KCL's rows in the same table also belong to that group.
-        return sorted(found - {unnamed}) or [unnamed] * bool(found)
+        groups = {one.group for one in found} - {None}
+        if len(groups) == 1:
+            (group,) = groups
+            found = {one._replace(group=group) for one in found if one.stream is not None}
+        unnamed = GroupOnStream(None, None)
+        named = sorted(found - {unnamed}, key=lambda one: (one.group or "", one.stream or ""))
+        return named or [unnamed] * bool(found)
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -232,7 +268,11 @@ class DynamoDbLeases:
         row is read.
         """
         if not response.item:
-            members = {"TableName": self._table, "Key": key_of(operation.shard_id), "ConsistentRead": True}
+            members = {
+                "TableName": self._table,
+                "Key": key_of(operation.shard_id, self._identifier),
+                "ConsistentRead": True,
+            }
             answer = await self._call("GetItem", members)
             if isinstance(answer, Failure):
                 return answer
@@ -247,9 +287,40 @@ class DynamoDbLeases:
         message = f"the lease {operation.shard_id} in {self._table!r} changed again in the meantime"
         return Failure(FailureKind.TRANSIENT, "Contended", message, maybe_received=False)
 
+    def _rows_of_stream(self, items: list[Item]) -> list[Item] | Failure:
+        """Return the rows of this stream. In a table of one stream, these are all rows."""
+        if self._existing and not self.is_shared:
+            self._adopt(items)
+        mine = self._identifier
+        if mine is None:
+            return items
+        named: list[Item] = []
+        earlier: list[str] = []
+        for item in items:
+            identifier = identifier_of(item)
+            if identifier is None or identifier == mine:
+                named.append(item)  # rows of the other format are refused later
+            elif names_stream(identifier, self.stream) and identifier.partition(":")[0] == mine.partition(":")[0]:
+                earlier.append(identifier)
+        if earlier and not named:
+            return _invalid(
+                "StreamRecreated",
+                f"the table {self._table!r} has the leases of an earlier stream named {self.stream!r} "
+                f"({earlier[0]}), which was deleted: delete these rows to begin with the new stream",
+            )
+        return named
+
+    def _adopt(self, items: list[Item]) -> None:
+        """Find out from the rows which stream of this name the table has, if it is a table of several streams."""
+        identifiers = {one for item in items if (one := identifier_of(item)) is not None}
+        ours = [one for one in identifiers if names_stream(one, self.stream)]
+        # The newest stream counts. If the table has other streams only, no row is ours.
+        newest = max(ours, key=_created_at, default=next(iter(identifiers), None) and f":{self.stream}:0")
+        self._identifier = newest
+
     def _lease(self, item: Item) -> Lease | Failure:
         try:
-            user = foreign_user(item, self.group, self.stream)
+            user = foreign_user(item, self.group, self.stream, is_shared=self._identifier is not None)
             if user is None:
                 return decode_item(item)
         except RowError as error:
@@ -316,6 +387,11 @@ class DynamoDbLeases:
             return answer.status, _decode(answer.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return broken("BadAnswer", http.host_of(operation, None), error)
+
+
+def _created_at(identifier: str) -> int:
+    created_at = identifier.rpartition(":")[2]
+    return int(created_at) if created_at.isdigit() else 0
 
 
 def _check_kcl_failover(seconds: object) -> float:

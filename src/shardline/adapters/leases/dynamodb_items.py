@@ -13,6 +13,9 @@ Invariants:
   checkpoint (``dedup``), the handling time of the shard, and the process that took the lease: its owner name, its
   random id and its lease duration. Because Java keeps the latter when it takes a lease, they include the owner name,
   and count only while this name equals ``leaseOwner``. Likewise, the stamps name their checkpoint.
+- In a table of several streams, a row has the KCL's identifier of its stream (``stream_identifier``) in its key and in
+  ``streamName``, and the id of its shard in ``shardId``. The ids of parents and children are shard ids, as in other
+  tables.
 - A row that cannot be read raises ``RowError`` and nothing else.
 """
 
@@ -37,6 +40,8 @@ LEASE_DURATION: Final = "shardlineLeaseDuration"
 READ_BY: Final = "shardlineReadBy"
 WINDOW: Final = "shardlineDedupWindow"
 HANDLING: Final = "shardlineHandling"
+STREAM_NAME: Final = "streamName"
+SHARD_ID: Final = "shardId"
 SHARD_END: Final = "SHARD_END"
 _ENTITY: Final = "entityType"
 _LEASE: Final = "LEASE"
@@ -54,8 +59,24 @@ def texts(values: frozenset[str]) -> Attribute:
     return {"SS": sorted(values)}
 
 
-def key_of(shard_id: str) -> Item:
-    return {KEY: text(shard_id)}
+def stream_identifier(account_id: str, stream: str, created_at: float) -> str:
+    """Return the KCL's identifier of a stream in a table of several streams. A re-created stream has another one."""
+    return f"{account_id}:{stream}:{int(created_at)}"
+
+
+def key_of(shard_id: str, identifier: str | None = None) -> Item:
+    """Return the key of a row. ``identifier`` is the stream's, in a table of several streams."""
+    return {KEY: text(shard_id if identifier is None else f"{identifier}:{shard_id}")}
+
+
+def identifier_of(item: Mapping[str, Attribute]) -> str | None:
+    """Return the identifier of the row's stream, or ``None`` if the table has one stream."""
+    return _text(item, STREAM_NAME)
+
+
+def names_stream(identifier: str, stream: str) -> bool:
+    """Return whether this is the identifier of a stream of this name."""
+    return identifier.split(":")[1:2] == [stream]
 
 
 def is_lease(item: Mapping[str, Attribute]) -> bool:
@@ -65,16 +86,25 @@ def is_lease(item: Mapping[str, Attribute]) -> bool:
 
 def group_and_stream(item: Mapping[str, Attribute]) -> tuple[str | None, str | None]:
     """Return the group and the stream that a row names, with ``None`` for a name that is missing."""
-    return _text(item, GROUP), _text(item, STREAM)
+    identifier = identifier_of(item)
+    named = None if identifier is None else next(iter(identifier.split(":")[1:2]), None)
+    return _text(item, GROUP), _text(item, STREAM) or named
 
 
-def foreign_user(item: Mapping[str, Attribute], group: str, stream: str) -> str | None:
-    """Describe the application that a row belongs to, or return ``None`` if it belongs to this group and stream."""
+def foreign_user(item: Mapping[str, Attribute], group: str, stream: str, *, is_shared: bool = False) -> str | None:
+    """Describe the application that a row belongs to, or return ``None`` if it belongs to this group and stream.
+
+    In a table of several streams (``is_shared``), only rows of this stream are passed.
+    """
     key = _text(item, KEY) or ""
-    if "streamName" in item or ":" in key:
-        return f"a KCL application of several streams (row {key!r})"
+    if not is_shared and (STREAM_NAME in item or ":" in key):
+        return f"an application of several streams (row {key!r})"
+    if is_shared and STREAM_NAME not in item:
+        return f"an application of one stream (row {key!r})"
     user = group_and_stream(item)
-    return None if user in {(None, None), (group, stream)} else f"group {user[0]!r} on stream {user[1]!r}"
+    return (
+        None if user in {(None, None), (None, stream), (group, stream)} else f"group {user[0]!r} on stream {user[1]!r}"
+    )
 
 
 def checkpoint_attributes(checkpoint: CheckpointText) -> Item:
@@ -93,9 +123,11 @@ def incarnation_attributes(incarnation: Incarnation) -> Item:
     return item if incarnation.read_by is None else item | {READ_BY: text(incarnation.read_by)}
 
 
-def encode_item(lease: Lease, group: str, stream: str) -> Item:
+def encode_item(lease: Lease, group: str, stream: str, identifier: str | None = None) -> Item:
     """Return a new row for a lease."""
-    item = key_of(lease.shard_id)
+    item = key_of(lease.shard_id, identifier)
+    if identifier is not None:
+        item |= {STREAM_NAME: text(identifier), SHARD_ID: text(lease.shard_id)}
     item |= {"leaseCounter": number(lease.counter), "ownerSwitchesSinceCheckpoint": number(lease.owner_switches)}
     item |= checkpoint_attributes(write_checkpoint(lease.checkpoint, lease.latest_at))
     item |= {_ENTITY: text(_LEASE), GROUP: text(group), STREAM: text(stream)}
@@ -123,11 +155,12 @@ def decode_item(item: Mapping[str, Attribute]) -> Lease:
     Raises:
         RowError: the row cannot be read.
     """
-    shard_id = _text(item, KEY)
+    key = _text(item, KEY)
     try:
-        return _decode(item, _required(shard_id, KEY))
+        # KCLs before 2.3 write no shardId.
+        return _decode(item, _text(item, SHARD_ID) or _required(key, KEY).rpartition(":")[2])
     except (UsageError, RowError, TypeError, ValueError, OverflowError) as error:
-        raise RowError(f"the row {shard_id!r}: {error}") from None
+        raise RowError(f"the row {key!r}: {error}") from None
 
 
 def _decode(item: Mapping[str, Attribute], shard_id: str) -> Lease:

@@ -85,15 +85,20 @@ class _Change:
         return " ".join(f"{verb} {actions}" for verb, actions in clauses if actions)
 
 
-def request_of(operation: LeaseOperation, table: str, group: str, stream: str) -> tuple[str, dict[str, object]]:
-    """Return the DynamoDB operation that carries out a lease operation, and the members of its request."""
+def request_of(
+    operation: LeaseOperation, table: str, group: str, stream: str, identifier: str | None = None
+) -> tuple[str, dict[str, object]]:
+    """Return the DynamoDB operation that carries out a lease operation, and the members of its request.
+
+    ``identifier`` is the KCL's identifier of the stream, in a table of several streams.
+    """
     ours = {":group": text(group), ":stream": text(stream)}
     always: dict[str, object] = {"TableName": table, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if isinstance(operation, CreateLease):
-        item = encode_item(operation.lease, group, stream)
+        item = encode_item(operation.lease, group, stream, identifier)
         condition = f"attribute_not_exists(#{KEY})"
         return "PutItem", always | {"Item": item, "ConditionExpression": condition} | _names(condition)
-    always["Key"] = key_of(operation.shard_id)
+    always["Key"] = key_of(operation.shard_id, identifier)
     if isinstance(operation, DeleteLease):
         condition = f"attribute_not_exists(#{KEY}) OR (#leaseCounter = :counter AND {_OURS})"
         values = ours | {":counter": number(operation.counter)}
