@@ -9,11 +9,12 @@ from shardline.cli.terminal import printable
 
 
 def require_confirmation(question: str, change: str, refused: str = "nothing was changed") -> None:
-    """Ask the question at the terminal, and raise an error unless the answer is yes.
+    """Ask the user the question at the terminal, and raise an error unless the answer is yes.
 
     Args:
         question: the question to ask.
-        change: the name of the change in the error that is raised outside a terminal: "pass --yes to confirm <change>".
+        change: the name of the change. If there is no terminal, the error contains it: "pass --yes to confirm
+            <change>".
         refused: the error message if the answer is no.
 
     Raises:

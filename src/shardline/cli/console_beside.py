@@ -1,7 +1,8 @@
 """Serves the web console beside ``shardline local`` and ``shardline demo``.
 
-The console is a package above the command line, whose functions it uses, so it is imported by its name, and only if it
-is requested: other commands pay nothing for it.
+The ``console`` package uses functions of the command line, so the command line does not import it at the top of a
+module. It is imported by its name, and only if the console is requested, so that other commands do not spend time on
+it.
 """
 
 from collections.abc import Callable, Generator
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from shardline.testing.local_kinesis import LocalKinesis
 
 _MODULE: Final = "shardline.console.console_command"
-_CALLS_PER_MINUTE: Final = 6_000  # a local server costs nothing
+_CALLS_PER_MINUTE: Final = 6_000  # calls to a local server are free
 
 
 @asynccontextmanager
 async def console_for(
     kinesis: "LocalKinesis", client: "Client", stores: "list[Any]", **how: Any
 ) -> "AsyncGenerator[str]":
-    """Serve the console for a local Kinesis during the block. Yield its address, which contains a secret.
+    """Serve the console for a local Kinesis during the block. Yield the console's address, which contains a secret.
 
     ``client`` must not be shared: the console counts and delays its calls.
     """
@@ -37,7 +38,7 @@ async def console_for(
 
 @contextmanager
 def console_in_thread(kinesis: "LocalKinesis", stores: "list[Any]", **how: Any) -> Generator[str]:
-    """Serve the console in a thread of its own during the block. Yield its address."""
+    """Serve the console in its own thread during the block. Yield the console's address."""
     with (
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(console_for(kinesis, kinesis.client(), stores, **how)) as url,

@@ -89,7 +89,7 @@ def show_error(error: click.ClickException) -> int:
 def asks_for_json(arguments: Sequence[str]) -> bool:
     """Return whether the arguments select ``--output json``. The last ``--output`` counts.
 
-    The arguments are read by hand, because click has not parsed the arguments of a command that it rejects.
+    This function parses the arguments itself, because click has not parsed the arguments of a command that it rejects.
     """
     found = False
     for word, following in pairwise([*arguments, ""]):

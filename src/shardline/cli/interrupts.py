@@ -1,9 +1,10 @@
-"""Handles Ctrl-C and SIGTERM stage by stage.
+"""Lets Ctrl-C and SIGTERM cancel a command one stage at a time.
 
 Invariants:
 
 - Ctrl-C and SIGTERM cancel only the stage that is running. The stages after it run normally.
-- Each signal cancels one stage: the first Ctrl-C starts the draining, and a second one ends it.
+- Each signal cancels one stage: in ``put``, for example, the first Ctrl-C starts the draining, and a second one ends
+  the draining.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _SIGNAL_EXIT_BASE: Final = 128  # shells report "ended by signal N" as exit code
 
 @final
 class Interrupts:
-    """The signals that were received, and the stage that the next signal cancels."""
+    """The signals that the command has received, and the stage that the next signal cancels."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -52,7 +53,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts(numbers: Sequence[signal.Signals] = _SIGNALS) -> Generator[Interrupts]:
-    """Replace Python's handlers for these signals while an event loop runs."""
+    """Replace Python's handlers for these signals while an event loop is running."""
     received = Interrupts()
     loop = asyncio.get_running_loop()
 

@@ -50,7 +50,7 @@ def _run() -> str | int | None:
         import click  # noqa: PLC0415 - an extra
     except ImportError:
         return _NEEDS_EXTRA
-    if find_spec("rich") is None:  # the same extra installs rich
+    if find_spec("rich") is None:  # the extra that installs click also installs rich
         return _NEEDS_EXTRA
     from shardline.cli.commands import shardline  # noqa: PLC0415 - needs click
     from shardline.cli.error_messages import as_click, show_error  # noqa: PLC0415

@@ -50,7 +50,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Text | str]], *,
         out.print(table)
     for line in captured.get().splitlines():
         out.file.write(f"{line.rstrip()}\n")
-    out.file.flush()  # keeps a later notice below the table, even if both streams go to one file
+    out.file.flush()  # keeps a later notice below the table if standard output and standard error go to one file
 
 
 def print_lines(lines: Iterable[Text | str]) -> None:

@@ -1,7 +1,8 @@
 """Limits the calls to AWS per minute, and counts them by operation.
 
-A page that a person waits for goes first: the readers behind the live charts (*background*) get at most three quarters
-of the budget, evenly spaced, so that a stream with a thousand shards does not delay a click.
+A page that a person is waiting for goes first. The calls of the readers behind the live charts are *background* calls.
+They get at most three quarters of the budget and are evenly spaced, so that a stream with a thousand shards does not
+delay a click.
 
 Invariants:
 
@@ -15,18 +16,18 @@ from typing import Any, Final, final
 
 _MINUTE: Final = 60.0
 _BACKGROUND: Final = 0.75
-_BURST: Final = 0.5  # the share of the background's budget that it may spend at once
+_BURST: Final = 0.5  # the share of their budget that background calls may spend at once
 
 
 @final
 class CallBudget:
-    """The calls of the last minute."""
+    """The budget of calls per minute, and the calls of the last minute."""
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
         self.total = 0
         self.waiting = 0
-        """How many calls wait for the budget. The server, which lets them wait, writes this."""
+        """How many calls are waiting for the budget. The server sets this number, because the calls wait there."""
         self._calls: deque[tuple[float, str]] = deque()
         self._background_max = max(1, int(per_minute * _BACKGROUND))
         self._next_background_at = 0.0

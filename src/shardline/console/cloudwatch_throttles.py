@@ -1,7 +1,8 @@
 """Reads from CloudWatch how many writes and reads of a stream were throttled.
 
-CloudWatch counts the calls of all programs, which no reader of the stream can see. One GetMetricData call per minute
-returns the throttled writes and reads of the stream, and of its most throttled shards if enhanced monitoring is on.
+CloudWatch counts the calls of all programs; a reader of the stream cannot see those of other programs. One
+GetMetricData call per minute returns the throttled writes and reads of the stream, and of its most throttled shards if
+enhanced monitoring is on.
 
 Invariants:
 
@@ -44,7 +45,7 @@ class _Answer(msgspec.Struct, frozen=True, rename="pascal"):
 
 @final
 class CloudWatchThrottles:
-    """The throttled calls of streams, by the minute."""
+    """The throttled calls of each stream, counted by the minute."""
 
     def __init__(self, settings: AwsSettings, wall_time: Callable[[], float]) -> None:
         self._settings = settings
@@ -54,10 +55,10 @@ class CloudWatchThrottles:
         self._minutes: dict[str, list[list[int]]] = {}
         self._shards: dict[str, list[tuple[str, int]]] = {}
         self.problem: str | None = None
-        """Why the last call failed."""
+        """Why the last call to CloudWatch failed, or ``None`` if it succeeded."""
 
     async def refresh(self, stream: str, before_call: Callable[[str], Awaitable[None]]) -> None:
-        """Ask CloudWatch about a stream, unless that was done less than a minute ago."""
+        """Ask CloudWatch about a stream, unless CloudWatch was asked about this stream less than a minute ago."""
         now = self._wall_time()
         if now < self._asked_at.get(stream, 0.0) + INTERVAL:
             return
@@ -114,7 +115,7 @@ class CloudWatchThrottles:
 
 def _request(stream: str, now: float) -> dict[str, Any]:
     """Return a request for the last half hour. The search finds shards only if enhanced monitoring is on."""
-    name = stream.rpartition("/")[2]  # of an ARN, too
+    name = stream.rpartition("/")[2]  # also finds the name in an ARN
     queries: list[dict[str, Any]] = [
         {
             "Id": query,

@@ -2,10 +2,11 @@
 
 Invariants:
 
-- Lag, lineage, reset and reshard are those of the command line: nothing is computed a second time.
+- Lag, lineage, reset and reshard use the functions of the command line, so that both always agree.
 - A change with ``dry_run`` returns what would happen, and writes nothing. Without it, a change needs
-  ``--allow-changes``; ``console_server`` checks that before it calls.
-- No object contains a credential or the URL of a store, which may hold a password: stores are shown without it.
+  ``--allow-changes``; ``console_server`` checks that before it calls this module.
+- No object contains a credential or the URL of a store, which may hold a password: a store is shown without its user,
+  password and query.
 """
 
 import base64
@@ -139,7 +140,7 @@ class ConsoleActions:
     async def stream(self, query: Mapping[str, Any]) -> dict[str, Any]:
         view = await read_stream_view(self._client, query["stream"])
         times = self._times.get(query["stream"])
-        if times is None or times.stream_created_at != view.summary.created_at:  # the first page, or a new stream
+        if times is None or times.stream_created_at != view.summary.created_at:  # first page, or new stream
             times = self._times[query["stream"]] = LineageTimes(view.summary.created_at)
         now = self._client.api.service_time()
         times.add_listing(view.shards, now)
@@ -151,18 +152,20 @@ class ConsoleActions:
         }
 
     async def _ask_for_times(self, stream: str, times: LineageTimes, now: float, oldest: float) -> None:
-        """Ask which shards were open at a few times, if their numbers do not say when they were created."""
+        """If the sequence numbers do not show when the shards were created, ask Kinesis which shards were open at a few
+        times.
+        """
         while (at := times.next_question(oldest, now)) is not None:
             wanted = ShardFilter("AT_TIMESTAMP", timestamp=at)
             try:
                 found = await with_retries(partial(self._client.list_shards, stream, wanted))
-            except ServiceError:  # an emulator without this filter
+            except ServiceError:  # some emulators do not support this filter
                 times.stop_asking()
             else:
                 times.add_answer(at, [shard.shard_id for shard in found])
 
     def note_listing(self, stream: str, shards: Sequence[Shard]) -> None:
-        """Note the shards that a live page has listed: a change between two listings is known to the second."""
+        """Note the shards that a live page has listed, so that the time of a change between two listings is known."""
         if stream in self._times:
             self._times[stream].add_listing(shards, self._client.api.service_time())
 
@@ -174,7 +177,8 @@ class ConsoleActions:
         step = max(1, len(opened_shards) // _SHARDS_MEASURED)
         chosen = opened_shards[::step][:_SHARDS_MEASURED]
         found = await stream_checks.sample(self._client.api, parse_stream(stream), chosen)
-        # A hot shard has many readers, and Kinesis throttles their calls: it must not be missing because of that.
+        # Kinesis may throttle the reads of a hot shard, which has many readers. The shard must not be missing because
+        # of that.
         throttled = {shard_id for shard_id, load in found.items() if isinstance(load, Failure) and load.retryable}
         if throttled:
             await anyio.sleep(_MEASURE_AGAIN_AFTER)
@@ -241,7 +245,7 @@ class ConsoleActions:
         }
 
     async def letters(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the place of a group's dead letters and, if this is a file, the newest of them."""
+        """Return the place of a group's dead letters and, if that place is a file, the newest dead letters."""
         place = self._dead_letters.get(query["group"])
         if place is None:
             return {"is_known": False}
@@ -250,12 +254,12 @@ class ConsoleActions:
         return {"is_known": True} | await anyio.to_thread.run_sync(newest_dead_letters, place.path)
 
     async def names(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the names of the streams: a page that needs no more must not describe every stream."""
+        """Return only the names of the streams, for pages that do not need the description of every stream."""
         return {"streams": [stream.name for stream in await with_retries(self._client.list_streams)]}
 
     async def records(self, query: Mapping[str, Any]) -> dict[str, Any]:
-        """Search from a position: one shard, or the shards that held a key, oldest first, or all shards. With ``next``,
-        continue a search.
+        """Search for records from a position: in one shard, in the shards that held a key (oldest first), or in all
+        shards. With ``next``, continue an earlier search.
         """
         limit = _whole_number(query, "limit", 100)
         if "next" in query:
@@ -275,7 +279,7 @@ class ConsoleActions:
         return await self._searches.read_on(search, limit)
 
     def filter_of(self, query: Mapping[str, Any]) -> RecordFilter:
-        """Return the filter that a query describes.
+        """Return the record filter that a query describes.
 
         Raises:
             UsageError: ``to`` is not a time.
@@ -308,7 +312,8 @@ class ConsoleActions:
         number = start.sequence_number.number
         ends = [shard.ending_sequence_number for shard in covering]
         left = [shard for shard, end in zip(covering, ends, strict=True) if end is None or end.number >= number]
-        # The number is valid only in the shard that contains it: the shards after it are read from their beginning.
+        # A sequence number is valid only in the shard that contains it. The shards after it are read from their
+        # beginning.
         return [(shard.shard_id, start if at == 0 else TRIM_HORIZON) for at, shard in enumerate(left)]
 
     # ---- changing
@@ -331,7 +336,7 @@ class ConsoleActions:
         }
 
     async def reshard(self, wish: Mapping[str, Any]) -> dict[str, Any]:
-        """Split a shard, merge two or change their number; with ``dry_run``, return the plan."""
+        """Split a shard, merge two shards, or change the number of shards. With ``dry_run``, only return the plan."""
         stream, is_dry = wish["stream"], bool(wish.get("dry_run"))
         if "shards" in wish:
             return await self._reshard_evenly(stream, wish["shards"], is_dry=is_dry)
@@ -346,7 +351,9 @@ class ConsoleActions:
         return {"dry_run": is_dry, "sentence": change.sentence} | change.to_json()
 
     async def _reshard_evenly(self, stream: str, target: object, *, is_dry: bool) -> dict[str, Any]:
-        """Change the number of shards step by step, as the command line does. A failure says which steps were done."""
+        """Change the number of shards step by step, as the command line does. If a step fails, the error says which
+        steps were completed.
+        """
         if not isinstance(target, int) or isinstance(target, bool) or target < 1:
             raise UsageError(f"the number of shards must be a whole number from 1, not {target!r}")
         _, current, steps = await plan_even_reshard(self._client, stream, target)
@@ -414,7 +421,7 @@ class ConsoleActions:
         return {"dry_run": bool(wish.get("dry_run")), "sentence": sentence} | await self.server(wish)
 
     async def set_clock(self, wish: Mapping[str, Any]) -> dict[str, Any]:
-        """Freeze, resume or advance the clock."""
+        """Freeze, resume or advance the clock of the embedded server."""
         kinesis, is_dry = self._embedded(), bool(wish.get("dry_run"))
         if "advance" in wish:
             seconds = float(wish["advance"])

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _TOKEN_BYTES: Final = 24
 _IDLE_TIMEOUT: Final = 75.0
-"""A connection without a complete request is closed after this time, so that they do not use up all connections."""
+"""A connection without a complete request is closed after this time, so that idle clients cannot occupy all
+connections.
+"""
 BUDGET: Final = 600
 
 
@@ -102,7 +104,7 @@ def console(invocation: Invocation, /, *, stores: tuple[str, ...], **how: Any) -
         settings = AwsSettings(region=invocation.region, profile=invocation.profile)
         how["cloudwatch"] = settings if how.pop("cloudwatch") else None
         async with invocation.client() as client, serving(client, places, place=invocation.place(), **how) as url:
-            # The handlers come first: whoever has read the address may send a signal.
+            # The signal handlers are set first, because a program may send a signal as soon as it has read the address.
             with interrupts() as signals, signals.stage():
                 if invocation.is_json:
                     invocation.print_json({"url": url})
@@ -168,7 +170,7 @@ async def serving(
         try:
             await site.start()
         except OSError as error:
-            # asyncio's own text repeats the address. Failed look-ups have a negative number that only it explains.
+            # asyncio's text repeats the address, but only this text explains the negative number of a failed lookup.
             number = error.errno or 0
             reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise WrongUsage(f"cannot listen on {host}:{port}: {reason}") from None

@@ -4,14 +4,14 @@ Invariants:
 
 - ``Host`` must be an address, ``localhost`` or an allowed name, so that DNS rebinding reaches nothing.
 - Every request under ``/api/`` needs the token of this start as ``Authorization: Bearer``, and must not come from a
-  page of another origin. The token is in the fragment of the address, which browsers send to no server, and then in
-  the storage that all tabs with the console share. It is in no cookie: browsers send the cookies of a host to all its
-  ports, and another port may be that of another user of the machine.
+  page of another origin. The token arrives in the fragment of the address, which browsers never send to a server. The
+  page then keeps it in the storage that all tabs of the console share. The token is never in a cookie: browsers send
+  the cookies of a host to all its ports, and another user of the machine may be listening on one of them.
 - Every answer has a content security policy without inline code, which also keeps the page from contacting other hosts
   and from being framed.
 - A change is refused unless changes are allowed. A dry run is always allowed.
 - A file is served only if it is one of the console's own.
-- Calls of live charts wait behind calls for which a person waits (``call_budget``).
+- Calls for live charts wait behind calls that a person is waiting for (``call_budget``).
 """
 
 import asyncio
@@ -205,17 +205,18 @@ class ConsoleServer:
     # ---- live updates
 
     async def _live_stream(self, request: web.Request) -> web.StreamResponse:
-        """Send an event a second: the traffic of the stream, and a sample of the records that match the filter."""
+        """Send one event per second: the traffic of the stream, and a sample of the records that match the filter."""
         query = dict(request.query)
         has_traffic = query.get("traffic") != "no"
-        # The embedded server has no consumer whose share of the reads these two minutes would take.
+        # Reading these two minutes from the embedded server takes no reads away from a consumer.
         begins = query.get("from") or (f"{HISTORY}s" if has_traffic and self._kinesis is not None else "LATEST")
         try:
             stream, wanted = query["stream"], self._actions.filter_of(query)
             start = self._actions.start_of({"from": begins}, "LATEST")
         except (KeyError, ShardlineError) as error:
             return _problem(error)
-        # A page that names where to start needs a reader of its own: a reader that other pages use is past that place.
+        # A page that names a starting position needs its own reader, because a shared reader has already passed that
+        # position.
         reader = object() if query.get("from") and start != LATEST else begins if start != LATEST else ""
         key = (stream, reader)
         if key not in self._watches:
@@ -235,7 +236,7 @@ class ConsoleServer:
             refreshing = asyncio.create_task(self._keep_fresh(stream if has_traffic else None))
 
             async def update() -> dict[str, Any]:
-                if refreshing.done():  # only a bug ends it
+                if refreshing.done():  # only a bug ends this task
                     refreshing.result()
                 return watch.update(viewer)
 
@@ -248,7 +249,9 @@ class ConsoleServer:
         return response
 
     async def _keep_fresh(self, stream: str | None) -> None:
-        """Read the figures of other programs. They may answer late, and the updates of a page do not wait for them."""
+        """Read the figures that other programs provide. A program may answer late, so the updates of a page do not wait
+        for it.
+        """
         while True:
             await self._metrics.refresh()
             if self._cloudwatch is not None and stream is not None:
@@ -256,7 +259,7 @@ class ConsoleServer:
             await asyncio.sleep(_UPDATE_INTERVAL)
 
     async def _live_group(self, request: web.Request) -> web.StreamResponse:
-        """Send an event a second: the owners, the hand-overs and the lag of a group."""
+        """Send one event per second: the owners, the hand-overs and the lag of a group."""
         query = dict(request.query)
         try:
             place, name = self._actions.place_of(query), GroupOnStream(query["group"], query["stream"])
@@ -308,7 +311,7 @@ async def _run(action: Awaitable[dict[str, Any]]) -> web.StreamResponse:
 
 
 def _problem(error: Exception) -> web.Response:
-    """Return an error that the page shows."""
+    """Return the failure as a response whose error the page shows."""
     if isinstance(error, KeyError):
         return _answer({"error": f"{error.args[0]} is missing"}, 400)
     return _answer({"error": problem_text(error)}, 400)

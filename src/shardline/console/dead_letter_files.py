@@ -3,7 +3,7 @@
 Invariants:
 
 - Only the end of the file is read, so that a large file costs no more than a small one. If the newest dead letter is
-  longer than that, more is read, up to ``_LINE_MAX`` bytes: a letter of 10 MiB must not look like no letter at all.
+  longer than that, more is read, up to ``_LINE_MAX`` bytes: without this, a dead letter of 10 MiB would not be found.
 - A line that is not a record is counted and skipped, so that one broken line hides no other.
 """
 
@@ -21,7 +21,7 @@ from shardline.errors import UsageError
 
 _READ_MAX: Final = 1024 * 1024
 _LINE_MAX: Final = 16 * 1024 * 1024
-"""The length of the longest line: a record of 10 MiB in base64, with its facts."""
+"""The maximum length of a line: a record of 10 MiB in base64, with the facts about the record."""
 _SHOWN: Final = 50
 _STREAM: Final = "stream:"
 _FACTS: Final = ("error", "message", "attempts", "failed_at", "stream", "shard_id", "sequence_number", "sub_sequence")
@@ -94,5 +94,5 @@ def _letter(line: bytes) -> dict[str, Any]:
         "headers": dict(record.headers or {}),
         "arrived_at": members.get("arrived_at"),
         **data_json(record.data),
-        "base64": base64.b64encode(record.data).decode(),  # the file may have other lines when it is sent again
+        "base64": base64.b64encode(record.data).decode(),  # when it is sent again, the file may have changed
     }

@@ -1,14 +1,14 @@
 """Reads the metrics that producers and consumers serve (``HealthServer`` with a ``PrometheusSink``).
 
-Only a worker knows how far it has read, and only a producer knows what was throttled: neither is in the lease store or
-in the stream. So the console asks them, at the addresses of ``--metrics``.
+Only a worker knows how far it has read, and only a producer knows which of its records were throttled. Neither fact is
+in the lease store or in the stream. So the console asks the workers and producers, at the addresses of ``--metrics``.
 
 Invariants:
 
-- The lags are those that the workers measured. Nothing is computed a second time.
+- The console shows the lags that the workers measured, and computes no lag itself.
 - Each address is asked at most once per ``INTERVAL``. An address that does not answer is a problem that the page shows;
-  the others still count.
-- An address is shown without user, password and query.
+  the metrics of the other addresses are still used.
+- An address is shown without its user, password and query.
 """
 
 import asyncio
@@ -56,19 +56,19 @@ def parse_metrics(text: str) -> Iterator[Sample]:
 
 
 def shown_address(url: str) -> str:
-    """Return an address without user, password and query."""
+    """Return an address without its user, password and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def check_metrics_url(url: str) -> str:
-    """Return the address of a page of metrics. Without a path, it is ``/metrics``.
+    """Return the address of a page of metrics. If ``url`` has no path, the path is ``/metrics``.
 
     Raises:
-        ValueError: it is not an http address.
+        ValueError: ``url`` is not an http address.
     """
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:  # ``port`` raises, too
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:  # ``port`` may also raise
         raise ValueError(f"an address of metrics is written as http://host:port/metrics, not {shown_address(url)!r}")
     return url if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
@@ -83,15 +83,15 @@ class FleetMetrics:
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
         self.problems: list[str] = []
-        """Why addresses did not answer, in the last round."""
+        """The errors of the addresses that did not answer in the last round."""
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an address to ask."""
+        """Whether there is any address to ask for metrics."""
         return bool(self._urls)
 
     async def refresh(self) -> None:
-        """Ask every address, unless that was done a moment ago."""
+        """Ask every address for its metrics, unless they were all asked a moment ago."""
         async with self._reading:
             now = asyncio.get_running_loop().time()
             if not self._urls or now < self._read_at + INTERVAL:
@@ -104,7 +104,9 @@ class FleetMetrics:
             self._read_at = asyncio.get_running_loop().time()
 
     def group_json(self, group: str, stream: str) -> dict[str, Any]:
-        """Return what the workers of a group report. A lag that no worker reports by shard has the shard ``""``."""
+        """Return what the workers of a group report. A lag that is not reported by shard is listed under the shard
+        ``""``.
+        """
         own = [
             sample
             for sample in self._samples
@@ -138,10 +140,10 @@ async def _read(session: aiohttp.ClientSession, url: str) -> list[Sample] | str:
             while chunk := await answer.content.read(_SIZE_MAX - len(content)):
                 content += chunk
         return list(parse_metrics(content.decode(errors="replace")))
-    except aiohttp.ClientConnectorError as error:  # its text names the host again, and "ssl:default"
-        number = error.os_error.errno or 0  # failed look-ups have a negative number, which only their text explains
+    except aiohttp.ClientConnectorError as error:  # the error's own text repeats the host, and adds "ssl:default"
+        number = error.os_error.errno or 0  # a failed DNS lookup has a negative number that only its text explains
         return f"{shown} cannot be read: {os.strerror(number) if number > 0 else error.strerror}"
-    except aiohttp.InvalidURL:  # its text is the whole address, with the password
+    except aiohttp.InvalidURL:  # the error's own text is the whole address, with the password
         return f"{shown} cannot be read: the address is not valid"
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         return f"{shown} cannot be read: {str(error) or 'it did not answer in time'}"

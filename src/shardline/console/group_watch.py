@@ -34,12 +34,12 @@ _ROWS_INTERVAL: Final = 1.0
 _LAG_INTERVAL: Final = 5.0
 _WINDOW: Final = 15.0  # how long the leases are watched before the owners are judged again
 _PAUSE: Final = 5.0
-_CALLS_PER_SHARD: Final = 2  # an iterator, and a page
+_CALLS_PER_SHARD: Final = 2  # one call for an iterator, and one for a page
 
 
 @final
 class GroupPage:
-    """One open page: what it has already seen."""
+    """The updates that one open page has already got."""
 
     def __init__(self) -> None:
         self.hand_overs = 0
@@ -84,7 +84,7 @@ class GroupWatch:
 
     @asynccontextmanager
     async def page(self) -> AsyncGenerator[GroupPage]:
-        """Add a page for the length of the block."""
+        """Keep the watch running for a page during the block. Yield an object that notes what the page has got."""
         async with self._reader.page():
             yield GroupPage()
 
@@ -109,7 +109,9 @@ class GroupWatch:
         }
 
     def _measuring_time(self) -> int | None:
-        """Return how many milliseconds the budget of calls makes a measurement take, about, until there is one."""
+        """Estimate how many milliseconds a measurement takes within the call budget. After the first one, return
+        ``None``.
+        """
         if self._watch is None or self._found is not None:
             return None
         unfinished = sum(not row.checkpoint.is_finished for row in self._watch.rows.values())

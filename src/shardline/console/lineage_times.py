@@ -1,9 +1,10 @@
-"""Finds when each shard was created and closed. ListShards does not say it, but four sources do.
+"""Finds when each shard was created and closed. ListShards does not return these times, but four other sources help.
 
-- ``number``: a sequence number in AWS's layout contains the second in which its shard was created, and the ending
-  number contains the second in which the shard was closed. This has been observed since 2014, but is not documented.
+- ``number``: a sequence number in AWS's layout contains the second in which its shard was created, and the shard's
+  ending sequence number contains the second in which the shard was closed. This has been observed since 2014, but is
+  not documented.
 - ``stream``: the first shards are as old as their stream, and no shard is older.
-- ``seen``: this console has listed the shards before and after the change.
+- ``seen``: this console listed the shards before and after the change, so the change was in between.
 - ``asked``: ListShards says which shards were open at a time. A few such calls narrow down when a shard was created.
 
 Invariants:
@@ -11,7 +12,8 @@ Invariants:
 - A time is a range from ``low`` to ``high``. If the source is right, the shard was created (or closed) in between.
 - A shard is closed at the moment at which its children are created.
 - A second in a number counts only if it is possible: not before the stream was created, and not in the future.
-- Numbers cost no calls. Only shards without a time in their number are asked for, with at most ``QUESTIONS_MAX`` calls.
+- Times from sequence numbers cost no calls. For the shards without such a time, at most ``QUESTIONS_MAX`` calls are
+  made.
 - Nothing here reads a clock: the time is an argument.
 """
 
@@ -35,7 +37,7 @@ _FIRST_STREAM_AT: Final = 1_383_264_000.0  # November 2013: the first month with
 @final
 @dataclass
 class TimeRange:
-    """When something happened: between two times, as one of the sources says."""
+    """The range of times in which something happened, according to one of the sources."""
 
     low: float
     high: float
@@ -115,7 +117,7 @@ class LineageTimes:
             self._join(shard.shard_id)
 
     def stop_asking(self) -> None:
-        """Ask no more: the service cannot answer."""
+        """Stop asking which shards were open, because the service cannot answer."""
         self._questions = QUESTIONS_MAX
 
     def to_json(self) -> dict[str, dict[str, Any]]:
@@ -150,7 +152,7 @@ class LineageTimes:
         return TimeRange(created.low, now, created.source)
 
     def _second_of(self, number: SequenceNumber, now: float, *, is_end: bool = False) -> float | None:
-        """Return the second in a sequence number, if it is possible."""
+        """Return the second that a sequence number contains, or ``None`` if this second is missing or impossible."""
         parts = sequence_numbers.parse(str(number))
         if parts is None:
             return None
@@ -159,7 +161,7 @@ class LineageTimes:
         return second if earliest - _CLOCK_ERROR <= second <= now + _CLOCK_ERROR else None
 
     def _join(self, parent: str) -> None:
-        """Give a closed shard and its children what is known about the moment in which they replaced it."""
+        """Exchange what is known about the moment at which a shard was closed and its children were created."""
         closed = self._closed.get(parent)
         if closed is not None:
             for child in self._children.get(parent, ()):
@@ -168,7 +170,9 @@ class LineageTimes:
 
 
 def _narrow(span: TimeRange, other: TimeRange) -> None:
-    """Narrow a range to another. Times from numbers stay: a child begins up to a second after its parent's end."""
+    """Narrow a range by another one. A range with the source ``number`` or ``seen`` stays as it is, because numbers of
+    a child begin up to a second after the end of its parent.
+    """
     if span.source not in {"number", "seen"}:
         span.raise_low(other.low, other.source)
         span.lower_high(other.high, other.source)

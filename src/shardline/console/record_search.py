@@ -6,7 +6,7 @@ pages of records, and reads on when the user asks.
 Invariants:
 
 - Reading on continues after the last record that was read: no record is read twice, and none is left out.
-- The records of one shard come in order. So do those of a key: a shard is read only after its parents.
+- The records of one shard come in order, and so do the records with one key: a shard is read only after its parents.
 - Memory is bounded: a search keeps at most the records of one page, and at most ``SEARCHES`` searches are kept. The
   search that was used least recently is forgotten first.
 """
@@ -45,7 +45,7 @@ class _ShardReading:
         self.is_at_end = False
 
     async def next_page(self) -> GetRecordsResponse:
-        """Return the next page. An iterator lives for five minutes only, but a user may read on later."""
+        """Return the next page. An iterator is valid for only five minutes, but the user may read on later."""
         try:
             page = await self._read(self._iterator or await self._new_iterator())
         except RequestError as error:
@@ -85,7 +85,7 @@ class RecordSearch:
             client: the client to read with.
             stream: the stream.
             places: the shards to read, each with the position to read it from.
-            wanted: which records are found.
+            wanted: the filter that selects the records to return.
             is_in_order: whether each shard is read to its end before the next shard.
             is_whole: whether the records are returned with all of their data.
         """
@@ -115,7 +115,7 @@ class RecordSearch:
             self._readings.popleft()
             if not is_done and self._is_in_order:
                 self._readings.appendleft(reading)
-                break  # the next shard has later records of the key
+                break  # the next shard has later records with the key
             if not is_done:
                 self._readings.append(reading)
         found, self._left = found[:limit], found[limit:]
@@ -130,7 +130,9 @@ class RecordSearch:
     def _add(
         self, reading: _ShardReading, page: GetRecordsResponse, found: list[tuple[str, Record]]
     ) -> tuple[bool, int]:
-        """Add the matching records of a page. Return whether the shard is done, and how many records were read."""
+        """Add the matching records of a page. Return whether the shard was read to its end, and how many records were
+        read.
+        """
         records = deaggregate(page)
         found += [(reading.shard_id, record) for record in records if self._wanted.accepts(record)]
         if records:

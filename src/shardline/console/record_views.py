@@ -5,10 +5,10 @@ Invariants:
 - A view that does not fit the data is left out: bytes that are not valid JSON have no JSON view.
 - The JSON view is the text of the record with different white space: numbers keep their digits, and repeated names are
   kept.
-- Views are cut after ``SHOWN_MAX`` bytes, and the object of a record says so. Its base64 form is then left out. With
-  ``is_whole``, the base64 form is there, and views are cut only after ``WHOLE_MAX`` bytes.
-- Data that is longer than the cut has no msgpack and no CBOR view: neither format can be read from a part of the data,
-  and reading 10 MiB of it would keep every other page waiting for seconds.
+- Views are cut after ``SHOWN_MAX`` bytes. The record's JSON object then says so, and has no base64 form. With
+  ``is_whole``, the object has the base64 form, and views are cut only after ``WHOLE_MAX`` bytes.
+- Data that is too long to be shown uncut has no msgpack and no CBOR view: neither format can be read from a part of the
+  data, and reading 10 MiB of it would keep every other page waiting for seconds.
 """
 
 import base64
@@ -31,12 +31,12 @@ class RecordFilter(NamedTuple):
     key: str = ""
     text: str = ""
     header: str = ""
-    """A name, or ``name=value``."""
+    """The header that a record must have: a name, or ``name=value``."""
     until: float | None = None
     """Selects only records that arrived before this time, in seconds since 1970."""
 
     def is_past(self, record: Record) -> bool:
-        """Whether the record arrived too late. Later records of its shard did, too."""
+        """Whether the record arrived too late for the filter. If it did, all later records of its shard did, too."""
         return self.until is not None and record.arrived_at is not None and record.arrived_at >= self.until
 
     def accepts(self, record: Record) -> bool:
@@ -111,7 +111,7 @@ def _json_view(data: bytes) -> dict[str, str]:
 
 def _binary_views(data: bytes) -> dict[str, str]:
     """Return the data as msgpack and CBOR, if it is a map or a list in that format. Numbers are left out, because
-    almost any byte is a number.
+    almost any byte is a valid number.
     """
     views: dict[str, str] = {}
     try:

@@ -4,7 +4,7 @@ Several pages share one reader. It starts with the first page and ends after the
 
 Invariants:
 
-- A page that opens while the reader ends gets a new reader.
+- A page that opens while the reader is ending gets a new reader.
 - A reader that ends with an unexpected error says so in ``problem``, until the next reader starts.
 - The calls of a reader are background calls: they must not delay a page that a person waits for.
 """
@@ -38,7 +38,7 @@ class SharedReader:
         self._pages = 0
         self._task: asyncio.Task[None] | None = None
         self.problem: str | None = None
-        """Why the reader ended, although pages are open."""
+        """Why the reader ended although pages are open, or ``None`` if it did not."""
 
     @property
     def has_pages(self) -> bool:
@@ -46,7 +46,7 @@ class SharedReader:
 
     @asynccontextmanager
     async def page(self) -> AsyncGenerator[None]:
-        """Count a page as open for the length of the block."""
+        """Count a page as open during the block."""
         self._pages += 1
         if self._task is None:
             self._task = asyncio.create_task(self._run())

@@ -4,9 +4,9 @@ The pages of one stream share one reader, which starts with the first page and e
 
 Invariants:
 
-- A page gets at most ``SAMPLE_MAX`` records a second. The update says how many matched, so a sample is never mistaken
-  for the whole. Each record that matches is as likely to be in the sample as any other, and the sample keeps the order
-  in which the records were read: the first records of a second would often be those of one shard.
+- A page gets at most ``SAMPLE_MAX`` records a second. The update says how many records matched, so a sample is never
+  mistaken for the whole. Each record that matches is as likely to be in the sample as any other, and the sample keeps
+  the order in which the records were read: the first records of a second would often be those of one shard.
 - An update contains only what has changed since the previous update of the same page, so that a stream with a thousand
   shards does not keep the page busy.
 - A reader that fails is restarted after a pause that doubles, for as long as a page is open. The pages show the problem
@@ -59,7 +59,7 @@ class Viewer:
         self._shard_id = shard_id
         self.has_traffic = has_traffic
         """Whether the page shows the traffic. A tail shows only records."""
-        self._sample: list[tuple[int, str, Record]] = []  # with its number among the records that matched
+        self._sample: list[tuple[int, str, Record]] = []  # each record with its number among the records that matched
         self._matched = 0
         self.seen = 0
         """The last change of the traffic that the page has seen. The watch writes this."""
@@ -76,7 +76,7 @@ class Viewer:
                 self._sample[place : place + 1] = [(self._matched, shard_id, record)]
 
     def take(self) -> dict[str, Any]:
-        """Return the records since the last call, and how many matched."""
+        """Return a sample of the records since the last call, and the number of records that matched."""
         sample, matched = sorted(self._sample, key=itemgetter(0)), self._matched
         self._sample, self._matched = [], 0
         return {"records": [record_json(record, shard_id) for _, shard_id, record in sample], "matched": matched}
@@ -149,7 +149,7 @@ class StreamWatch:
     async def viewer(
         self, wanted: RecordFilter, *, shard_id: str | None = None, has_traffic: bool = True
     ) -> AsyncGenerator[Viewer]:
-        """Add a page for the length of the block. With ``shard_id``, it gets the records of this shard only."""
+        """Add a page during the block. With ``shard_id``, the page gets only the records of this shard."""
         viewer = Viewer(wanted, shard_id=shard_id, has_traffic=has_traffic)
         self._viewers.add(viewer)
         try:
@@ -203,12 +203,12 @@ class StreamWatch:
                 follow=True,
             )
             first = TailRequest(self._stream, start, Bound(), (), _GIVE_UP_AFTER, None).first_of(shards)
-            # The reading closes ``send`` at its end; this block closes it if the reading is cancelled before.
+            # The reading closes ``send`` at its end. If the reading is cancelled earlier, this block closes ``send``.
             async with send, receive, anyio.create_task_group() as tasks:
                 tasks.start_soon(reading.run, shards, first, start)
                 tasks.start_soon(self._relist)
                 async for page in receive:
-                    if page.shard_id not in self._ranges:  # a reshard
+                    if page.shard_id not in self._ranges:  # a reshard has created the shard
                         await self._list_shards()
                     records = self._sample.add(page.shard_id, page.records)
                     for viewer in self._viewers:

@@ -1,12 +1,12 @@
 """Counts the throttled calls of a stream, from the embedded server's log, CloudWatch or the producers' metrics.
 
-Kinesis does not say which calls of other programs it refused. Three sources know: the embedded server, which refused
-them; CloudWatch, which counts them by the minute; and the producers, which had to send them again.
+Kinesis does not tell a reader which calls of other programs it refused. Three sources know: the embedded server, which
+refused the calls; CloudWatch, which counts them by the minute; and the producers, which had to repeat them.
 
 Invariants:
 
-- The counts name their source and what it includes, and are ``None`` if there is no source: a missing figure is better
-  than a wrong 0.
+- The counts name their source and what that source includes. Without a source, the counts are ``None``: a missing
+  figure is better than a wrong 0.
 - Memory is bounded to the last ``HISTORY`` seconds.
 """
 

@@ -5,8 +5,8 @@ Invariants:
 - A rate is a rate of arrival: a record counts in the second in which it arrived, whenever it was read.
 - Rates count Kinesis records and their stored bytes, as the limits of a shard do. Keys are those of the records inside
   aggregates.
-- The hot keys, and the split, are those of the resource that is scarce: bytes if the shard is nearer to its limit of
-  bytes, otherwise records.
+- The hot keys and the split point are computed for the scarcer resource: for bytes if the shard is nearer to its limit
+  of bytes, and for records otherwise.
 - Old traffic fades: the counts of keys are halved every ``FADE`` seconds.
 - Memory is bounded: a shard keeps ``HISTORY`` seconds and ``KEYS_MAX`` keys. Rare keys are forgotten first.
 - Nothing here reads a clock: the time is an argument.
@@ -80,7 +80,7 @@ class ShardTraffic:
 
     @property
     def weights(self) -> Counter[str]:
-        """The keys with their use of the scarce resource: bytes or records."""
+        """The use of the scarcer resource (bytes or records) by each key."""
         records, size = (sum(row[column] for row in self.seconds) for column in (1, 2))
         is_size = size / SHARD_WRITE_BYTES_PER_SECOND > records / SHARD_WRITE_RECORDS_PER_SECOND
         return self.key_bytes if is_size else self.keys
@@ -102,7 +102,9 @@ class TrafficSample:
         self.shards: dict[str, ShardTraffic] = {}
         self.read = 0
         self.changes = 0
-        """How many pages of records were counted. A row of traffic has the number of its last change."""
+        """How many pages of records have been counted. Each row of traffic has the value of this counter at its last
+        change.
+        """
 
     def add(self, shard_id: str, raws: Iterable[RawRecord]) -> list[Record]:
         """Count the records of one page, and return the user records in them."""
@@ -117,10 +119,11 @@ class TrafficSample:
         return found
 
     def to_json(self, ranges: Mapping[str, HashRange], now: float, seen: int = 0) -> dict[str, Any]:
-        """Return the shards with traffic as a JSON object, with those rows that changed after the change ``seen``.
+        """Return the shards with traffic as a JSON object, with only those rows that changed after change number
+        ``seen``.
 
         A shard without traffic in the last seconds and without a change is left out: its load is 0. A shard that was
-        hot less than ``HISTORY`` seconds ago stays, and has its peak. Only the shards with the highest load have a
+        hot less than ``HISTORY`` seconds ago is included, with its peak. Only the shards with the highest load have a
         split point, because finding it takes time.
         """
         loads = {shard_id: shard.load(now) for shard_id, shard in self.shards.items()}
@@ -169,8 +172,8 @@ def _shown(at: int | None) -> str | None:
 def split_point(shard: ShardTraffic, whole: HashRange) -> int | None:
     """Return the hash key that divides the sampled traffic most evenly, as the first hash key of the upper half.
 
-    The result is ``None`` if fewer than two keys were seen: no split helps, because the records of one key always share
-    a shard.
+    The result is ``None`` if fewer than two keys were seen: no split helps, because records with the same key always go
+    to the same shard.
     """
     weights = sorted((hash_key_of(key), count) for key, count in shard.weights.items() if hash_key_of(key) in whole)
     if len(weights) < 2:  # noqa: PLR2004 - a split divides at least two keys

@@ -1,1 +1,1 @@
-"""``shardline completion`` and the completion of stream names."""
+"""Implements the command ``shardline completion``, and the completion of stream names."""

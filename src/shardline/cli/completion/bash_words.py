@@ -1,4 +1,4 @@
-"""Reads the line that bash completes.
+"""Reads the command line that bash is completing.
 
 Bash also splits words at colons, so ``sqlite:///leases.db`` would arrive as three words. Therefore the script of
 ``shardline completion bash`` also passes the line up to the cursor, and this module splits that line at spaces.
@@ -31,5 +31,5 @@ class WholeWords(BashComplete):
 
 
 def register() -> None:
-    """Let click use ``WholeWords`` for bash."""
+    """Make click use ``WholeWords`` for completion in bash."""
     add_completion_class(WholeWords, "bash")

@@ -1,6 +1,6 @@
 """Suggests values to the shell: streams, shards, registered consumers and positions.
 
-``groups.group_suggestions`` adds groups.
+``groups.group_suggestions`` suggests the names of groups.
 
 Invariants:
 
@@ -52,19 +52,19 @@ def complete_stream(context: click.Context, parameter: click.Parameter, incomple
 
 
 async def stream_items(invocation: Invocation, incomplete: str) -> list[CompletionItem]:
-    """Return the stream names that begin with ``incomplete``, from one listing."""
+    """List the streams, and return the names that begin with ``incomplete``."""
     async with quick_client(invocation) as client:
         return starting_with(incomplete, {stream.name: None for stream in await client.list_streams()}.items())
 
 
 def complete_shard(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the ids of the stream's shards that are not on the line yet. After a digit, return shard numbers."""
+    """Return the ids (or after a digit, the numbers) of the stream's shards that are not on the line yet."""
     del parameter
     return _complete_shard(context, incomplete, only_open=False)
 
 
 def complete_open_shard(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Like ``complete_shard``, but only for open shards."""
+    """Like ``complete_shard``, but suggest only open shards."""
     del parameter
     return _complete_shard(context, incomplete, only_open=True)
 
@@ -100,7 +100,7 @@ def _state(shard: "Shard") -> str:
 
 
 def complete_consumer(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the names of the consumers that are registered with the stream on the line."""
+    """Return the names of the consumers that are registered with the stream that the line names."""
     del parameter
     stream = typed(context, "stream")
     if stream is None:
@@ -143,7 +143,7 @@ def complete_end(context: click.Context, parameter: click.Parameter, incomplete:
 def look_up(
     context: click.Context, find: Callable[[Invocation], Awaitable[list[CompletionItem]]]
 ) -> list[CompletionItem]:
-    """Return the items that ``find`` returns before the timeout, or no items.
+    """Return the items that ``find`` returns. If it fails or takes longer than the timeout, return no items.
 
     The search runs in a thread, because closing an unresponsive connection to a store may take longer than the timeout.
     """
@@ -177,8 +177,8 @@ def quick_client(invocation: Invocation) -> "Client":
 def typed(context: click.Context, name: str) -> str | None:
     """Return the value of an argument or option, from the line typed so far or from its environment variable.
 
-    While the last option lacks its value, click has parsed the options before that one, but has left the arguments in
-    ``context.args``.
+    While the last option still lacks its value, click has parsed only the options before it, and has left the arguments
+    in ``context.args``.
     """
     value = context.params.get(name)
     if isinstance(value, str) and value:

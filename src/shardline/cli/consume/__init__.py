@@ -1,1 +1,1 @@
-"""``shardline consume``."""
+"""Implements the command ``shardline consume``."""

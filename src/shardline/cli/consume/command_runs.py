@@ -4,14 +4,15 @@ Invariants:
 
 - The command gets all of the data on standard input, byte for byte, or it is not started. Its standard input is a file
   in memory, not a pipe: if this process dies, the command cannot mistake the first part of a record for the whole.
-- No shell is involved. Facts about the record are environment variables, so no character of a record is interpreted.
+- No shell is involved. Facts about the record are passed as environment variables, so no character of a record is
+  interpreted.
 - The exit code 0 means success. Any other exit code, or an end by a signal, raises an exception, so that the consumer's
   failure policy decides.
 - If the command cannot be started, the record is not the cause. The run then ends with a ``SystemExit``, which the
   failure policy does not handle, so the record is not retried, dead-lettered or committed.
-- The command runs in its own session, so that Ctrl-C does not reach it. If the consumer cancels the call (the time
-  to finish is over, or the lease is lost), the command and its children get SIGTERM, and soon after SIGKILL. The call
-  returns only when the command has ended.
+- The command runs in its own session, so that Ctrl-C does not reach it. If the consumer cancels the call (because the
+  time to finish is over, or the lease is lost), the command and its children get SIGTERM, and soon after SIGKILL. The
+  call returns only when the command has ended.
 """
 
 import os
@@ -37,7 +38,7 @@ _PREFIX: Final = "SHARDLINE_"
 _OF_RECORD: Final = ("KEY", "EXPLICIT_HASH_KEY", "SEQUENCE_NUMBER", "SUB_SEQUENCE", "ARRIVED_AT", "HEADERS")
 _OF_CALL: Final = ("STREAM", "GROUP", "SHARD_ID", "LEASE_TOKEN", "RECORD_COUNT")
 VARIABLES: Final = tuple(f"{_PREFIX}{name}" for name in (*_OF_CALL, *_OF_RECORD))
-"""The environment variables of the command. Variables that do not apply are not set."""
+"""The environment variables that the command gets. Variables that do not apply to the record or batch are not set."""
 _KILL_AFTER: Final = 1.0  # seconds from SIGTERM to SIGKILL; below 2 s, so that leases can still be released
 
 
@@ -47,7 +48,7 @@ class CommandFailed(Exception):  # noqa: N818 - names what happened
 
 @final
 class CommandRuns:
-    """Calls the command. Its two ``handle_`` methods are handlers for ``Consumer.run``."""
+    """Runs the command. The two ``handle_`` methods of this class are handlers for ``Consumer.run``."""
 
     def __init__(self, command: Sequence[str], group: str) -> None:
         self._command = command
@@ -58,7 +59,7 @@ class CommandRuns:
         self.terminated_count = 0
         """The number of commands that were terminated."""
         self.start_error: OSError | None = None
-        """Why the command could not be started."""
+        """The error that kept the command from being started, or ``None`` if there was no such error."""
 
     async def handle_record(self, record: Record) -> None:
         """Run the command with the data of one record.
@@ -91,7 +92,7 @@ class CommandRuns:
         }
         if first.lease is not None:
             about["LEASE_TOKEN"] = str(first.lease.token)
-        # fsdecode keeps the bytes that are not text in the machine's encoding, so the variable is always UTF-8.
+        # fsdecode preserves bytes that are invalid in the machine's encoding, so the variable is always UTF-8.
         environment = {f"{_PREFIX}{name}": os.fsdecode(value.encode()) for name, value in about.items()}
         code = await self._run(data, self._environment | environment)
         if code != 0:
@@ -101,7 +102,7 @@ class CommandRuns:
         self.handled_count += len(records)
 
     async def _run(self, data: bytes, environment: Mapping[str, str]) -> int:
-        """Run the command to its end, and return its exit code."""
+        """Run the command until it ends, and return its exit code."""
         with _file_of(data) as file:
             try:
                 process = await anyio.open_process(
@@ -120,7 +121,7 @@ class CommandRuns:
 
 
 def shown_records(records: Sequence[Record]) -> str:
-    """Name the records, which belong to one shard: ``record 4959..:2 of shardId-000000000000``."""
+    """Return a text that identifies records of one shard: ``record 4959..:2 of shardId-000000000000``."""
     first = records[0]
     name = f"{first.sequence_number}:{first.sub_sequence} of {first.shard_id}"
     return f"record {name}" if len(records) == 1 else f"{counted(len(records), 'record')} from {name}"
@@ -153,7 +154,7 @@ async def _terminate(process: Process) -> None:
     _send(process, is_kill=False)
     with anyio.move_on_after(_KILL_AFTER):
         await process.wait()
-    _send(process, is_kill=True)  # even if the process has ended, because its children may still run
+    _send(process, is_kill=True)  # even if the process has ended, because its children may still be running
     await process.wait()
 
 
@@ -170,7 +171,7 @@ def _send(process: Process, *, is_kill: bool) -> None:
 
 @contextmanager
 def _file_of(data: bytes) -> Generator[IO[bytes]]:
-    """Yield a nameless file that contains this data, positioned at its beginning."""
+    """Yield an unnamed file that contains this data. The file is positioned at its beginning."""
     with _nameless_file() as file:
         file.write(data)
         file.seek(0)

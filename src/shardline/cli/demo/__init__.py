@@ -1,1 +1,1 @@
-"""``shardline demo``."""
+"""Implements the command ``shardline demo``."""

@@ -9,8 +9,8 @@ Invariants:
   SIGTERM.
 - At any time, Ctrl-C, SIGTERM or SIGHUP makes the demo end its processes, remove its files and exit. A signal that was
   ignored at the start (``nohup``) stays ignored.
-- With ``--console``, the demo ends only after Ctrl-C, so that people can look. After the verdict, Ctrl-C ends it with
-  the exit code of the verdict.
+- With ``--console``, the demo ends only after Ctrl-C, so that people have time to look at the console. If Ctrl-C comes
+  after the verdict, the exit code is that of the verdict.
 - The demo uses none of the user's AWS settings and rejects options for them, because it runs its own Kinesis.
 """
 
@@ -89,7 +89,7 @@ def demo(context: click.Context, /, *, metrics: int | None, plain: bool, **figur
     if invocation.endpoint_url or invocation.region or invocation.profile:
         raise WrongUsage("the demo runs its own local Kinesis: it takes no endpoint, region or profile")
     if figures["console"]:
-        plain = True  # the browser shows the picture, and the address must not be cut
+        plain = True  # the browser shows the picture, and plain lines do not cut the address
         metrics = demo_metrics.free_port(1 + len(WORKERS)) if metrics is None else metrics
         if context.get_parameter_source("seconds") is not ParameterSource.COMMANDLINE:
             figures["seconds"] = _CONSOLE_SECONDS
@@ -97,7 +97,7 @@ def demo(context: click.Context, /, *, metrics: int | None, plain: bool, **figur
     is_plain = plain or invocation.is_json or invocation.verbose or not _can_draw()
     try:
         ending = _in_lines(invocation, settings) if is_plain else _in_a_picture(invocation, settings)
-    except KeyboardInterrupt:  # Ctrl-C before the demo's own handlers were set, or after they were removed
+    except KeyboardInterrupt:  # Ctrl-C was pressed before the demo's own handlers were set, or after they were removed
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C must not interrupt the clean-up
         ending = signal.SIGINT
     if isinstance(ending, signal.Signals):
@@ -193,7 +193,7 @@ class PlainLines:
         self._echo(headline(ending.verdict))
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Print one line of text to standard output."""
         self._echo(line)
 
     def _print_at(self, at: float, text: str) -> None:

@@ -25,12 +25,12 @@ def sinks(port: int | None) -> list[Sink]:
 
 
 def serve(port: int | None, *watched: Watched) -> HealthServer:
-    """Return a server for these producers or consumers. It listens only if ``port`` is given."""
+    """Return a health server for these producers or consumers. It listens only if ``port`` is given."""
     return HealthServer(*watched, port=port, host=_HOST)
 
 
 def free_port(count: int) -> int | None:
-    """Return the first of ``count`` free ports in a row; ``None`` without such ports or without the extra."""
+    """Return the first of ``count`` consecutive free ports, or ``None`` without such ports or without the extra."""
     if find_spec("prometheus_client") is None:
         return None
     for _ in range(_TRIES):

@@ -5,8 +5,8 @@ settings, as JSON. The worker stops when its input ends.
 
 Invariants:
 
-- A line of the journal is one ``write`` to a file opened for appending, made when the order was handled: the journal
-  of a killed worker contains exactly the orders that it handled.
+- Each line of the journal is written when its order has been handled, by one ``write`` to a file opened for appending.
+  So the journal of a killed worker contains exactly the orders that the worker handled.
 - A worker ends when its parent ends, even if the parent was killed, because the worker's input then ends.
 """
 
@@ -55,7 +55,7 @@ class Handled(NamedTuple):
     name: str
     customer: str
     place: tuple[str, str, int]
-    """Shard id, sequence number and sub-sequence number."""
+    """The order's place in the stream: shard id, sequence number and sub-sequence number."""
     at: float
     """When the order was handled, by ``time.monotonic``."""
 
@@ -108,14 +108,14 @@ async def work(settings: WorkerSettings) -> None:
 
 
 def _wait_for_end_of_input() -> None:
-    while os.read(sys.stdin.fileno(), _CHUNK):  # not sys.stdin.read: its lock would block the exit
+    while os.read(sys.stdin.fileno(), _CHUNK):  # not sys.stdin.read: the lock of sys.stdin would block the exit
         continue
 
 
 def _first_line() -> bytes:
     line = b""
     while not line.endswith(b"\n"):
-        byte = os.read(sys.stdin.fileno(), 1)  # byte by byte, so that the rest can be read later
+        byte = os.read(sys.stdin.fileno(), 1)  # reads byte by byte, so that the rest of the input can be read later
         if not byte:
             break
         line += byte

@@ -74,7 +74,7 @@ class Worker:
         self._process.kill()
 
     def check(self) -> None:
-        """Check that the worker still runs, unless the demo killed it.
+        """Check that the worker is still running, unless the demo killed it.
 
         Raises:
             DemoFailedError: the worker ended on its own.
@@ -101,7 +101,7 @@ class Worker:
         return news
 
     def ask_to_end(self) -> None:
-        """Close the worker's input, so that it commits and ends."""
+        """Close the worker's input. The worker then commits its positions and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -110,7 +110,7 @@ class Worker:
         return self._process.poll() is not None
 
     def end(self) -> None:
-        """Kill the process if it still runs, and release its resources."""
+        """Kill the process if it is still running, and release its resources."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -172,7 +172,7 @@ class Fleet:
         return worker
 
     async def leases(self) -> Mapping[str, Lease]:
-        """Return the rows of the group by shard id. While the file is locked, return the previous rows."""
+        """Return the group's leases by shard id. While the file is locked, return the leases of the previous call."""
         rows = await self._leases.list_leases()
         if not isinstance(rows, Failure):
             self._rows = {row.shard_id: row for row in rows}
@@ -181,7 +181,7 @@ class Fleet:
         return self._rows
 
     async def end(self, timeout: float) -> None:  # noqa: ASYNC109 - workers that do not end in time are killed
-        """Let the running workers finish and commit."""
+        """Ask the running workers to end, wait up to ``timeout`` until they have ended, and release all workers."""
         running = [worker for worker in self.workers.values() if not worker.has_ended]
         for worker in running:
             worker.ask_to_end()

@@ -27,15 +27,15 @@ _ATTEMPTS: Final = 8
 
 @final
 class Stored(NamedTuple):
-    """An order in the stream."""
+    """An order that is stored in the stream."""
 
     name: str
     place: tuple[str, str, int]
-    """Shard id, sequence number and sub-sequence number."""
+    """The order's place in the stream: shard id, sequence number and sub-sequence number."""
 
 
 def read_stream(stream: str, arguments: Mapping[str, str]) -> list[Stored]:
-    """Return every order in the stream, shard by shard. Blocks.
+    """Return every order in the stream, shard by shard. The call blocks.
 
     Args:
         stream: the stream's name.
@@ -89,7 +89,7 @@ def open_record(data: bytes) -> list[bytes]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the value of each field of bytes in a protobuf message. Integer fields are skipped."""
+    """Yield the number and the value of each bytes field in a protobuf message. Integer fields are skipped."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)

@@ -24,28 +24,28 @@ from shardline.cli.quantities import counted
 
 @final
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the comparison, in figures."""
+    """The figures that result from comparing the four lists of orders."""
 
     put: int
-    """Orders with a receipt."""
+    """The number of orders that have a receipt."""
     given_up: int
-    """Orders that the producers reported as failed."""
+    """The number of orders that the producers reported as failed."""
     stored: int
-    """Distinct orders that the independent reader found in the stream."""
+    """The number of distinct orders that the independent reader found in the stream."""
     delivered: int
-    """Distinct orders that workers have handled."""
+    """The number of distinct orders that workers have handled."""
     lost: int
     duplicates: int
     replayed: int
-    """Duplicates that were read again from the same place, by the worker that took over."""
+    """The number of duplicates that were read again from the same place, by the worker that took over the shard."""
     stored_twice: int
-    """Duplicates of orders that a producer had to send again, so that the stream contains both copies."""
+    """The number of duplicates that are stored in the stream, because a producer had to send an order again."""
     strangers: int
-    """Orders that were handled, but are not in the stream."""
+    """The number of orders that were handled but are not in the stream."""
     out_of_order: int
-    """Orders that were first handled after a later order of the same customer."""
+    """The number of orders that were first handled after a later order of the same customer."""
     missing: tuple[str, ...] = ()
-    """The first few orders that were lost."""
+    """The names of the first few lost orders."""
 
     @property
     def is_good(self) -> bool:
@@ -103,7 +103,7 @@ def headline(verdict: Verdict) -> str:
 
 
 def sentences(verdict: Verdict, killed: str | None) -> list[str]:
-    """Return sentences that explain the figures, the worst first."""
+    """Return sentences that explain the figures, with the most serious one first."""
     names = ", ".join(verdict.missing) + (", ..." if verdict.lost > len(verdict.missing) else "")
     candidates = (
         (verdict.lost, f"LOST {verdict.lost}: {names} had a receipt but did not arrive."),

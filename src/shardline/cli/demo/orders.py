@@ -1,14 +1,14 @@
 """Generates the orders of the demo.
 
-An order is JSON with the customer as the key. Few customers have many orders, and many have few. In the flash sale, a
-handful of resellers order large baskets, and all of their keys belong to one shard.
+An order is a JSON object, and its key is the customer. Few customers have many orders, and many have few. In the flash
+sale, a handful of resellers order large baskets, and all of their keys belong to one shard.
 
 Invariants:
 
 - The same seed gives the same orders: the same names, customers and baskets, in the same sequence.
 - The orders from one customer have increasing names and go through one producer, so that their order can be checked.
-- The resellers are in both halves of their shard, so that a split relieves it, and on every producer, so that no single
-  producer can predict that the shard is full.
+- The resellers' keys lie in both halves of their shard, so that a split relieves the shard. Their orders go through
+  every producer, so that no single producer can predict that the shard is full.
 """
 
 from itertools import accumulate, count, product
@@ -22,7 +22,7 @@ from shardline.model.hashing import HashRange, hash_key_of
 
 PRODUCERS: Final = 4
 CUSTOMERS: Final = 300
-_RESELLERS_EACH: Final = 1  # resellers for each half of the shard and each producer
+_RESELLERS_EACH: Final = 1  # the number of resellers for each half of the shard and each producer
 _BASKET: Final = (1, 4)
 _LARGE_BASKET: Final = 100
 _LARGE_BASKETS: Final = 10

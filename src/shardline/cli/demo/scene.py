@@ -3,8 +3,8 @@
 Invariants:
 
 - A rate covers the last second, or the time since the beginning if that is shorter.
-- An order waits from its receipt until a worker has handled it. The lag of a shard is how long its oldest order has
-  been waiting.
+- An order counts as waiting from its receipt until a worker has handled it. The lag of a shard is how long its oldest
+  order has been waiting.
 - Nothing here reads a clock: the time is an argument.
 """
 
@@ -32,13 +32,13 @@ class Event(NamedTuple):
 
 @final
 class Flow:
-    """A count that only grows, with the rate of its growth."""
+    """A count that only increases, and the rate at which it increases."""
 
     def __init__(self) -> None:
         self.total = 0
         self.rate = 0.0
         self.history: deque[float] = deque(maxlen=_HISTORY)
-        """The rate at every quarter of a second, the oldest first."""
+        """The rates, sampled every quarter of a second, oldest first."""
         self._samples: deque[tuple[float, int]] = deque()
         self._history_at = 0.0
 
@@ -97,7 +97,7 @@ class ShardView:
 
     shard_id: str
     start: float
-    """Where the shard's hash keys begin, as a fraction of all hash keys."""
+    """The beginning of the shard's hash keys, as a fraction of all hash keys."""
     share: float
     parent: str | None = None
     is_open: bool = True
@@ -133,7 +133,7 @@ class Scene:
     """The state of the whole demo."""
 
     seconds: float
-    """How long orders flow, in seconds."""
+    """For how many seconds the producers put orders."""
     lease_duration: float
     lease_default: float
     now: float = 0.0
@@ -142,12 +142,12 @@ class Scene:
     act: str = "starting"
     put: Flow = field(default_factory=Flow)
     handled: Flow = field(default_factory=Flow)
-    """Handled orders, each counted once."""
+    """The count of distinct orders that workers have handled."""
     buffered: int = 0
-    """Orders in the producers that have no receipt yet."""
+    """The number of orders in the producers that have no receipt yet."""
     resent: int = 0
     throttled: int = 0
-    """Aggregates that a shard throttled."""
+    """The number of aggregates that a shard throttled."""
     shards: dict[str, ShardView] = field(default_factory=dict[str, ShardView])
     workers: dict[str, WorkerView] = field(default_factory=dict[str, WorkerView])
     events: list[Event] = field(default_factory=list[Event])
@@ -161,7 +161,7 @@ class Scene:
         return max((shard.lag for shard in self.shards.values()), default=0.0)
 
     def shard_tree(self) -> list[tuple[str, ShardView]]:
-        """Return every shard with the tree's lines to draw before its name; children come below their parents."""
+        """Return every shard with the tree lines that are drawn before its name. Children come below their parents."""
         children: dict[str | None, list[ShardView]] = {}
         for shard in self.shards.values():
             children.setdefault(shard.parent, []).append(shard)

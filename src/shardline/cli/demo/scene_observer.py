@@ -34,7 +34,7 @@ _THROTTLED: Final = "ProvisionedThroughputExceededException"
 
 @final
 class Observer:
-    """Keeps the scene up to date."""
+    """Keeps the scene of the demo up to date."""
 
     def __init__(self, scene: Scene, stream: LocalStream, fleet: Fleet) -> None:
         self.scene = scene
@@ -47,7 +47,7 @@ class Observer:
         self._fleet = fleet
         self._began_at = time.monotonic()
         self.events: deque[ProducerEvent] = deque()
-        """The events of the producers. The threads of their sinks append to it."""
+        """The events of the producers. The threads of the producers' sinks append to this queue."""
         self._pending: list[tuple[str, Delivery]] = []
         self._leases_read_at = 0.0
         self._owners: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Observer:
     # ---- the producers
 
     def add_deliveries(self, orders: Iterable[Order], deliveries: Iterable[Delivery]) -> None:
-        """Follow the deliveries of these orders."""
+        """Follow the deliveries of these orders until they resolve."""
         self._pending += ((order.name, delivery) for order, delivery in zip(orders, deliveries, strict=True))
 
     def _take_events(self) -> None:

@@ -45,10 +45,10 @@ from shardline.testing.local_kinesis import LocalKinesis
 STREAM: Final = "orders"
 WORKERS: Final = ("A", "B")
 COUNTING: Final = "counting"
-"""The last act."""
+"""The name of the demo's last act."""
 _TICK: Final = 0.1
 _PAUSE: Final = 0.02
-# When the acts begin, as fractions of the time during which orders flow.
+# When the flash sale, the split and the kill begin, as fractions of the time during which orders flow.
 _SALE_AT, _SPLIT_AT, _KILL_AT = 0.15, 0.42, 0.62
 _SALE_BYTES: Final = 7 * 1024 * 1024  # a shard takes seven seconds to accept this much; it is split before that
 _START_LIMIT: Final = 60.0
@@ -145,7 +145,7 @@ async def play(
 
 
 def new_scene(settings: DemoSettings) -> Scene:
-    """Return the scene before the demo starts."""
+    """Return the scene as it is before the demo starts."""
     return Scene(settings.seconds, LEASE_DURATION, ConsumerConfig().lease_duration)
 
 
@@ -155,7 +155,7 @@ def _client(kinesis: LocalKinesis) -> Client:
 
 
 def _console(settings: DemoSettings, kinesis: LocalKinesis, fleet: Fleet) -> AbstractAsyncContextManager[str]:
-    """Return the console of the demo, which changes nothing: the verdict counts every record."""
+    """Return the console of the demo. It is read-only, because the verdict counts every record in the stream."""
     from shardline.cli.console_beside import console_for  # noqa: PLC0415 - only if it is asked for
     from shardline.cli.groups.group_store import StorePlace  # noqa: PLC0415 - only if it is asked for
 
@@ -210,7 +210,9 @@ class _Story:
             await anyio.sleep(_TICK)
 
     async def present(self) -> None:
-        """Show the scene until the task is cancelled, in a thread, so that a slow terminal does not delay the flow."""
+        """Show the scene until the task is cancelled. A thread draws it, so that a slow terminal does not delay the
+        orders.
+        """
         while True:
             await anyio.to_thread.run_sync(self._show.update, deepcopy(self._scene))
             await anyio.sleep(_TICK)
@@ -312,7 +314,9 @@ class _Story:
         self._begin("orders flow")
 
     async def _drain(self) -> None:
-        """Wait until every order has its receipt and was handled, or time is up. The verdict counts missing orders."""
+        """Wait until every order has its receipt and has been handled, or until time is up. The verdict counts missing
+        orders.
+        """
         self._begin("the rest")
         self._scene.add_event("the last order is put: the rest is delivered")
         with anyio.move_on_after(_DRAIN_LIMIT):

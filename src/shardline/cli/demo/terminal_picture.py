@@ -1,7 +1,8 @@
 """Draws the demo in a terminal.
 
-The running demo uses the terminal's alternate screen, and redraws all of it for each frame, so that the next frame
-fits a resized terminal. At the end, the events and the verdict are printed to the normal screen, where they stay.
+The running demo uses the terminal's alternate screen, and redraws the whole screen for each frame. So after the
+terminal was resized, the next frame fits. At the end, the events and the verdict are printed to the normal screen,
+where they stay.
 
 Invariants:
 
@@ -29,7 +30,7 @@ from shardline.cli.quantities import counted
 _TWO_COLUMNS_WIDTH: Final = 160
 _END_WIDTH_MAX: Final = 110
 _SHARE_WIDTH: Final = 5  # "100%", and a space before it
-_FRAME: Final = 2  # rows that the upper and lower borders of a panel take
+_FRAME: Final = 2  # the number of rows that the upper and lower borders of a panel take
 _HEADER: Final = 1
 _FLOW_ROWS: Final = 5
 _EVENTS_MIN: Final = 3
@@ -67,7 +68,7 @@ class Picture:
 
 
 def draw(scene: Scene, width: int, height: int) -> RenderableType:
-    """Return one frame that fits the terminal."""
+    """Return one frame of the picture that fits a terminal of this size."""
     above = _HEADER + _FRAME + _FLOW_ROWS + _FRAME
     if width < _TWO_COLUMNS_WIDTH:
         room = max(1, height - above - _EVENTS_MIN - _FRAME)

@@ -1,1 +1,1 @@
-"""``shardline doctor``."""
+"""Implements the command ``shardline doctor``."""

@@ -1,4 +1,4 @@
-"""Runs the checks that ``shardline doctor`` makes without a stream: the connection, the credentials and the account.
+"""Runs the checks of ``shardline doctor`` without a stream: those of the connection, the credentials and the account.
 
 Invariants:
 
@@ -109,7 +109,7 @@ class AccountDiagnosis(CheckRun):
 
 
 def _tls_settings(url: str, session: BotocoreSession) -> ssl.SSLContext | None:
-    """Return the TLS settings that the client uses, or ``None`` if the endpoint is not https. Reads files."""
+    """Return the TLS settings that the client uses, or ``None`` if the endpoint is not https. This reads files."""
     return make_ssl_context(verify=True, ca_bundle=session.ca_bundle) if url.startswith("https:") else None
 
 

@@ -1,4 +1,4 @@
-"""Collects findings and retries requests, for both diagnoses of ``shardline doctor``.
+"""Collects findings and retries requests, for both kinds of diagnosis that ``shardline doctor`` makes.
 
 Invariants:
 
@@ -55,7 +55,7 @@ class CheckRun:
         return failure.kind in _RETRYABLE
 
     def skip(self, why: str, *checks: str) -> None:
-        """Report the checks that have no finding yet as not checked."""
+        """Add a finding "not checked" for each check that has no finding yet."""
         reported = {finding.check for finding in self.findings}
         self.findings += [not_checked(check, why) for check in checks if check not in reported]
 
@@ -65,7 +65,7 @@ def is_unanswered(answer: object) -> bool:
 
 
 def identity_failure_of(*answers: object) -> Failure | None:
-    """Return the first failure that rejects the caller's credentials, if there is one."""
+    """Return the first failure that means that the caller's credentials were rejected, if there is one."""
     for answer in answers:
         if isinstance(answer, Failure) and (
             answer.code in _IDENTITY_CODES or answer.kind in {FailureKind.EXPIRED_CREDENTIALS, FailureKind.CLOCK_SKEW}

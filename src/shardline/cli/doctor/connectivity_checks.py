@@ -52,14 +52,16 @@ class ConnectionSettings(NamedTuple):
 
 
 def check_implementation() -> Finding:
-    """Report which form of the hot functions this process uses. Both forms are complete, so neither is a problem."""
+    """Report whether this process uses the compiled or the pure Python form of the performance-critical functions. Both
+    forms are complete, so neither is a problem.
+    """
     if _speedups.native is not None:
         return ok("implementation", "native: the C extension is in use")
     return ok("implementation", f"pure Python: {_speedups.reason}")
 
 
 def check_settings(invocation: Invocation, stream: StreamRef | None) -> ConnectionSettings:
-    """Look up the region, the credentials and the endpoint as the client does, and check them. Blocks."""
+    """Look up the region, the credentials and the endpoint as the client does, and check them. The call blocks."""
     operation, members = (
         ("ListStreams", {}) if stream is None else ("DescribeStreamSummary", {"StreamName": stream.name})
     )

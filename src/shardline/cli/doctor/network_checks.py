@@ -126,9 +126,11 @@ def _is_address(host: str) -> bool:
 
 
 def _reason_of(error: Exception) -> str:
-    """Return the system's reason, which is the cause of the general error that anyio raises."""
+    """Return the operating system's reason for an error. anyio raises a general error, with the system's error as its
+    cause.
+    """
     cause = error.__cause__
     found = sole_error(cause) if isinstance(cause, Exception) else error
     if isinstance(found, OSError) and found.errno is not None and not isinstance(found, socket.gaierror):
-        return os.strerror(found.errno)  # the event loops word the reason differently
+        return os.strerror(found.errno)  # each event loop words the reason differently
     return (found.strerror if isinstance(found, OSError) else None) or str(found)

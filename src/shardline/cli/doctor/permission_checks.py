@@ -6,7 +6,7 @@ Invariants:
 
 - A put is only sent as a dry run, and only to a service that has just been seen to support ``DryRun``. If that is
   unknown because reading is denied, the put is sent only to AWS, which documents dry runs, and with a hash key that no
-  shard has, so that the record could not be stored anyway. A server that ignores ``DryRun`` gets no put.
+  shard has, so that the record could not be stored anyway. No put is sent to a server that ignores ``DryRun``.
 - A denied operation is a failure if Shardline needs it, and a warning if it does not.
 - No consumer loses its subscription: SubscribeToShard is only sent as a dry run.
 """
@@ -31,7 +31,7 @@ _PURPOSES: Final = {
 }
 AWS_ENDPOINT: Final = re.compile(r"https://[^/]+\.(amazonaws\.com|amazonaws\.com\.cn|api\.aws)(:443)?(/.*)?")
 _PROBE: Final[dict[str, object]] = {"Data": b"x", "PartitionKey": "shardline-doctor"}
-_NO_SHARD: Final[dict[str, object]] = {"ExplicitHashKey": "9" * 39}  # beyond 2 ** 128
+_NO_SHARD: Final[dict[str, object]] = {"ExplicitHashKey": "9" * 39}  # above 2 ** 128, so no shard has it
 
 
 class DryRuns(Enum):

@@ -101,7 +101,7 @@ class Load(NamedTuple):
 
 
 async def sample(api: KinesisHttp, ref: StreamRef, shards: Sequence[Shard]) -> dict[str, Load | Failure]:
-    """Return the load of the open shards, or only that of the first shards if there are many."""
+    """Return the load of the open shards. If there are many open shards, return only the load of the first ones."""
     opened = [shard.shard_id for shard in shards if shard.is_open][:_SAMPLED_MAX]
     return await call_for_each(opened, partial(_load_of, api, ref), _CONCURRENCY)
 
@@ -125,7 +125,7 @@ async def _load_of(api: KinesisHttp, ref: StreamRef, shard_id: str) -> Load | Fa
 
 
 def check_load(loads: dict[str, Load | Failure], open_count: int) -> Finding:
-    """Check whether a shard is near its limits, or receives far more records than the others."""
+    """Check whether a shard is near its limits, or receives far more records than the other shards."""
     known = {shard_id: load for shard_id, load in loads.items() if isinstance(load, Load)}
     if not known:
         problem = next((load.message for load in loads.values() if isinstance(load, Failure)), "no open shard")

@@ -1,1 +1,1 @@
-"""``shardline groups``."""
+"""Implements the command ``shardline groups``."""

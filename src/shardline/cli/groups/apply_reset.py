@@ -35,14 +35,14 @@ class _StoppedError(Exception):
 @final
 @dataclass
 class Outcome:
-    """Which steps were taken and why the others were not."""
+    """Says which steps were taken, and why the other steps were not taken."""
 
     done: list[str] = field(default_factory=list[str])
     """The shards whose steps are complete."""
     stopped_by: str | None = None
     """Why the other steps were not taken, or ``None`` if all steps were taken."""
     interrupted_by: int | None = None
-    """The number of the signal that stopped the run."""
+    """The number of the signal that stopped the run, or ``None`` if no signal did."""
 
 
 async def carry_out(store: LeaseStore, steps: Sequence[Step], *, force: bool) -> Outcome:

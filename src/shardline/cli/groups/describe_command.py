@@ -59,7 +59,7 @@ class Description(NamedTuple):
     name: GroupOnStream
     seen: Watch
     at: float
-    """The time, in seconds since 1970."""
+    """The time of the description, in seconds since 1970."""
     shards: Mapping[str, Shard] | None = None
     lags: Mapping[str, Lag] | None = None
     is_recreated: bool = False
@@ -214,7 +214,7 @@ async def describe_lag(client: Client, name: GroupOnStream, seen: Watch) -> Desc
 
 
 def _show(invocation: Invocation, found: Description) -> None:
-    """Print a description once."""
+    """Print the description of a group once."""
     if invocation.is_json:
         _print_json(invocation, found)
     else:
@@ -236,7 +236,7 @@ def _print_json(invocation: Invocation, found: Description) -> None:
 
 @final
 class _Picture:
-    """The output of ``--watch``: redrawn in place on a terminal, and otherwise appended."""
+    """The output of ``--watch``. On a terminal, it is redrawn in place; elsewhere, each new picture is appended."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation

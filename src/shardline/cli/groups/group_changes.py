@@ -1,4 +1,4 @@
-"""Checks that a group may be changed and reports the change.
+"""Checks whether a group may be changed, and reports the change.
 
 ``reset``, ``delete`` and ``import`` share this code.
 

@@ -4,12 +4,12 @@ This takes two requests per shard: one for an iterator at the group's checkpoint
 
 Invariants:
 
-- Each shard gets one read, and only a few shards are read at a time: a shard answers only five reads per second, which
-  the group needs.
+- Each shard gets one read, and only a few shards are read at a time: a shard answers only five reads per second, and
+  the group needs them.
 - The lag is the time since the arrival of the next record. ``MillisBehindLatest`` alone would be wrong: it is the lag
   *after* the returned record.
 - If a shard has no row yet, because the group will read it after its parents, its lag is the age of its oldest record.
-  Otherwise a group that stopped before a reshard would never be behind.
+  Without this rule, a group that stopped before a reshard would never appear to be behind.
 - If the lag of a shard cannot be found, its ``problem`` says why, and the other shards are unaffected.
 """
 
@@ -36,7 +36,7 @@ class Lag(NamedTuple):
     arrived_at: float | None = None
     """When the record at the checkpoint arrived, or ``None`` if there is no such record in the stream."""
     problem: str | None = None
-    """Why the lag could not be found."""
+    """Why the lag could not be found, or ``None`` if it was found."""
 
 
 def rows_to_come(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> list[Lease]:

@@ -206,7 +206,7 @@ def _cells_of(
 
 
 def _read_by(row: Lease) -> str:
-    """Return how the holder reads the shard, according to the row."""
+    """Return how the holder reads the shard (by polling or by fan-out), according to the row."""
     if row.holder is None or row.checkpoint.is_finished:
         return "-"
     holder = row.incarnation_of(row.holder)

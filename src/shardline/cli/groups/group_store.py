@@ -52,7 +52,7 @@ class StorePlace(NamedTuple):
         """Return the store at ``url``, with the AWS settings of the command line.
 
         Raises:
-            WrongUsage: the store is in memory, so that only its own process can read it.
+            WrongUsage: the store is in memory, where only its own process can read it.
             UsageError: the URL does not name a store, or an extra is not installed.
         """
         if url.lower().startswith("memory:"):
@@ -61,7 +61,7 @@ class StorePlace(NamedTuple):
                 "store in SQLite, Redis, PostgreSQL or DynamoDB"
             )
         place = cls(url, AwsAccess(time.time, region=invocation.region, profile=invocation.profile))
-        lease_catalog(place.url, place.aws)  # raises if the URL is wrong, also where the store is opened much later
+        lease_catalog(place.url, place.aws)  # raises if the URL is wrong: some commands open the store much later
         return place
 
 
@@ -87,14 +87,14 @@ async def ask_groups(place: StorePlace) -> list[GroupOnStream] | Failure:
 
 
 async def find_group(place: StorePlace, group: str, stream: str | None) -> GroupOnStream:
-    """Return the group with this name, on this stream if one is given.
+    """Return the group with this name, and on this stream if a stream is given.
 
     Raises:
         ClickException: there is no such group.
         WrongUsage: several groups match.
     """
     found = answered(await ask_groups(place))
-    if found == [GroupOnStream(None, None)]:  # a table of the KCL, which names neither its group nor its stream
+    if found == [GroupOnStream(None, None)]:  # a KCL table, which names neither its group nor its stream
         if stream is None:
             raise WrongUsage(
                 "this table was written by the KCL, which does not store the stream's name: give STREAM too"
@@ -130,7 +130,7 @@ def foreign_reasons(rows: Mapping[str, Lease], shards: Mapping[str, Shard]) -> d
 
 @asynccontextmanager
 async def opened(place: StorePlace, *groups: GroupOnStream, existing: bool = True) -> AsyncGenerator[list[LeaseStore]]:
-    """Open a lease store for each group; close all at the end. ``existing=False`` creates a missing file or table."""
+    """Open a lease store for each group during the block. ``existing=False`` creates a missing file or table."""
     async with AsyncExitStack() as stack:
         stores: list[LeaseStore] = []
         for group, stream in groups:
@@ -221,7 +221,7 @@ class Watch:
 
 
 def watching(seconds: float) -> AbstractContextManager[None]:
-    """Show that the leases are being watched while the block runs. For 0 seconds, show nothing."""
+    """While the block runs, show that the leases are being watched. If ``seconds`` is 0, show nothing."""
     return waiting(f"watching the leases for up to {seconds:g} s") if seconds else nullcontext()
 
 

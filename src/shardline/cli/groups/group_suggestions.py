@@ -1,6 +1,6 @@
 """Suggests groups to the shell, and the streams, shards and positions of groups.
 
-The groups come from the lease store on the line. A missing store is not created. The invariants of
+The groups come from the lease store that the line names. A missing store is not created. The invariants of
 ``completion.suggestions`` hold here too.
 """
 

@@ -1,4 +1,4 @@
-"""Finds and shows the workers of a group on a table that Java KCL workers share.
+"""Finds and shows the workers of a group whose table is shared with Java KCL workers.
 
 Invariants:
 
@@ -16,7 +16,9 @@ from shardline.ports import KclFleetStore, LeaseStore
 
 
 async def read_members(store: LeaseStore, leases: Iterable[Lease]) -> list[FleetMember] | Failure:
-    """Return the workers of the fleet, or an empty list if no KCL worker is among them. ``leases`` are unfinished."""
+    """Return the workers of the fleet, or an empty list if no KCL worker is among them. ``leases`` are the unfinished
+    leases.
+    """
     if not isinstance(store, KclFleetStore) or not store.follows_kcl:
         return []
     rows = await store.read_kcl_rows()

@@ -26,7 +26,7 @@ class EffectKind(StrEnum):
 
 @final
 class Effect(NamedTuple):
-    """The effect of a change on the records of a shard, and the time between the two positions, if it is known."""
+    """The effect of a change on the records of a shard, and the time between the two positions, if that is known."""
 
     kind: EffectKind
     seconds: float | None = None

@@ -11,7 +11,7 @@ Invariants:
 
 - The positions that are read are exactly those that were written, sub-sequences and times included. Owners, counters
   and fencing tokens are not written: they belong to a store.
-- A file with an unknown member is refused, because a misspelled name would otherwise be ignored.
+- A file with an unknown member is refused, so that a misspelled name is not ignored.
 - A refusal names the shard and the member.
 """
 

@@ -62,7 +62,7 @@ class Target(NamedTuple):
     latest_at: float
     """The time that LATEST stands for: the service's time, less 1 s (L6)."""
     read: frozenset[str]
-    """The shards that have records to read from the position on. The others are finished."""
+    """The shards that have records to read at or after the position. All other shards are finished."""
 
     def lease_of(self, shard: Shard) -> Lease:
         """Return the row that a group has for this shard if it starts at the target."""
@@ -157,7 +157,7 @@ def target_of(position: Position, latest_at: float, shards: Iterable[Shard], sin
 
 
 def plan(shards: Sequence[Shard], rows: Mapping[str, Lease], target: Target, only: str | None = None) -> list[Step]:
-    """Return the steps that move the group to the target; with ``only``, the step of that shard alone.
+    """Return the steps that move the group to the target; with ``only``, return only the step of that shard.
 
     Raises:
         UsageError: the stream has no such shard.

@@ -1,1 +1,1 @@
-"""``shardline local``."""
+"""Implements the command ``shardline local``."""

@@ -212,7 +212,7 @@ def _read_token(context: click.Context, token: str | None, path: Path | None) ->
 def _no_root_certificates() -> Generator[None]:
     """Keep imports inside the block from loading the system's root certificates.
 
-    aiohttp loads them for its client on import, which takes a third of the CPU time of the start. This process only
+    aiohttp loads them for its client on import, which takes a third of the CPU time at startup. This process only
     serves, and needs no root certificates.
     """
     names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -264,7 +264,9 @@ def _facts(kinesis: "LocalKinesis", console_url: str | None) -> dict[str, object
 
 
 def how_to_connect(kinesis: "LocalKinesis", console_url: str | None = None) -> str:
-    """Return the connection settings for other programs, ready to be copied. A token is replaced by its variable."""
+    """Return the connection settings for other programs, ready to be copied. A token is replaced by the variable that
+    holds it.
+    """
     url, region, keys = kinesis.endpoint_url, kinesis.region, kinesis.credentials
     variables = {name: shlex.quote(value) for name, value in kinesis.environment.items()}
     arguments = {name: repr(value) for name, value in kinesis.boto3_arguments.items()}

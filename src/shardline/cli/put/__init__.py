@@ -1,1 +1,1 @@
-"""``shardline put``."""
+"""Implements the command ``shardline put``."""

@@ -3,8 +3,8 @@
 Invariants:
 
 - Every record that was read and not delivered is counted here once, and is written to the file if there is one.
-- The file is only appended to, so the records of an earlier run stay in it. It is created before the first record is
-  put, so that a wrong path is noticed before any record is sent; a new file is deleted if nothing failed.
+- Records are only appended to the file, so the records of an earlier run are kept. The file is created before the first
+  record is put, so that a wrong path is noticed before any record is sent; a new file is deleted if nothing failed.
 - If a line of the file contains data, it can be put again unchanged: see ``codec.record_lines``.
 """
 

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A bar is drawn only on a terminal. Elsewhere a line is printed every few seconds, but no line for a short put.
-- The producer's counts are read a few times a second, so that putting a record costs nothing more.
+- A bar is drawn only on a terminal. Elsewhere, a line is printed every few seconds; a short put prints none.
+- The producer's counts are read a few times a second, so showing the progress adds no cost per record.
 - Every line contains a rate. The rate in the first line is measured from the start.
 """
 
@@ -24,7 +24,7 @@ _RATE_WINDOW: Final = 3.0
 
 @final
 class PutCounts(NamedTuple):
-    """The counts of a put at one moment."""
+    """The counts of a ``put`` command at one moment."""
 
     delivered: int
     outstanding: int
@@ -59,7 +59,7 @@ async def show_progress(read_counts: Callable[[], PutCounts], total_bytes: int |
 
 @final
 class Rate:
-    """Records per second, over the last few seconds."""
+    """Measures how many records per second are delivered, over the last few seconds."""
 
     def __init__(self, now: float) -> None:
         self._samples: list[tuple[float, int]] = [(now, 0)]

@@ -3,7 +3,7 @@
 Invariants:
 
 - Every line that was read is either delivered or added to ``FailedRecords``, even if the run is interrupted.
-- Memory is bounded, however long the input is: lines are read when the producer has room.
+- Memory is bounded, however long the input is: lines are read only when the producer has room.
 - A line that cannot become a record does not stop the other lines.
 """
 

@@ -1,1 +1,1 @@
-"""``shardline streams``."""
+"""Implements the command ``shardline streams``."""

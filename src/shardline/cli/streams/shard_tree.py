@@ -30,7 +30,7 @@ class TreeLine(NamedTuple):
     """The line of the tree that shows one shard."""
 
     branches: str
-    """The lines of the tree before the shard's id."""
+    """The tree lines that are drawn before the shard's id."""
     shard: Shard
     note: str
     """How the shard was created, and how it was closed."""

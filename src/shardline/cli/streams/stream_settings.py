@@ -42,13 +42,13 @@ class SettingChange(NamedTuple):
     setting: str
     """The setting's name in JSON, as in the output of ``streams describe``."""
     label: str
-    """The setting's name in text."""
+    """The setting's name in text output."""
     before: Any
     after: Any
     shown_before: str
     shown_after: str
     risk: str | None = None
-    """The effect that must be confirmed. ``None`` needs no confirmation."""
+    """The effect that the user must confirm. ``None`` means that no confirmation is needed."""
 
     @property
     def is_needed(self) -> bool:

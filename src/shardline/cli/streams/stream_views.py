@@ -35,7 +35,7 @@ class UndescribedStream(NamedTuple):
 
 
 def listed_json(stream: StreamSummary | UndescribedStream) -> dict[str, Any]:
-    """Return a stream of a list as a JSON object: what is unknown is null, and ``problem`` says why."""
+    """Return a listed stream as a JSON object. Unknown values are null, and ``problem`` says why they are unknown."""
     if isinstance(stream, StreamSummary):
         return summary_json(stream) | {"problem": None}
     listing, problem = stream
@@ -46,7 +46,7 @@ def listed_json(stream: StreamSummary | UndescribedStream) -> dict[str, Any]:
 
 
 def listed_row(stream: StreamSummary | UndescribedStream) -> list[str]:
-    """Return a stream of a list as a row: its name, status, mode, open shards and retention."""
+    """Return a listed stream as a row: its name, status, mode, open shards and retention."""
     if isinstance(stream, UndescribedStream):
         return [stream.listing.name, stream.listing.status or "-", "-", "-", "-"]
     shards = str(stream.open_shard_count or "-")

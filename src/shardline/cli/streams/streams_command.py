@@ -123,7 +123,7 @@ async def _summary_if_exists(client: Client, stream: StreamListing) -> StreamSum
     except ServiceError as error:
         if error.kind == "not-found":
             return None
-        if error.kind == "denied":  # policies may name streams
+        if error.kind == "denied":  # a policy may allow the call for some streams only
             return UndescribedStream(stream, str(error))
         raise
 

@@ -1,1 +1,1 @@
-"""``shardline tail``."""
+"""Implements the command ``shardline tail``."""

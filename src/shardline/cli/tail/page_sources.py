@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _IDLE: Final = 1.0  # the longest wait between two reads of a shard without new records
-_SUBSCRIPTION_DISTANCE: Final = 5.0  # seconds after a subscription in which the service refuses the next one
+_SUBSCRIPTION_DISTANCE: Final = 5.0  # for so many seconds after a subscription, the service refuses the next one
 _BACKOFF: Final = (0.25, 5.0)
 _NO_CONTINUATION: Final = "an event has neither a continuation number nor child shards"
 

@@ -30,7 +30,7 @@ class PipeOutput:
         self._never_blocks = stat.S_ISREG(mode) or sys.platform == "win32"  # on Windows, select handles only sockets
         self._slice_bytes = getattr(select, "PIPE_BUF", _SAFE_BYTES)
         self.is_closed = asyncio.Event()
-        """Set when the read end of the pipe was closed."""
+        """An event that is set when the read end of the pipe was closed."""
         if self._is_pipe and not self._never_blocks:
             self._loop.add_reader(self._descriptor, self._handle_closed_pipe)
 
@@ -71,7 +71,7 @@ class PipeOutput:
             self._loop.remove_writer(self._descriptor)
 
     def _handle_closed_pipe(self) -> None:
-        """Called when the pipe was closed. Only then does the event loop report the write end of a pipe as readable."""
+        """Note that the pipe was closed. Only then does the event loop report the write end of a pipe as readable."""
         self._loop.remove_reader(self._descriptor)
         self._is_pipe = False
         self.is_closed.set()

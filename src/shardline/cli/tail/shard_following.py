@@ -41,7 +41,7 @@ class Page(NamedTuple):
 
 @final
 class Bound(NamedTuple):
-    """Where to stop reading."""
+    """The place or the time at which reading stops."""
 
     at_latest: bool = False
     """Whether to stop reading a shard at its newest record."""

@@ -161,13 +161,13 @@ def tail(invocation: Invocation, /, stream: str, **settings: Any) -> None:
 
 @final
 class TailRequest(NamedTuple):
-    """Which shards of a stream to read, from where, and how."""
+    """Says which shards of a stream to read, from which position, and how."""
 
     stream: str
     start: Position
     bound: Bound
     shards: tuple[str, ...]
-    """The shards to read. If empty, read all shards, and their children after a reshard."""
+    """The shards to read. An empty collection means all shards, and their children after a reshard."""
     give_up_after: float
     fan_out: FanOut | None
     """The registered consumer to read with. ``None`` means polling."""

@@ -10,10 +10,10 @@ const main = document.getElementById("main");
 let current = new AbortController();
 
 // Control characters, and those that change the direction of a text, are shown as escapes: a key or a name must not hide
-// characters, or change the order of the texts around it. The joiners of emoji and scripts stay.
+// characters, or change the order of the texts around it. Joiners, which emoji and some scripts need, are kept.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 export const visible = (text) => String(text).replace(HIDDEN, (found) => (found < "\u0100" ? "\\x" + found.charCodeAt(0).toString(16).padStart(2, "0") : "\\u" + found.charCodeAt(0).toString(16).padStart(4, "0")));
-// An element that is replaced while it has the focus would lose the focus: texts change only if they differ.
+// An element that is replaced while it has the focus loses the focus, so a text is replaced only if it has changed.
 export const write = (element, text) => { if (element.textContent !== visible(text)) element.textContent = visible(text); };
 
 export function h(name, attributes = {}, ...children) {
@@ -27,7 +27,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-// The console has ended, or was started again with another token: both may be over in a moment, so pages wait for that. The
+// Thrown if the console has ended, or was restarted with another token. It may be back in a moment, so pages wait for it. The
 // browser's own texts, such as "Failed to fetch", do not say what is wrong.
 class Lost extends Error {}
 const lose = (error) => {
@@ -118,12 +118,12 @@ export function say(text) {
 }
 export const fail = (error) => {
   if (error.name === "AbortError") return;
-  main.querySelector(":scope > .error")?.remove(); // the newest problem is enough
+  main.querySelector(":scope > .error")?.remove(); // only the newest problem is shown
   main.prepend(h("p", { class: "error", role: "alert" }, error.message));
 };
 
-// Ask before a change: a dry run says what will happen. There is one question at a time: a double click must not make a
-// change twice. A page that is left takes its question along.
+// Asks before a change, and shows what the change will do, according to a dry run. Only one question is open at a time, so
+// that a double click makes a change only once. Leaving a page closes its question.
 const dialog = document.getElementById("ask");
 let isAsking = false;
 export async function change(action, body, describe, label) {
@@ -168,8 +168,8 @@ async function showStatus() {
     : "No calls in the last minute.", ` ${calls.total} since the start.`);
 }
 
-// A page that stands still looks like one where nothing happens, so a console that is lost is named over every page. When it is
-// back, live pages continue by themselves, and a page that could not be shown is shown.
+// A page without updates looks like a page on which nothing happens, so every page says if the console does not answer. When the
+// console answers again, live pages continue by themselves, and a page that could not be shown is shown.
 const [STATUS_EVERY, STATUS_WITHIN] = [3000, 8000];
 let [lost, isBroken] = [null, false];
 async function watchStatus() {
@@ -204,7 +204,7 @@ async function show() {
   for (const link of document.querySelectorAll("nav a")) {
     const target = link.getAttribute("href");
     if (target === `#/${page}`) link.setAttribute("aria-current", "page");
-    else if (target === `#/${page}s`) link.setAttribute("aria-current", "true"); // a stream is among the streams
+    else if (target === `#/${page}s`) link.setAttribute("aria-current", "true"); // the link to the streams also stands for one stream
     else link.removeAttribute("aria-current");
   }
   forgetCharts();

@@ -4,7 +4,7 @@
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const SECONDS = 120;
 
-// Charts exist only while they are on the screen: a page with a thousand shards draws a dozen.
+// Charts exist only while they are on the screen, so that a page with a thousand shards draws only a dozen charts.
 const charts = new Map();
 const seen = new IntersectionObserver((entries) => {
   for (const entry of entries) {

@@ -20,7 +20,7 @@ const SOURCES = {
 const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
 const STEPS = [1, 2, 5, 10, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 30 * DAY, 90 * DAY, 180 * DAY, 365 * DAY, 1825 * DAY];
 const AGES = [10, MINUTE, 10 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY, 365 * DAY, 1825 * DAY];
-const RECENT = 10; // on the other scale, the last seconds get as much room as all ages ten times as high
+const RECENT = 10; // seconds: up to this age, the recent scale is nearly even; for higher ages it is logarithmic
 const AXIS = 20;
 
 const two = (value) => String(value).padStart(2, "0");
@@ -40,7 +40,7 @@ function describe(shard, note) {
   return `Shard ${short(shard.shard_id)}, ${shard.state}, ${(shard.share * 100).toFixed(2)} % of the hash keys${note ? `, ${note}` : ""}. Created${came} ${shownRange(shard.created)}.${went}`;
 }
 
-// Where the figures come from, in one sentence.
+// Says in one sentence where the times of the shards come from.
 function explain(shards) {
   const ranges = shards.flatMap((shard) => [shard.created, shard.closed]).filter(Boolean);
   const texts = [
@@ -51,7 +51,7 @@ function explain(shards) {
   return `The times come from ${texts.join("; ")}.${wide ? ` ${counted(wide, "time")} ${wide === 1 ? "is" : "are"} known only roughly: the pale part of a shard shows the possible range.` : ""}`;
 }
 
-// The names of both scales, and where a time lies between 0 and 1.
+// Returns a function that maps a time to its place on the chosen scale, from 0 to 1.
 function scaleOf(kind, from, now) {
   const span = Math.max(1, now - from);
   if (kind === "even") return (time) => Math.min(1, Math.max(0, (time - from) / span));
@@ -100,7 +100,7 @@ export function lineageView() {
       h("tbody", {}, shards.map((shard) => cells("td", [short(shard.shard_id), shard.state, shownRange(shard.created), shard.closed ? shownRange(shard.closed) : "-", shard.parents.map(short).join(", ") || "-", shard.children.map(short).join(", ") || "-"]))))));
   };
 
-  // Even time hides short lives: then, recent time is wider, unless the user chose.
+  // On an even time scale, shards with short lives are too narrow to see. If there are any, recent time gets more room by default.
   const defaultScale = (from) => {
     const starts = [...new Set(shards.map((shard) => Math.round(middle(shard.created))))].sort((a, b) => a - b);
     const gaps = [...starts.slice(1), now].map((at, place) => at - starts[place]);
@@ -173,12 +173,12 @@ export function lineageView() {
     choose(kept);
     showRows();
   };
-  // The shards that are hot now are red, here too.
+  // Marks the shards that are hot now in red, as in the list of shards.
   const mark = (hot) => {
     for (const box of picture.querySelectorAll(".is-hot")) if (!hot.has(box.dataset.shard)) box.classList.remove("is-hot");
     for (const id of hot) boxes.get(id)?.box.classList.add("is-hot");
   };
-  // Time goes on, without a call.
+  // Moves the picture on with the time, without a call to the console.
   const tick = (time) => {
     if (time < now + 5) return;
     now = time;

@@ -89,7 +89,7 @@ async function streams({ main, signal }) {
       stream.channel_count ?? (stream.problem ? "?" : 0),
     ]), NO_STREAMS, "Streams"),
   soft("The rates are estimates from the last seconds of up to four shards. A shard takes 1 MiB/s or 1,000 records/s. ", again), storeProblem);
-  look("groups", {}, signal).then(({ groups, problems }) => { // a store may be slow, and the streams do not need it
+  look("groups", {}, signal).then(({ groups, problems }) => { // a store may be slow, and the list of streams does not need it
     for (const [name, cell] of groupCells) {
       cell.append(...groups.filter((group) => group.stream === name).flatMap((group, index) => [index ? ", " : "", link(groupPath(group), group.group)]));
     }
@@ -214,7 +214,7 @@ async function stream({ main, names: [name], signal }) {
     heading("Shards"), soft("Two minutes of records/s (filled) and bytes/s (line), as shares of 1,000 records/s and 1 MiB/s. The dashed line is the limit."), list.element);
   showShards();
   let isAsking = false;
-  const again = async () => { // the server lists the shards, and says when they are others than those on the page
+  const again = async () => { // called when the server says that the shards have changed
     isAsking = true;
     shown = await look("stream", { stream: name }, signal).finally(() => { isAsking = false; });
     showShards();
@@ -252,7 +252,7 @@ async function groups({ main, signal }) {
     lags.set(group, lag.lag_ms);
     return h("span", { class: lag.lag_ms > 60000 ? "hot" : null }, `${behind(lag.lag_ms)} (shard ${short(lag.shard_id)})`);
   };
-  const measureAndSort = (atOnce) => measure(cells, work, signal, atOnce).then(() => { // the slowest first, unless the user is already among the rows
+  const measureAndSort = (atOnce) => measure(cells, work, signal, atOnce).then(() => { // the group that is furthest behind comes first, unless the user is already among the rows
     const body = main.querySelector("tbody");
     if (signal.aborted || !body || body.contains(document.activeElement)) return;
     const rows = [...cells].sort((a, b) => (lags.get(b.row) ?? -1) - (lags.get(a.row) ?? -1)).map(({ cell }) => cell.closest("tr"));
@@ -366,7 +366,7 @@ async function group({ main, names: [store, name, on], signal }) {
 // A header may have any name, so headers are kept apart from the facts about the record.
 const headerFacts = (headers) => (Object.keys(headers).length ? h("div", { role: "group", "aria-label": "Headers" }, soft("Headers"), facts(headers)) : "");
 
-// The views of a record, with buttons that choose one, and the button that sends it again.
+// Shows the views of a record, with buttons that choose a view, and a button that sends the record again.
 function recordBody(record, stream, ...links) {
   const shown = h("pre", { tabindex: "0", "aria-label": "Data" });
   const choices = h("span", { class: "views" });
@@ -388,7 +388,7 @@ function recordBody(record, stream, ...links) {
   const cut = record.cut ? h("p", { class: "soft" }, `The data is cut here: it has ${size(record.size)}. `) : null;
   if (cut && !("failed_at" in record)) cut.append(h("button", { onclick: () => readWhole().then((whole) => {
     const had = new Set(Object.keys(record.views));
-    record.views = whole.views; // a msgpack or CBOR view exists only of the whole
+    record.views = whole.views; // a msgpack or CBOR view exists only for uncut data
     showViews(Object.keys(whole.views).find((name) => !had.has(name)) ?? choices.querySelector("[aria-pressed=true]").textContent);
     cut.replaceChildren(whole.cut ? "Only the beginning is shown." : "");
     shown.focus();
@@ -403,7 +403,7 @@ function recordBody(record, stream, ...links) {
 
 function recordItem(stream, record) {
   const where = at({ stream, shard: record.shard_id, from: record.sequence_number, sub: record.sub_sequence });
-  // Most records of a tail are never opened: their body is made when they are.
+  // Most records of a tail are never opened, so the body of a record is created when the record is opened.
   const open = (event) => {
     if (!event.target.open || event.target.children.length > 1) return;
     event.target.append(facts({ sequence: record.sequence_number, "in aggregate": record.sub_sequence }), headerFacts(record.headers), ...recordBody(record, stream, link(where, "link to this record")).filter(Boolean));
@@ -436,7 +436,7 @@ async function records({ main, query, signal }) {
     let [seen, drawn] = [0, 0];
     [paused, missed] = [false, 0];
     write(pause, "Pause");
-    note.setAttribute("aria-live", "off"); // it changes each second
+    note.setAttribute("aria-live", "off"); // the text changes each second
     write(note, "Waiting for records …");
     let waiting = []; // records that came since the last frame; a tab in the background draws no frames
     const draw = () => {
@@ -451,7 +451,7 @@ async function records({ main, query, signal }) {
     };
     let gaps = "";
     const query = { stream: name, ...wanted, traffic: "no" };
-    const afterGap = () => { // the records before were shown already
+    const afterGap = () => { // the records before the gap were shown already
       if (seen) [query.from, gaps] = ["LATEST", " Records may be missing: this page was not connected for a while."];
       return query;
     };
@@ -535,7 +535,7 @@ async function put({ main, query, signal }) {
   h("label", { class: "data" }, "data", h("textarea", { name: "data" })), h("label", { class: "data" }, "headers, one per line (name: value)", h("textarea", { name: "headers", class: "small" })), h("button", {}, "Put …")), result);
 }
 
-// The browser's own message names a position in a text that the user does not see as one.
+// The browser's own message names a position in the text, which is hard for the user to find.
 function jsonOf(text) {
   try {
     return JSON.parse(text);
@@ -570,7 +570,7 @@ async function server({ main, signal }) {
       await update();
     }, h("label", { class: "long" }, "a fault, as JSON", h("input", { name: "fault", autocomplete: "off", value: '{"kind": "throttle", "operation": "PutRecords", "count": 3}', size: 52 })), h("button", { value: "add" }, "Add …"), h("button", { value: "clear" }, "Remove all …")));
   await update();
-  const timer = setInterval(() => update().catch(() => {}), 2000); // the status says if the console does not answer
+  const timer = setInterval(() => update().catch(() => {}), 2000); // if the console does not answer, the status line says so
   signal.addEventListener("abort", () => clearInterval(timer));
 }
 

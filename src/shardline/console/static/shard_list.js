@@ -6,7 +6,7 @@ import { timeChart } from "/charts.js";
 
 const [RECORDS_MAX, BYTES_MAX] = [1000, 1048576];
 const [CARD_WIDTH, CARD_HEIGHT, GAP] = [250, 108, 10];
-const ALL_MAX = 60; // so few are all drawn at once, which also lets the browser find text in them
+const ALL_MAX = 60; // up to this many cards are all drawn at once, so that the browser also finds text in them
 const KEPT = 125;
 const AHEAD = 1; // rows above and below the screen, which also keeps the Tab key going from card to card
 const SECONDS = 122;
@@ -16,7 +16,7 @@ const percent = (share) => `${(share * 100).toFixed(share < 0.1 ? 2 : 1)} %`;
 const number = (value) => value.toLocaleString("en");
 const size = (bytes) => (bytes < 1024 ? `${Math.round(bytes)} B` : bytes < BYTES_MAX ? `${(bytes / 1024).toFixed(1)} KiB` : `${(bytes / BYTES_MAX).toFixed(2)} MiB`);
 
-// What is known about one shard, whether it is on the screen or not.
+// The traffic that is known about one shard, whether the shard is on the screen or not.
 class Traffic {
   constructor(id) {
     this.id = id;
@@ -83,13 +83,13 @@ export function shardList(pathOf, signal) {
   const known = new Map();
   let [order, cards, now, columns, width] = [[], [], Date.now() / 1000, 0, 0];
 
-  // Which places of the list are on the screen, or near it?
+  // Returns the range of places of the list that are on the screen or near it.
   const window_ = () => {
     if (order.length <= ALL_MAX) return [0, order.length];
     const top = element.getBoundingClientRect().top;
     const row = CARD_HEIGHT + GAP;
     const rows = Math.ceil(order.length / columns);
-    // Above and below the list, its ends stay, so that the Tab key and screen readers find the list.
+    // When the list is scrolled off the screen, its nearest row stays, so that the Tab key and screen readers find the list.
     const first = Math.min(rows - 1, Math.max(0, Math.floor(-top / row) - AHEAD));
     const last = Math.max(first + 1 + AHEAD, Math.ceil((innerHeight - top) / row) + AHEAD);
     return [Math.min(first * columns, order.length), Math.min(last * columns, order.length)];
@@ -132,7 +132,7 @@ export function shardList(pathOf, signal) {
     }
     cards = [...shown.keys()].sort((a, b) => a - b).map((place) => shown.get(place));
     for (const card of fresh) card.item.remove(); // so that only these move: an element that moves loses the focus
-    let next = element.firstChild; // the order of the elements is the order of the shards, for the Tab key and readers
+    let next = element.firstChild; // the elements are in the order of the shards, for the Tab key and screen readers
     for (const card of cards) {
       if (card.item === next) next = next.nextSibling;
       else element.insertBefore(card.item, next);
@@ -158,7 +158,7 @@ export function shardList(pathOf, signal) {
     element,
     get count() { return order.length; },
     has: (id) => known.has(id),
-    // Take the open shards. A shard that stays keeps its figures.
+    // Takes the current open shards. A shard that was in the list before keeps its figures.
     set(ids) {
       const open = new Set(ids);
       for (const id of known.keys()) if (!open.has(id)) known.delete(id);
