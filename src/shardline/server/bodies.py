@@ -23,9 +23,10 @@ from shardline.server.model.shard_log import Page
 JSON: Final = "application/x-amz-json-1.1"
 CBOR: Final = "application/x-amz-cbor-1.1"
 OLD_JSON: Final = "application/json"
-"""The form of an older protocol that no longer has operations."""
+"""The form of requests of an older protocol, which no longer has operations."""
 XML: Final = "application/xml"
-"""The form of everything that is not a Kinesis request: another method, or a body of another type."""
+"""The form of every request that is not a Kinesis request, because its method or the type of its body is another one.
+"""
 _SPOKEN: Final = frozenset({JSON, CBOR})
 
 _TIMES: Final = frozenset(
@@ -97,7 +98,7 @@ def read_request(operation: str, form: str, body: bytes) -> msgspec.Struct:
 
 
 def write_answer(form: str, body: object) -> bytes:
-    """Encode the body of an answer. Operations that return nothing have an empty body."""
+    """Encode the body of an answer. The answer of an operation that returns nothing has an empty body."""
     if body is None:
         return b""
     if form != CBOR:
@@ -107,7 +108,7 @@ def write_answer(form: str, body: object) -> bytes:
 
 
 def _write_page(body: GetRecordsOutput | SubscribeToShardEvent) -> bytes:
-    """Write the answer around its records, which are stored as JSON and need no encoding."""
+    """Encode an answer that contains records. The records are stored as JSON, and are copied without being encoded."""
     before, _, after = _encode_json(msgspec.structs.replace(body, records=_NO_RECORDS)).partition(b"[]")
     return body.records.to_json(before, after)
 

@@ -43,12 +43,12 @@ HEALTH_PATH: Final = f"{PREFIX}health"
 _SHOWN: Final = 100
 
 Controlled: TypeAlias = tuple[int, dict[str, Any]]
-"""The status and the JSON body of an answer."""
+"""The HTTP status and the JSON body of an answer."""
 
 
 @final
 class _ControlRequest(NamedTuple):
-    """The parts of a control request that an action needs. ``rest`` is the path after the name of the route."""
+    """The parts of a control request that its handler needs. ``rest`` is the path after the name of the route."""
 
     rest: str
     query: Mapping[str, str]

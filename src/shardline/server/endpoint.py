@@ -9,8 +9,8 @@ Invariants:
 
 - Every request gets a ``Reply``; nothing raises. A bug in the server is answered with InternalFailure and logged.
 - The records of a request are persisted before its reply exists. If they cannot be persisted, the request is answered
-  with InternalFailure. Of several such failures in a row, only the first is logged.
-- A request causes one call of the model, or no call if a fault or a refusal comes first.
+  with InternalFailure. Of several failures in a row to persist records, only the first is logged.
+- A request causes one call of the model. If a fault or a refusal comes first, it causes no call.
 """
 
 import logging
@@ -60,23 +60,23 @@ class Reply(NamedTuple):
 
 @final
 class Trouble(NamedTuple):
-    """Faults that a shell applies to a reply, in the order of the fields."""
+    """The faults that a shell applies to a reply. The shell applies them in the order of the fields."""
 
     delay: float = 0.0
-    """Wait this many seconds."""
+    """How many seconds the shell waits before it does anything else."""
     resume: Callable[[], Reply] | None = None
-    """Call this and send the reply that it returns, instead of this reply."""
+    """A function that the shell calls after the wait. The shell then sends the returned reply instead of this reply."""
     is_silent: bool = False
-    """Send nothing."""
+    """Whether the shell sends no answer at all."""
     cut: int | None = None
-    """Announce the whole body, but send only this many bytes of it."""
+    """How many bytes of the body the shell sends, although it announces the whole body. ``None`` means all bytes."""
     ending: Literal["keep", "close", "reset"] = "keep"
-    """Whether to keep, close or reset the connection."""
+    """Whether the shell then keeps, closes or resets the connection."""
 
 
 @final
 class Pushes:
-    """The frames of one subscription, each at the time when it is due."""
+    """Returns the frames of one subscription, each frame at the time when it is due."""
 
     def __init__(
         self, subscription: ServerSubscription, content_type: str, clock: ServerClock, wakeups: Wakeups
@@ -165,7 +165,7 @@ class Endpoint:
         return self._encode(Answer(refusal=refusal), form, self._clock.now())
 
     def _guard(self, step: "Callable[[_Call], Reply]", call: "_Call") -> Reply:
-        """Return the reply of a step. If the step has a bug, log the exception and answer with InternalFailure."""
+        """Return the reply of a step. If the step raises an exception, log it and answer with InternalFailure."""
         try:
             return step(call)
         except Exception:  # noqa: BLE001 - a bug in the server

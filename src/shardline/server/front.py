@@ -26,7 +26,7 @@ from shardline.server.endpoint import Endpoint, Reply
 from shardline.server.model.refusals import Refused
 
 BODY_MAX: Final = 64 * 1024 * 1024
-"""A shell refuses a larger body with ``refuse``, and discards it."""
+"""The maximum size of a body, in bytes. A shell discards a larger body and refuses its request with ``refuse``."""
 
 _log: Final = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ the pushes of subscriptions when they are due, and applies the faults that a ``R
 
 Invariants:
 
-- Only one task at a time calls ``Front``, because ``Front`` never waits.
+- No two tasks call ``Front`` at the same time, because ``Front`` never waits.
 - A body over 64 MiB is refused while it arrives. Nothing that a client sends stops the server or is logged.
 - Every invalid request is answered in AWS's form, and so are bytes that are not HTTP.
 - A connection is closed if the rest of a request does not arrive in time, or if no request arrives for too long.
@@ -116,7 +116,7 @@ class Http1Connections(web.Server):
         try:
             return await self._answer(request)
         except ConnectionError:
-            return web.Response()  # discarded: the client has disconnected
+            return web.Response()  # never sent, because the client has disconnected
         except Exception:  # noqa: BLE001 - a bug in the server, which aiohttp would answer with an HTML page
             _log.exception("a request failed")
             reset(request.transport)
@@ -138,7 +138,7 @@ class Http1Connections(web.Server):
         return await self._send(request, reply)
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        """Read the body. Each part must arrive in time."""
+        """Read the body of a request. Each part of the body must arrive in time."""
         time, timeout, content = asyncio.get_running_loop().time, self._timeouts.request, request.content
         body = bytearray()
         async with asyncio.timeout(timeout) as limit:
@@ -147,7 +147,7 @@ class Http1Connections(web.Server):
                 body += part
                 if len(body) > BODY_MAX:
                     raise web.HTTPRequestEntityTooLarge(BODY_MAX, len(body))
-                if time() >= renew_at:  # not for each part: moving the timer costs more than reading the part
+                if time() >= renew_at:  # not after each part: moving the timer costs more than reading the part
                     renew_at = time() + timeout / 2
                     limit.reschedule(time() + timeout)
         return bytes(body)
@@ -221,7 +221,7 @@ def _break_off(request: web.BaseRequest, reply: Reply, trouble: Trouble) -> web.
         reset(transport)
     elif transport is not None:
         transport.close()
-    return web.Response()  # discarded: the connection is closed
+    return web.Response()  # never sent, because the connection is closed
 
 
 def _head(reply: Reply) -> bytes:

@@ -65,10 +65,10 @@ class _Stream:
         self.size = 0
         self.is_complete = False
         self.is_dropped = False
-        """Whether the client has reset the stream, or the connection is lost."""
+        """Whether nothing more is sent, because the client has reset the stream or the connection is lost."""
         self.pushes: Pushes | None = None
         self.waiter: asyncio.Future[None] | None = None
-        """Resolved when the socket or a window has room again."""
+        """The future that is resolved when the socket or a window has room again."""
 
 
 @final

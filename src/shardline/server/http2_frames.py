@@ -31,7 +31,7 @@ class GoawayFilter:
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes to pass to ``h2``."""
-        if self._to_pass >= len(data) and not self._held:  # all of the data is payload
+        if self._to_pass >= len(data) and not self._held:  # all of the data belongs to the payload of one frame
             self._to_pass -= len(data)
             return data
         data = self._held + data
@@ -57,7 +57,7 @@ class GoawayFilter:
         return b"".join(kept)
 
     def _begin(self, head: bytes) -> None:
-        """Decide whether a frame is passed or dropped.
+        """Decide whether a frame is passed on or dropped.
 
         The first three bytes of the frame's header are the length of the payload, and the fourth byte is the type.
         """

@@ -29,7 +29,7 @@ ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
 
 @final
 class HttpServer:
-    """Serves one ``Front`` on one port. ``start`` binds and sets ``port``."""
+    """Serves one ``Front`` on one port. ``start`` binds the port and sets the attribute ``port``."""
 
     def __init__(self, front: Front, *, timeouts: Timeouts | None = None) -> None:
         self.front = front

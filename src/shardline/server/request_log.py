@@ -25,7 +25,7 @@ class LoggedRequest:
     """A request that the server has received, and its outcome."""
 
     operation: str
-    """The name of the operation, empty if Kinesis has no such operation."""
+    """The name of the operation. It is empty if Kinesis has no operation with the requested name."""
     stream: str | None
     shards: frozenset[str]
     """The shards that the request named or stored records in."""
@@ -114,7 +114,7 @@ class RequestLog:
 
 
 def counts_of(members: object, answer: object) -> tuple[int, int, set[str]]:
-    """Return the number of records sent or fetched, the number refused, and the shards that stored the others."""
+    """Return the number of records sent or fetched, the number of refused records, and the shards of stored records."""
     if isinstance(members, inputs.PutRecords):
         if not isinstance(answer, PutRecordsOutput):
             return len(members.records), 0, set()

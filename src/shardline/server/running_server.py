@@ -72,7 +72,7 @@ class ServerSettings:
     signatures: Signatures | None = None
     """The keys that requests must be signed with. ``None`` accepts every request, signed or not."""
     access: Access = field(default_factory=Access)
-    """The rules for the hosts, origins and tokens of requests."""
+    """The rules that decide, by host, origin and token, which requests may be served."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port <= 65_535:  # noqa: PLR2004
@@ -123,7 +123,7 @@ class RunningServer:
         return self._thread is not None
 
     def start(self) -> None:
-        """Bind the port, start to serve, and wait until the server accepts requests.
+        """Bind the port, start serving, and wait until the server accepts requests.
 
         Raises:
             UsageError: the server is already running, or the settings do not work: the port is taken, an extra is
@@ -204,7 +204,7 @@ class RunningServer:
                 self._loop.call_soon_threadsafe(self._wakeups.wake_all)
 
     def keep(self) -> None:
-        """Persist the changes. Only for use inside ``call``."""
+        """Persist the changes. Use this only inside ``call``."""
         if self._storage is not None and self._loop is not None:
             self._storage.keep()
 
@@ -272,7 +272,7 @@ class RunningServer:
         await self._bind()
 
     async def _bind(self) -> None:
-        """Listen, and keep the previous address if there was one."""
+        """Listen on the port. If the server has listened before, keep the previous address."""
         assert self.http is not None, "put together"
         if self.http.is_serving:  # an outage that was cancelled before it began
             return

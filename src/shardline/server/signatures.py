@@ -43,7 +43,7 @@ _KEYS_KEPT: Final = 256
 _IN_HEADER: Final = ("Credential", "Signature", "SignedHeaders")
 _IN_QUERY: Final = ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Date")
 _SERVICE: Final = "kinesis"
-_TOLERANCE: Final = 300.0  # seconds
+_TOLERANCE: Final = 300.0  # how many seconds the date of a request may be off
 _EXPIRES: Final = re.compile(r"[0-9]{1,6}")
 _EXPIRES_MOST: Final = 604_800  # [API] signing: a week
 

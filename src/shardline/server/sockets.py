@@ -23,11 +23,11 @@ class Timeouts:
     """The timeouts of a connection, in seconds. Tests use shorter timeouts than the defaults."""
 
     idle: float = 75.0
-    """For a connection with no request in progress."""
+    """The timeout of a connection that has no request in progress."""
     request: float = 60.0
-    """For a request that has begun to arrive and does not arrive completely."""
+    """The timeout of a request that has begun to arrive but does not arrive completely."""
     peer: float = 60.0
-    """For a peer that acknowledges neither data nor probes."""
+    """The timeout of a peer that acknowledges neither data nor probes."""
 
 
 def find_vanished_peers(transport: asyncio.BaseTransport, within: float) -> None:

@@ -42,7 +42,7 @@ class ChangeRow(msgspec.Struct, frozen=True):
     shard_id: str
     other_id: str
     number: str
-    """Written as text: a hash key does not fit into a JSON number."""
+    """The number of the change. It is written as text, because a hash key does not fit into a JSON number."""
 
 
 class StreamRow(msgspec.Struct, frozen=True):
@@ -69,14 +69,14 @@ class StreamRow(msgspec.Struct, frozen=True):
     channels: list[ServerChannel] = []
     mode_updates: list[float] = []
     creation_second: int | None = None
-    """Files of schema 1 lack this and the next member: both are then computed as for a new stream."""
+    """Files of schema 1 lack this member and the next one. Both are then computed as for a new stream."""
     numbers_begin: int | None = None
 
 
 _PLAIN: Final = tuple(
     name for name in StreamRow.__struct_fields__ if name not in {"pending", "shards", "consumers", "channels"}
 )
-"""Members that are copied unchanged between a stream and its row."""
+"""The names of the members that are copied unchanged between a stream and its row."""
 
 
 def make_stream_row(state: ServiceState, stream: ServerStream) -> StreamRow:
@@ -122,7 +122,9 @@ def _restore_shard(row: ShardRow, state: ServiceState) -> ServerShard:
 
 
 def restore_stream(state: ServiceState, row: StreamRow) -> ServerStream:
-    """Restore a stream, its consumers and its channels. Its shards are empty: the storage then adds their records."""
+    """Restore a stream, its consumers and its channels. The restored shards are empty: the storage then adds their
+    records.
+    """
     limits, arn = state.settings.limits, state.arn_of(row.name)
     stream = ServerStream(row.name, arn, limits, row.created_at, state.records_held)
     for member in _PLAIN:

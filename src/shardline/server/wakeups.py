@@ -23,7 +23,7 @@ from shardline.server.server_clock import ServerClock
 if TYPE_CHECKING:
     from shardline.server.model.shard_log import ShardLog
 
-_DELAY_MIN: Final = 0.001  # timers may fire a little early: without a pause they would be set again and again
+_DELAY_MIN: Final = 0.001  # timers may fire a little early: without a minimum, a timer would be set again and again
 _EXACT_WITHIN: Final = 1.0
 _GROUP_BY: Final = 0.1
 

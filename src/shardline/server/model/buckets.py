@@ -3,8 +3,8 @@
 Invariants:
 
 - A bucket holds at most one second of its rate. It is full at first.
-- A cost above a full bucket passes if the bucket is full, and leaves a debt: large records and pages pass, and block
-  the following requests until the debt is paid.
+- A request that costs more than a full bucket holds passes if the bucket is full, and leaves a debt. So large records
+  and pages pass, but then block the following requests until the debt is paid.
 - A refused request costs nothing.
 """
 
@@ -57,5 +57,5 @@ class Bucket:
         self._balance -= cost
 
     def charge(self, cost: float) -> None:
-        """Take a cost that is known only after the request has passed."""
+        """Charge a cost that is known only after the request has passed."""
         self._balance -= cost

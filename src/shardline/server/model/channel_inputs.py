@@ -29,7 +29,7 @@ LogStreamName: TypeAlias = Annotated[str, matching(r"[^:*]*", 512)]
 
 
 class _Part(Struct, rename="pascal", omit_defaults=True):
-    """A part of a channel's configuration."""
+    """The base of the structs that describe parts of a channel's configuration."""
 
 
 class RecordConfiguration(_Part):

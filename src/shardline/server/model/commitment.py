@@ -1,9 +1,9 @@
-"""The account's commitment to a minimum throughput.
+"""Models the account's commitment to pay for a minimum throughput.
 
 Invariants:
 
 - A commitment lasts at least 24 hours. If it is disabled earlier, it ends after 24 hours, unless it is enabled again.
-- Whether a commitment is enabled depends only on its two times and the current time: nothing has to happen at its end.
+- Whether a commitment is enabled depends only on its two times and the current time, so no event is needed at its end.
 """
 
 from typing import Final, final

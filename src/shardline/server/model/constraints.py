@@ -88,7 +88,7 @@ def _types_of(kind: type[Struct]) -> Mapping[str, inspect.Type]:
 
 
 def _bare(shape: inspect.Type) -> inspect.Type:
-    """Return the type of a member without its ``None``."""
+    """Return the type of a member without the alternative ``None``."""
     if isinstance(shape, inspect.UnionType):
         return next(option for option in shape.types if not isinstance(option, inspect.NoneType))
     return shape

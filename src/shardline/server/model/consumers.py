@@ -2,10 +2,11 @@
 
 Invariants:
 
-- A consumer has one subscription per shard. Within 5 s, a second subscription is refused; later, it replaces the first.
+- A consumer has one subscription per shard. A second subscription is refused within 5 s after the first; later, it
+  replaces the first.
 - A subscription ends after 5 minutes, or at the end of its shard. In the latter case, its last event names the child
   shards.
-- Each push continues exactly after the previous one, within the byte rate.
+- Each push begins with the record after the last record of the previous push. The pushes stay within the byte rate.
 - While nothing touches the subscription's log, ``poll`` returns nothing before ``due_at``, so a shell need not call it.
 """
 
@@ -155,7 +156,9 @@ class ServerSubscription:
         self.due_at: float = state.now
         """When the next push is due, unless something touches the log earlier."""
         self.ended: bool = False
-        """Also set by ``Subscriptions``, when a new subscription replaces this one, and by the endpoint."""
+        """Whether the subscription has ended. ``Subscriptions`` also sets this when a new subscription replaces this
+        one, and the endpoint sets it, too.
+        """
         self.fault: PushEnding | None = None
         """How the subscription ended, if a fault ended it."""
 
@@ -255,7 +258,8 @@ class Subscriptions:
         limits = state.settings.limits
         wait = limits.subscription_takeover_wait or 0.0
         pause = 1.0 / limits.subscribe_calls_per_second if limits.subscribe_calls_per_second else 0.0
-        # An ended subscription still counts for the wait. After that it is dropped, so that its stream can be freed.
+        # A new subscription must wait even after an ended one. After this wait, the ended one is dropped, so that its
+        # stream can be freed.
         self._live = {
             live_key: live
             for live_key, live in self._live.items()

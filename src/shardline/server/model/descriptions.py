@@ -52,7 +52,7 @@ def describe_stream_summary(state: ServiceState, request: inputs.DescribeStreamS
 
 
 def present(members: dict[str, object]) -> dict[str, object]:
-    """Return the members that are not ``None``."""
+    """Return those members of an answer that are not ``None``."""
     return {name: member for name, member in members.items() if member is not None}
 
 
@@ -73,7 +73,9 @@ def _description(stream: ServerStream) -> dict[str, object]:
 
 
 def id_of(arn: str, created_at: float) -> str:
-    """Return the id of a stream or a channel. It survives restarts; a re-created stream or channel has another id."""
+    """Return the id of a stream or a channel. It stays the same after a restart; a re-created stream or channel has
+    another id.
+    """
     number = int.from_bytes(blake2b(f"{arn} {created_at}".encode(), digest_size=16).digest(), "big")
     digits = "".join(_ID_DIGITS[number // len(_ID_DIGITS) ** place % len(_ID_DIGITS)] for place in range(23))
     return f"{digits[:20]}-{digits[20:]}"  # [MODEL] StreamId
@@ -147,7 +149,9 @@ def refuse_beside_token(**members: object) -> None:
 
 
 def _full(shard_id: str | None) -> str:
-    """Return the full id of the shard to list after: ``0`` means ``shardId-000000000000``. Other texts are kept."""
+    """Return the full id of the shard to list after: ``0`` means ``shardId-000000000000``. Other texts are returned
+    unchanged.
+    """
     return "" if shard_id is None else full_shard_id(shard_id) or shard_id
 
 

@@ -176,8 +176,8 @@ class Reshard(FaultRule, tag="reshard"):
     """Reshard a stream at a time of the server's clock, or as soon after that as the stream is ACTIVE.
 
     Set ``at`` to the time, or ``delay`` to the number of seconds from now. ``split`` halves ``shard``; ``merge`` merges
-    it with its upper neighbour. Without ``shard``, both use the first suitable shard. ``scale`` changes the stream to
-    ``shards`` uniform shards.
+    it with its upper neighbour. Without ``shard``, ``split`` and ``merge`` use the first suitable shard. ``scale``
+    changes the stream to ``shards`` uniform shards.
     """
 
     action: Literal["split", "merge", "scale"]
@@ -290,7 +290,7 @@ class Malformed(_Substitute, tag="malformed"):
 
 @final
 class Html(_Substitute, tag="html"):
-    """Answer with the HTML page of a proxy. The request is not carried out, unless ``handled`` is true."""
+    """Answer with an HTML page, as a proxy would. The request is not carried out, unless ``handled`` is true."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 503
     handled: bool = False

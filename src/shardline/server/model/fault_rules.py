@@ -1,4 +1,4 @@
-"""Defines the base class of fault rules, their JSON form, and the hooks that they can override.
+"""Defines the base class of fault rules, the JSON form of rules, and the hooks that a kind of rule can override.
 
 A rule is a flat JSON object. A file of rules is a list of such objects::
 
@@ -67,11 +67,13 @@ class Plan:
         self.account = account
         self.rng = rng
         self.hits: list[FaultRule] = []
-        """The rules that hit the request, in their order."""
+        """The rules that hit the request, in the order in which they were added."""
         self.skew: float = 0.0
         """How many seconds the service's clock is ahead, as the client sees it."""
         self.delay: float = 0.0
-        """How many seconds to wait: before the request is carried out if ``waits_first``, otherwise after it."""
+        """How many seconds to wait. With ``waits_first``, the wait comes before the request is carried out, and else
+        after it.
+        """
         self.waits_first = False
         self.is_handled = True
         """Whether the request is carried out at all."""
@@ -109,7 +111,7 @@ class PushEnding(NamedTuple):
 
 
 class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="kind"):
-    """The base of all kinds: which requests are hit, and how often."""
+    """The base class of all kinds of rules. Its fields say which requests are hit, and how often."""
 
     operation: str | list[str] | None = None
     stream: str | None = None
@@ -119,7 +121,7 @@ class FaultRule(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=
     chance: Share = 1.0
 
     sort: ClassVar[str] = ""
-    """If several rules of the same sort hit a request, only the first one takes effect."""
+    """The sort of fault. If several rules of the same sort hit a request, only the first one takes effect."""
     usual: ClassVar[frozenset[str] | None] = None
     """The operations that the kind can hit. ``None`` means every operation."""
 

@@ -56,9 +56,9 @@ class Fault:
         self.hits = 0
         self.passes_left: int = rule.after
         self.at = at
-        """For a reshard: when it is due."""
+        """For a reshard: the time at which the reshard is due."""
         self.problem: str | None = None
-        """For a reshard: why it was not possible."""
+        """For a reshard: why the reshard was not possible, or ``None``."""
         self.is_live: bool = True
         self._end = end
         self._operations = rule.operations
@@ -109,7 +109,7 @@ class Faults:
         self.for_pushes: dict[int, Fault] = self._hooked["on_push"]
         self.for_time: dict[int, Fault] = self._hooked["on_time"]
         self.on_add: Callable[[], None] = lambda: None
-        """Called after a rule was added, in the thread that added it: some rules take effect without a request.
+        """Called after a rule was added, in the thread that added it, because some rules take effect without a request.
 
         ``RunningServer`` sets it.
         """
@@ -318,7 +318,7 @@ class Faults:
         return self._make(kinds.Malformed, filters, **members, handled=handled)
 
     def html(self, status: int = 503, *, handled: bool = False, **filters: Unpack[Filters]) -> Fault:
-        """Answer with the HTML page of a proxy."""
+        """Answer with an HTML page, as a proxy would."""
         return self._make(kinds.Html, filters, status=status, handled=handled)
 
     def wrong_count(self, delta: int = -1, **filters: Unpack[Filters]) -> Fault:

@@ -268,7 +268,7 @@ class Nothing(Struct):
 
 
 DATA_PLANE: Final = frozenset({"PutRecords", "PutRecord", "GetRecords", "GetShardIterator", "SubscribeToShard"})
-"""The operations that AWS limits per shard. All other operations have a limit of calls per second."""
+"""The operations that AWS limits per shard. Every other operation has a limit of calls per second."""
 
 INPUTS: Final[Mapping[str, type[Struct]]] = {
     **{

@@ -86,7 +86,9 @@ class Tokens:
             return None
 
     def _seal(self, body: bytes) -> bytes:
-        """Return the mark, a checksum, the body and the padding. Each byte of the padding is the padding's length."""
+        """Return the bytes of a token: the mark, a checksum, the body and the padding. Each byte of the padding is the
+        padding's length.
+        """
         digest = blake2b(body, key=self.secret, digest_size=_DIGEST_BYTES).digest()
         length = len(digest) + len(body)
         padding = max(_SEALED_MIN_BYTES - length, -length % _BLOCK_BYTES or _BLOCK_BYTES)

@@ -78,7 +78,7 @@ def put_records(state: ServiceState, request: PutRecords) -> PutRecordsOutput:
     entries = request.records
     sizes = _check_request(state, stream, entries)
     if request.dry_run and stream.record_distribution == "AUTO":
-        raise dry_run("PutRecords")  # before _shards_for would draw random shards
+        raise dry_run("PutRecords")  # raised before _shards_for would draw random shards
     shards = _shards_for(state, stream, entries)
     if request.dry_run:
         raise dry_run("PutRecords")
@@ -163,7 +163,8 @@ def _is_future(state: ServiceState, stream: ServerStream, parts: sequence_number
     shard = stream.shards.get(shard_id_of(parts.shard_index))
     if shard is None or not shard.numbering.covers(parts):
         return parts.second > state.now
-    # The second cannot be compared with the time: the numbers of a child begin in the second after its parent's end.
+    # The second in the number cannot be compared with the time: the numbers of a child begin in the second after its
+    # parent's end.
     return shard.is_open and parts.number >= shard.log.next
 
 

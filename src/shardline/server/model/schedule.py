@@ -19,7 +19,7 @@ class Schedule:
 
     def __init__(self) -> None:
         self.due_at = inf
-        """The earliest time that is set."""
+        """The earliest time at which a key is due, or infinity if there are no keys."""
         self._times: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []  # may contain stale times, which have been replaced
 

@@ -26,7 +26,7 @@ WITHOUT_DIGIT: Final = 1
 """The earlier layout: the digit ``shard & 15`` is 0, and a record's second may lie before the second in which its shard
 began."""
 LAYOUT: Final = 2
-"""The layout of new shards."""
+"""The layout of the sequence numbers of new shards."""
 _OLD_LEAD: Final = 1 << 124
 _FIRST_IMPOSSIBLE_SECOND: Final = 16_025_175_000  # recorded: AWS refuses numbers of shards that began then or later
 
@@ -37,7 +37,7 @@ class Numbering(NamedTuple):
 
     shard_index: int
     began: int
-    """The second in which the shard's numbers begin."""
+    """The second in which the shard's sequence numbers begin."""
     layout: int = LAYOUT
 
     @property

@@ -111,7 +111,7 @@ class Service:
     def plan(self, operation: str, members: Struct, now: float) -> "Plan | None":
         """Return the effects of faults on a request, or ``None`` if there are no faults.
 
-        The caller must pass the plan to ``handle``: otherwise ``handle`` would plan, and count the hits, a second time.
+        The caller must pass the plan to ``handle``. Without it, ``handle`` would plan and count the hits a second time.
         """
         faults = self.state.faults
         if faults is None or not faults.for_requests:

@@ -8,7 +8,7 @@ heap.
 Invariants:
 
 - Records are numbered from 1 without gaps. A reader's place is the number of the next record that it reads.
-- Arrival times never decrease, so that a time is found by bisection. All records of a batch have the same arrival time.
+- Arrival times never decrease, so a time can be found by bisection. All records of a batch have the same arrival time.
 - Trimming removes records only from the front. A place before the first remaining record means that record.
 """
 
@@ -143,7 +143,7 @@ class ShardLog:
         self.total_bytes: int = 0
         """The size in bytes of all records since the shard was created, including trimmed ones."""
         self.changes: int = 0
-        """How many times the log was touched."""
+        """How many times ``touch`` was called."""
         self.touched: set[ShardLog] | None = None
         """The set to which the log adds itself when its subscriptions must be polled. ``Subscriptions`` sets it."""
 
@@ -241,5 +241,5 @@ class ShardLog:
 
 
 def _part(content: bytes | memoryview, start: int, end: int) -> bytes:
-    """Return the JSON of some records of a batch."""
+    """Return the JSON of the records from index ``start`` to before index ``end`` of a batch."""
     return b",".join(_split(b"".join([b"[", content, b"]"]))[start:end])

@@ -153,7 +153,7 @@ class ServiceState:
 
     @property
     def due_at(self) -> float:
-        """When ``advance`` next has something to do, if no request arrives earlier."""
+        """The time at which ``advance`` next has something to do, if no request arrives earlier."""
         if self.faults is None or not self.faults.for_time:
             return self._schedule.due_at
         planned = [fault.at for fault in list(self.faults.for_time.values())]

@@ -4,7 +4,7 @@ Invariants:
 
 - At any time, the hash ranges of the open shards cover all hash keys without gaps or overlaps.
 - An accepted change is carried out when its delay is over. Until then, the stream's status shows that a change is
-  pending, and the old shards serve.
+  pending, and the old shards stay in use.
 - A record goes to the open shard whose range contains its hash key.
 """
 
@@ -49,7 +49,7 @@ class ServerStream:
         self.numbers_begin: int = max(0, int(now) - _NUMBERS_BEGIN_BEFORE)
         """The second in the starting sequence numbers of the first shards.
 
-        ``ServiceState.make_distinct`` may change both this and ``creation_second``.
+        ``ServiceState.make_distinct`` may change this second and ``creation_second``.
         """
         self.status: str = "CREATING"
         self.mode = "PROVISIONED"
@@ -103,7 +103,7 @@ class ServerStream:
 
     @property
     def due_at(self) -> float:
-        """When ``advance`` next has something to do."""
+        """The time at which ``advance`` next has something to do."""
         if self.is_deleted:
             return -inf
         return self._sweep_at if self.pending is None else min(self.pending.ready_at, self._sweep_at)
