@@ -1,7 +1,7 @@
 """Packs many user records into one Kinesis record, and unpacks them again.
 
-The format is that of the KPL. Every reader of KPL records (the KCL, Firehose, Flink, helpers for Lambda) can read our
-aggregates, and we can read the aggregates of every other writer::
+The module uses the KPL's format. Every reader of KPL records (the KCL, Firehose, Flink, helpers for Lambda) can read
+our aggregates, and we can read the aggregates of every other writer::
 
     F3 89 9A C2 | AggregatedRecord | MD5 of AggregatedRecord (16 bytes)
 
@@ -15,7 +15,8 @@ documentation of the format calls them not implemented, and every reader that we
 Invariants:
 
 - ``encode_aggregate`` writes the same bytes as the KPL: all partition keys, then all explicit hash keys, then all
-  records. The two tables are in order of first use and without repetition, and the fields of a record are in order.
+  records. Each of the two tables contains its keys once, in order of first use. The fields of a record are in the order
+  of their field numbers.
 - Data that is not a valid aggregate is a plain record: ``split_columns`` returns ``None`` and never raises. It returns
   all records of an aggregate or none.
 - A record has an explicit hash key only if the record itself refers to one.
@@ -60,8 +61,8 @@ _NAME: Final = 0x0A
 _VALUE: Final = 0x12
 _KNOWN_FIELDS_OF_TAG: Final = 2
 
-# Heads (a tag and a number) are encoded in advance for the numbers that nearly all records have. This is the producer's
-# innermost loop, and looking a head up takes a tenth of the time of encoding it.
+# Heads (a tag and a number) are encoded in advance for the numbers that nearly all records have. Heads are written in
+# the producer's innermost loop, and looking a head up takes a tenth of the time that encoding it takes.
 _READY: Final = 2048
 _HEAD_MAX_BYTES: Final = 16  # the largest size of a record without its data; keys have at most 1,024 bytes
 _VARINTS: Final = [encode_varint(number) for number in range(_READY)]
@@ -70,7 +71,7 @@ _HEADS: Final = {
     for tag in (_KEY, _HASH_KEY, _RECORD, _KEY_INDEX, _HASH_KEY_INDEX, _TAG)
 }
 _INDEX_HEADS: Final = _HEADS[_KEY_INDEX]
-_LENGTH_HEADS: Final = _HEADS[_RECORD]  # also for data, which has the same tag
+_LENGTH_HEADS: Final = _HEADS[_RECORD]  # also for the data of a record, whose field has the same tag
 
 _NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
 _NO_HEADERS: Final[Mapping[int, Headers]] = MappingProxyType({})
@@ -116,7 +117,7 @@ def encode_aggregate(
     explicit_hash_keys: Mapping[int, str],
     tags: Mapping[int, bytes] = _NO_TAGS,
 ) -> bytes:
-    """Return the aggregate of these records.
+    """Return an aggregate that contains these records.
 
     Args:
         keys: the partition key of each record.
@@ -128,7 +129,7 @@ def encode_aggregate(
     largest = max(map(len, payloads), default=0)
     if explicit_hash_keys or tags or largest >= _READY - _HEAD_MAX_BYTES or len(table) >= _READY:
         return _encode_any(keys, payloads, explicit_hash_keys, tags)
-    # All heads were encoded in advance, as for nearly all aggregates.
+    # All heads that this aggregate needs were encoded in advance. This is so for nearly all aggregates.
     index_heads, length_heads, key_heads = _INDEX_HEADS, _LENGTH_HEADS, _HEADS[_KEY]
     parts: list[bytes] = []
     for text in map(str.encode, table):
@@ -149,7 +150,7 @@ def encode_aggregate(
 def _encode_any(
     keys: Sequence[str], payloads: Sequence[bytes], explicit_hash_keys: Mapping[int, str], tags: Mapping[int, bytes]
 ) -> bytes:
-    """Return the aggregate of records of any size, with or without explicit hash keys and headers."""
+    """Return an aggregate of these records. They may have any size, and may have explicit hash keys and headers."""
     table = dict.fromkeys(keys)
     hash_key_table = dict.fromkeys(explicit_hash_keys[place] for place in sorted(explicit_hash_keys))
     indices = {key: _head(_KEY_INDEX, place) for place, key in enumerate(table)}
@@ -170,7 +171,7 @@ def _encode_any(
 
 
 def encode_tags(headers: Mapping[str, str]) -> bytes:
-    """Return the fields of a record that hold its headers. The result is empty if there are no headers."""
+    """Return the encoded tag fields that hold the headers of a record. The result is empty if there are no headers."""
     parts: list[bytes] = []
     for name, value in headers.items():
         tag = _entry(_NAME, name) + _entry(_VALUE, value)
@@ -274,7 +275,7 @@ def split_message(blob: bytes) -> Message | None:
 
 @final
 class _Reader:
-    """Reads the message of one framed aggregate. Tables may follow the records that refer to them.
+    """Reads the message of one framed aggregate. The tables of keys may follow the records that refer to them.
 
     Bounds are not checked field by field. Reading past the end of the message yields bytes of the MD5 and then raises
     ``IndexError``. If the final position is not exactly at the end of the message, the whole aggregate is refused.

@@ -54,7 +54,7 @@ def encode_put_records(stream: StreamRef, entries: Sequence[Entry]) -> bytearray
 
 
 def encode(params: Mapping[str, object]) -> bytes:
-    """Return the body of any request.
+    """Return the body of a request to any operation.
 
     Args:
         params: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
@@ -69,7 +69,7 @@ def encode(params: Mapping[str, object]) -> bytes:
 
 
 def decode(body: bytes | memoryview, shape: type[T]) -> T:
-    """Return a response as a struct."""
+    """Decode the body of a response into a struct of type ``shape``."""
     if body[:1] == b"{":
         return awsjson.decode(body, shape)
     try:
@@ -79,7 +79,7 @@ def decode(body: bytes | memoryview, shape: type[T]) -> T:
 
 
 def decode_any(body: bytes) -> dict[str, object]:
-    """Return the response of any operation as a dict."""
+    """Decode the response of any operation into a dict."""
     if body[:1] == b"{":
         return awsjson.decode_any(body)
     return cast("dict[str, object]", decode(body, dict[str, Any]))

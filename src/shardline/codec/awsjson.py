@@ -34,12 +34,12 @@ _decoders: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {}
 # If records are at least this far apart in the body, msgspec's base64 takes longer than a second pass with pybase64
 # (measured: 5.9 against 3.7 ms for 100 records of 50 KB, but 4.8 against 8.5 ms for 10,000 records of 200 B).
 _LARGE_RECORD: Final = 4_096
-_SAMPLE_BYTES: Final = 3 * _LARGE_RECORD  # of the body, from which the distance of its records is estimated
+_SAMPLE_BYTES: Final = 3 * _LARGE_RECORD  # how much of the body is used to estimate the distance of records
 
 # If the entries of a request are larger than this on average, msgspec takes longer than a loop with pybase64 (measured:
 # 0.19 against 0.54 us per entry of 100 B, but 1.6 against 0.7 us per entry of 1 KiB).
 _SMALL_DATA: Final = 300
-_SAMPLE: Final = 16  # entries from which the average size is estimated
+_SAMPLE: Final = 16  # the number of entries from which the average size is estimated
 
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -116,7 +116,7 @@ def _encode_large(stream: StreamRef, entries: Sequence[Entry]) -> bytearray:
 
 
 def encode(params: Mapping[str, object]) -> bytes:
-    """Return the body of any request.
+    """Return the body of a request to any operation.
 
     Args:
         params: dicts, lists, text, numbers, booleans, bytes and aware datetimes.
@@ -151,14 +151,14 @@ def _plain(value: object) -> object:
 
 
 def decode(body: bytes | memoryview, shape: type[T]) -> T:
-    """Return a response as a struct."""
+    """Decode the body of a response into a struct of type ``shape``."""
     if (shape is GetRecordsResponse or shape is SubscribeToShardEvent) and _has_large_records(body):
         return cast("T", _decode_large(body, shape))
     return _decode_as(body, shape, shape.__name__)
 
 
 def _has_large_records(body: bytes | memoryview) -> bool:
-    """Return whether the first records are large. The members of a record may be in any order."""
+    """Return whether the first records of a response are large. The members of a record may be in any order."""
     if len(body) <= _LARGE_RECORD:
         return False
     sample = bytes(body[:_SAMPLE_BYTES])
@@ -193,7 +193,7 @@ def _decode_large(body: bytes | memoryview, shape: type[Any]) -> GetRecordsRespo
 
 
 def decode_any(body: bytes) -> dict[str, object]:
-    """Return the response of any operation as a dict, with the ``Data`` of records as bytes."""
+    """Decode the response of any operation into a dict, with the ``Data`` of records as bytes."""
     if not body:
         return {}
     answer = decode(body, dict[str, Any])

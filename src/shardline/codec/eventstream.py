@@ -13,8 +13,9 @@ Invariants:
 - For any bytes, ``feed`` and ``close`` return or raise ``FrameError``, and nothing else. After the first error every
   call raises, because the start of the next frame is unknown.
 - Each byte is copied a fixed number of times, whatever the sizes of chunks and frames.
-- ``encode_message`` writes only frames that AWS's decoders accept: names have 1 to 127 bytes, strings and byte strings
-  up to 32,767 (the AWS C runtime holds lengths in signed integers). Its errors name types, never values.
+- ``encode_message`` writes only frames that AWS's decoders accept: names have 1 to 127 bytes, and strings and byte
+  strings have up to 32,767 bytes (the AWS C runtime holds lengths in signed integers). Its errors name types, never
+  values.
 """
 
 from collections.abc import Mapping
@@ -65,7 +66,9 @@ class FrameError(ValueError):
 
 
 class Message(NamedTuple):
-    """A message: headers such as ``:event-type``, and the payload that they describe, which is a view of its frame."""
+    """A message: headers such as ``:event-type``, and the payload that they describe. The payload is a view of the
+    frame.
+    """
 
     headers: dict[str, HeaderValue]
     payload: memoryview
@@ -170,7 +173,7 @@ class MessageDecoder:
         self._needed = _PRELUDE_BYTES
         self._headers_bytes = 0  # if ``_needed`` is a whole frame: the length of its headers
         self._failure: str | None = None
-        # The headers of the last message, because those of the next one are nearly always the same bytes.
+        # The headers of the last message, because the headers of the next message are nearly always the same bytes.
         self._header_block = b""
         self._headers: dict[str, HeaderValue] = {}
 

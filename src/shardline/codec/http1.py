@@ -1,7 +1,7 @@
 """Encodes HTTP/1.1 requests and decodes responses.
 
 This is the part of RFC 9112 that a client of a single service needs: requests with a body of known length, and
-responses whose body has a length, comes in chunks, or ends with the connection.
+responses whose body has a declared length, comes in chunks, or ends with the connection.
 
 Invariants:
 
@@ -44,7 +44,7 @@ def encode_request(
         host: the value of the Host header.
         headers: the other headers.
         length: the length of the body, or ``None`` if there is no body.
-        method: the method.
+        method: the HTTP method.
 
     Raises:
         HttpError: a header contains a line end or a character that HTTP does not allow.
@@ -74,7 +74,7 @@ class ResponseReader:
     def __init__(self, *, of_connect: bool = False) -> None:
         self._of_connect = of_connect  # the response to a CONNECT has no body: the bytes after it belong to the tunnel
         self.status = 0
-        """The status. It is 0 until the whole head has arrived."""
+        """The HTTP status. It is 0 until the whole head has arrived."""
         self.headers: dict[str, str] = {}
         """The headers, by lower-case names. The values of repeated headers are joined by a comma."""
         self.complete = False
@@ -88,7 +88,7 @@ class ResponseReader:
         self._trailing = False
 
     def feed(self, data: bytes) -> None:
-        """Decode bytes that arrived.
+        """Decode bytes of the response that have just arrived.
 
         Raises:
             HttpError: the response is invalid.
@@ -184,7 +184,7 @@ class ResponseReader:
             self._finish(data[self._left :])
 
     def _feed_chunks(self, data: bytes) -> None:
-        """Decode chunks.
+        """Decode the chunks of a body.
 
         A chunk consists of a line with its size, the data, and a line end. The last chunk has the size 0; trailers and
         an empty line follow it.

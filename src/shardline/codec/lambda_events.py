@@ -4,7 +4,7 @@ Invariants:
 
 - An event of another kind raises a ``UsageError`` that describes the event and says which events are allowed.
 - Every record has a sequence number: without one, its failure could not be reported.
-- Records are read as by ``deaggregate``: aggregates are unpacked, and any other data is a plain record.
+- Records are read as ``deaggregate`` reads them: aggregates are unpacked, and any other data is a plain record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ class Window(NamedTuple):
     """The tumbling window that the records of an event belong to."""
 
     state: State
-    """The state that the last call returned, as a read-only mapping. Empty at the start of a window."""
+    """The state that the window's previous invocation returned, as a read-only mapping. It is empty at first."""
     starts_at: float
-    """Seconds since 1970."""
+    """When the window starts, in seconds since 1970."""
     ends_at: float
-    """Seconds since 1970."""
+    """When the window ends, in seconds since 1970."""
     shard_id: str | None
     is_final: bool
     """Whether this is the last invocation of the window."""
@@ -60,7 +60,7 @@ def read_event(event: object, origin: Origin) -> tuple[list[Record], Window | No
 
 
 def replace_state(window: Window, state: State | None) -> Window:
-    """Return a copy of the window with another, read-only state."""
+    """Return a copy of the window with a new state, as a read-only mapping."""
     return window._replace(state=MappingProxyType(dict(state or {})))
 
 

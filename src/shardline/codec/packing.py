@@ -1,6 +1,6 @@
 """Packs several values into one record, in a format that other readers know.
 
-There are four formats. JSON lines, JSON lists and netstrings are those of async-kinesis.
+There are four formats. JSON lines, JSON lists and netstrings are the formats that async-kinesis uses.
 
 ===================  ===============================================================  ===================
 name                 bytes                                                            values
@@ -42,7 +42,7 @@ class Packing(NamedTuple):
 
     name: PackingName
     base_bytes: int
-    """The size of a pack without its values."""
+    """The size in bytes of a pack without its values."""
     value_bytes: Callable[[int], int]
     """Returns the number of bytes that a value of this length adds to a pack."""
     encode: Callable[[Sequence[bytes]], bytes]
@@ -52,7 +52,7 @@ class Packing(NamedTuple):
 
 
 def _separated_bytes(length: int) -> int:
-    return length + 1  # with a newline or comma
+    return length + 1  # one more byte, for the newline or the comma
 
 
 def _netstring_bytes(length: int) -> int:
@@ -118,9 +118,7 @@ PACKINGS: Final[dict[str, Packing]] = {
 
 
 def packing_named(name: PackingName | None) -> Packing | None:
-    """Return the format with this name. The result is ``None`` for the name ``None``, which stands for the KPL's
-    aggregates.
-    """
+    """Return the format with this name, or ``None`` for the name ``None``, which stands for the KPL's aggregates."""
     return None if name is None else PACKINGS[name]
 
 

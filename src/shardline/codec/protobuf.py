@@ -1,6 +1,7 @@
-"""The part of the protobuf wire format that the aggregate format needs.
+"""Encodes and decodes the part of the protobuf wire format that the aggregate format needs.
 
-It needs only varints, length-delimited fields, and skipping unknown fields, so a dependency is not worthwhile.
+The aggregate format needs only varints, length-delimited fields, and skipping unknown fields, so a
+dependency is not worthwhile.
 
 Invariants:
 
@@ -8,8 +9,8 @@ Invariants:
   padded.
 - Unknown fields of wire type 0, 1, 2 or 5 are skipped in constant memory. Groups (types 3 and 4) are refused: they were
   deprecated before the KPL existed, no writer of aggregates uses them, and skipping them would need a stack.
-- A reader either advances or raises ``WireError`` or ``IndexError``. A declared length only moves the position, and
-  allocates nothing. The caller compares the final position with the end, once.
+- A function that reads either advances or raises ``WireError`` or ``IndexError``. A declared length only moves the
+  position, and allocates nothing. The caller compares the final position with the end, once.
 """
 
 from typing import Final, final
@@ -27,7 +28,7 @@ _TAG_COUNT: Final = 1 << 32
 
 @final
 class WireError(ValueError):
-    """The bytes are not a valid message. The codec catches this: the data is then a plain record."""
+    """The bytes are not a valid message. The codec catches this exception and treats the data as a plain record."""
 
 
 def encode_varint(value: int) -> bytes:

@@ -44,7 +44,7 @@ Page: TypeAlias = GetRecordsResponse | SubscribeToShardEvent
 """A page of records that our own client returns."""
 
 Raw: TypeAlias = bytes | bytearray | memoryview | Record | RawRecord | Mapping[str, object]
-"""A record to deaggregate: see ``deaggregate``."""
+"""A raw record in one of the forms that ``deaggregate`` accepts."""
 
 _ALLOWED: Final = (
     "bytes, a page or record of Client, a GetRecords record (with 'Data'), a Lambda record (with 'kinesis'), a Firehose"

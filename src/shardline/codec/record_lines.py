@@ -40,7 +40,7 @@ class PlainRecord(NamedTuple):
     data: bytes
     explicit_hash_key: str | None = None
     headers: Mapping[str, str] | None = None
-    """``None`` or empty: the record has no headers."""
+    """The headers. If this is ``None`` or empty, the record has no headers."""
 
 
 class _Line(msgspec.Struct):
@@ -52,11 +52,11 @@ class _Line(msgspec.Struct):
     headers: dict[str, str] | None = None
     error: str | None = None
     buried_at: float | None = None
-    """Set only in dead letters of the old format."""
+    """When the dead letter was written. Only dead letters of the old format have this member."""
 
 
 NO_KEY: Final = "NoKey"
-"""The error of a line that failed because it has no key. The record must not be put without a key by mistake."""
+"""The error of a line that was refused because it has no key. The record must not be put without a key by mistake."""
 
 _decode: Final = msgspec.json.Decoder(_Line).decode
 _OLD_DEAD_LETTER: Final = (
@@ -109,7 +109,7 @@ def record_of(line: bytes, key_of: Callable[[bytes], str] | None = None) -> Plai
 def format_problem(line: bytes) -> str | None:
     """Return the reason why the format of a line cannot be read.
 
-    The result is ``None`` if it can be read, or if the line is not a record.
+    The result is ``None`` if the format can be read, or if the line is not a record.
     """
     if b'"buried_at"' not in line and b'"version"' not in line:
         return None  # without these members, there is no format to check, and no need to decode the line twice

@@ -1,8 +1,8 @@
-"""The service's responses as structs.
+"""Defines structs for the service's responses.
 
-The structs have our names; ``awsjson`` and ``awscbor`` fill them from the service's member names. Unknown members are
-ignored, because the service may add some at any time. Members that are optional in the service model, or that emulators
-send as null, may be ``None``.
+The fields have our own names. ``awsjson`` and ``awscbor`` fill them from the members of a response, which have the
+service's names. Unknown members are ignored, because the service may add some at any time. Members that are optional in
+the service model, or that emulators send as null, may be ``None``.
 """
 
 from typing import TypeAlias
@@ -69,7 +69,7 @@ class PutRecordsResult(msgspec.Struct, frozen=True, gc=False, rename="pascal"):
 
 
 class PutRecordsResponse(msgspec.Struct, frozen=True):
-    """One result per entry, in the order of the request."""
+    """One result for each entry of the request, in the order of the entries."""
 
     records: list[PutRecordsResult] = msgspec.field(name="Records")
     failed_count: int | None = msgspec.field(name="FailedRecordCount", default=None)

@@ -11,9 +11,9 @@ Both parts are base64 text. A number has 24 bits. An id has 60 random bits, so t
 Invariants:
 
 - The stamp is the first tag of its record.
-- The first stamped record of an aggregate has a long stamp. A short stamp has the id of the stamped record before it.
-  So if the records of an aggregate were stamped by one lane, as nearly always, the stamps of two or more records take
-  at most 16 bytes per record, and 11 bytes in the long run.
+- The first stamped record of an aggregate has a long stamp. A short stamp contains no id: it has the same id as the
+  stamp before it. So if the records of an aggregate were stamped by one lane, as is nearly always the case, the stamps
+  of two or more records take at most 16 bytes per record, and 11 bytes in the long run.
 - A tag that does not have exactly the form of a stamp is ignored, whichever writer it comes from: the record counts as
   unstamped.
 """
@@ -25,9 +25,9 @@ from typing import Final, NamedTuple, final
 ID_CHARACTERS: Final = 10
 ID_BITS: Final = 6 * ID_CHARACTERS
 NUMBERS: Final = 1 << 24
-"""How many numbers there are for one id."""
+"""How many different numbers a stamp with a given id can have."""
 SHARED_BYTES: Final = ID_CHARACTERS
-"""How many bytes shorter a short stamp is."""
+"""How many bytes shorter a short stamp is than a long stamp."""
 
 _LONG: Final = b"\x22\x13\x0a\x01:\x12\x0e"
 _SHORT: Final = b"\x22\x09\x0a\x01:\x12\x04"
@@ -48,27 +48,27 @@ class StampRun(NamedTuple):
     """The stamps of adjacent records of an aggregate, with consecutive numbers. Nearly all aggregates have one run."""
 
     place: int
-    """The index of the first record in the aggregate."""
+    """The index, in the aggregate, of the first record of the run."""
     producer: bytes
     """The producer id, as text."""
     first: int
-    """The number of the first record."""
+    """The number in the stamp of the first record."""
     length: int
-    """How many records there are."""
+    """How many records the run has."""
 
 
 def id_of_bits(bits: int) -> bytes:
-    """Return the producer id with these random bits."""
+    """Return the producer id that consists of these random bits."""
     return b2a_base64((bits << 4).to_bytes(8, "big"), newline=False)[:ID_CHARACTERS]
 
 
 def encode_stamp(producer: bytes, number: int) -> bytes:
-    """Return the long stamp."""
+    """Return the long stamp with this producer id and number."""
     return _LONG + producer + b2a_base64(number.to_bytes(_NUMBER_BYTES, "big"), newline=False)
 
 
 def stamped_by(tags: bytes) -> bytes:
-    """Return the producer id in the long stamp with which ``tags`` begins. Empty if there is no stamp."""
+    """Return the producer id in the long stamp with which ``tags`` begins. The result is empty if there is no stamp."""
     return tags[_HEAD:_ID_END] if tags.startswith(_LONG) else b""
 
 
@@ -78,7 +78,7 @@ def shorten(tags: bytes) -> bytes:
 
 
 def split_stamps(tags: Mapping[int, bytes]) -> tuple[list[StampRun], dict[int, bytes]]:
-    """Separate the stamps of an aggregate from its other tags. Both are in the order of the records."""
+    """Separate the stamps of an aggregate from its other tags. Return both in the order of the records."""
     runs: list[StampRun] = []
     others: dict[int, bytes] = {}
     producer = known = b""

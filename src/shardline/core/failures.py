@@ -135,8 +135,8 @@ _SKEW_WORDS: Final = ("signature expired", "signature not yet current", "is now 
 
 # These codes mean that the keys themselves are wrong or have expired: the same request, signed with other keys, may
 # succeed. The codes for an incomplete or missing signature (IncompleteSignature, MissingAuthenticationToken) are left
-# out, because other keys do not repair the signature. So are codes that mean that the caller is known but not permitted
-# (AccessDenied).
+# out, because other keys do not repair the signature. Codes that mean that the caller is known but not permitted
+# (AccessDenied) are left out, too.
 _REFUSED_CREDENTIALS: Final = _SIGNATURE_CODES | {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -175,7 +175,7 @@ class Failure(NamedTuple):
         """Return this refusal of the credentials, reclassified after the credentials were looked up again.
 
         If the credentials changed, another attempt is worthwhile, whatever the code was. If they did not change,
-        neither does the failure: wrong keys stay wrong, and expired credentials may still be renewed by their source.
+        the failure stays the same: wrong keys stay wrong, and expired credentials may still be renewed by their source.
         """
         return self._replace(kind=FailureKind.EXPIRED_CREDENTIALS) if changed else self
 

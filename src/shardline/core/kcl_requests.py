@@ -1,7 +1,7 @@
-"""The rows that a KCL fleet keeps beside its leases, and the requests for them.
+"""The rows that a KCL fleet keeps in addition to its leases, and the requests that read or write these rows.
 
-These are values only. ``core.consumer.kcl_fleet`` decides which request is sent. ``adapters.leases.kcl_rows`` encodes
-the rows.
+This module contains values only. ``core.consumer.kcl_fleet`` decides which request is sent.
+``adapters.leases.kcl_rows`` encodes the rows.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class MetricsRow(NamedTuple):
 
 @final
 class KclRows(NamedTuple):
-    """The rows that a KCL fleet keeps beside its leases."""
+    """The rows that a KCL fleet keeps in addition to its leases."""
 
     leader: LeaderRow | None = None
     metrics: tuple[MetricsRow, ...] = ()
@@ -61,7 +61,7 @@ class KclRows(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class ReadKclRows:
-    """Read the rows that a KCL fleet keeps beside its leases."""
+    """Read the rows that a KCL fleet keeps in addition to its leases."""
 
 
 @final
@@ -73,7 +73,7 @@ class WriteMetrics:
     updated_at: int
     place: MetricsPlace
     can_share_table: bool
-    """Whether to state that this worker can keep all rows in the lease table. KCL 3.5 waits for all workers."""
+    """Whether to state that this worker can keep all rows in the lease table. KCL 3.5 waits for all to do so."""
 
 
 @final

@@ -1,6 +1,6 @@
-"""Defines the operations that change a lease and when each is allowed.
+"""Defines the operations that change a lease, and when each operation is allowed.
 
-The lease operations are values. Only ``apply`` decides when an operation is allowed and what it does to a row. So
+Each lease operation is a value. Only ``apply`` decides when an operation is allowed and what it does to a row. So
 ``apply`` is the reference for every store (``adapters/leases``) and for the simulation. A store that cannot run
 ``apply`` in a transaction (DynamoDB) expresses the same conditions in its own language.
 
@@ -36,7 +36,7 @@ from shardline.errors import UsageError
 from shardline.model.lease import Checkpoint, Fence, Incarnation, Lease
 
 LOAD_DECIMALS: Final = 6  # the KCL writes the same number of decimals
-_LOAD_END: Final = 1e15  # larger numbers are implausible, and as floats would lose the decimals
+_LOAD_END: Final = 1e15  # larger numbers are implausible, and floats of this size lose the decimals
 
 
 @final
@@ -70,7 +70,7 @@ class RenewLease:
     throughput: float | None = None
     """The KiB per second that the holder read recently. ``None`` keeps the row's value."""
     handling: float | None = None
-    """The seconds per second for which user code had records recently. ``None`` keeps the row's value."""
+    """For how long user code recently had records, in seconds per second. ``None`` keeps the row's value."""
 
     def __post_init__(self) -> None:
         for name, value in (("a throughput", self.throughput), ("a handling time", self.handling)):
@@ -122,7 +122,7 @@ class TakeLease:
             owner=self.by,
             checkpoint_owner=None,
             counter=self.token,
-            # Taking a lease back under the same name is no change of holder for the KCL.
+            # For the KCL, a worker that takes its lease back under the same name is not a new holder.
             owner_switches=row.owner_switches + (row.holder != self.by),
             incarnation=self.incarnation or row.incarnation,
         )
@@ -370,8 +370,8 @@ def landed(operation: LeaseOperation, current: Lease | None) -> bool:
     """
     if isinstance(operation, CreateLease):
         return current == operation.lease
-    # All other operations are refused if the row is missing, except a deletion, which is refused only if another writer
-    # has changed the row. In both cases, no earlier attempt caused the refusal.
+    # If the row is missing, every other operation except a deletion is refused. A deletion is refused only if another
+    # writer has changed the row. In neither case did an earlier attempt cause the refusal.
     if current is None or isinstance(operation, DeleteLease):
         return False
     return operation.landed(current)

@@ -1,4 +1,4 @@
-"""Follows a paginated listing to its end, and detects one that never ends.
+"""Follows a paginated listing to its end, and detects a listing that never ends.
 
 Invariants:
 

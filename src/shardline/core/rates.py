@@ -4,7 +4,7 @@ Invariants:
 
 - A rate is a moving average: the longer ago an increase happened, the less it counts. The time constant is
   ``SPAN``, so a rate shows roughly the last 10 seconds.
-- From the first second on, the average covers only the time that was observed, so a rate does not begin too low.
+- From the first second on, the average covers only the time since the start, so a new rate is not too low.
 - A rate is updated once per request or page, so it costs nothing per record.
 """
 

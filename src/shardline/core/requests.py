@@ -34,7 +34,7 @@ class GetRecords:
     iterator: str
     limit: int | None = None
     stream: StreamRef | None = None
-    """Only the ARN is used. If it is known, the call goes to the endpoint of the stream's account."""
+    """The stream, of which only the ARN is used. If the ARN is known, the call goes to the endpoint of its account."""
 
 
 @final

@@ -54,7 +54,7 @@ def check_partition_key(key: object) -> str:
 
 
 def hash_digest_of(key: str) -> bytes:
-    """Return the hash key of a partition key as 16 bytes, which have the same order as the numbers."""
+    """Return the hash key of a partition key as 16 big-endian bytes, which sort in the same order as the numbers."""
     return md5(key.encode()).digest()
 
 
@@ -68,9 +68,9 @@ def keys_in_range(keys: list[str], start: bytes, end: bytes, known: dict[str, bo
     """Return, for each partition key, whether its hash key is in the range. ``start`` and ``end`` are 16 bytes each.
 
     ``known`` caches the results for this range, because an MD5 takes ten times as long as a lookup, and keys recur. The
-    compiled form leaves it empty: it computes sixteen MD5s in the time that one takes.
+    compiled form leaves ``known`` empty, because it computes sixteen MD5s in the time that one takes.
     """
-    # A stream may have unlimited different keys. Starting over is cheaper than tracking which keys are used most.
+    # A stream may have unlimited different keys. Emptying the cache is cheaper than tracking which keys are used most.
     if len(known) > KNOWN_KEYS_MAX:
         known.clear()
     for key in set(keys).difference(known):
@@ -124,7 +124,7 @@ class HashRange:
 
     @property
     def digests(self) -> tuple[bytes, bytes]:
-        """The start and the end as 16 bytes each, which have the same order as the numbers."""
+        """The start and the end as 16 big-endian bytes each, which sort in the same order as the numbers."""
         return self.start.to_bytes(16, "big"), self.end.to_bytes(16, "big")
 
     @property

@@ -89,7 +89,7 @@ def check_headers(headers: object) -> dict[str, str]:
 
 
 def _pairs_of(headers: Mapping[object, object]) -> list[tuple[object, object]]:
-    """Return the names and values of a user's mapping, but not many more than a record may have.
+    """Return the names and values of a user's mapping, but at most one pair more than a record may have.
 
     Another thread may change the mapping at the same time. The items of a ``dict`` are read in one step.
 
@@ -106,7 +106,7 @@ def _pairs_of(headers: Mapping[object, object]) -> list[tuple[object, object]]:
 def _check_name(name: object) -> str:
     if not isinstance(name, str):
         raise UsageError(f"a header's name must be a str, not {type(name).__name__}")
-    name = str.__str__(name)  # ``str`` would call the method of a subclass, such as that of ``Enum``
+    name = str.__str__(name)  # ``str(name)`` would call the method of a subclass such as ``Enum``
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a header's name has 1 to {HEADER_NAME_MAX_LENGTH} ASCII letters, digits and any of !#$%&'*+-.^_`|~,"
@@ -138,10 +138,10 @@ def _check_value(name: str, value: object) -> tuple[str, int]:
 
 
 def valid_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
-    """Return the valid headers among names and values that any writer may have written. Invalid ones are left out.
+    """Return the valid headers among the names and values in a record from any writer. Invalid headers are left out.
 
-    If a name occurs twice, the last value counts. If there are more headers than a record may have, the first ones
-    that fit are kept.
+    If a name occurs twice, the last value counts. If the headers exceed the limits for a record, the first headers that
+    fit are kept.
     """
     found = {name: value for name, value in pairs if _NAME.fullmatch(name)}
     kept: dict[str, str] = {}

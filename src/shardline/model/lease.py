@@ -1,4 +1,4 @@
-"""The lease of a shard: the worker that reads the shard, and how far it has been processed.
+"""The lease of a shard: which worker reads the shard, and how far the shard has been processed.
 
 This module holds the values only. ``core/consumer`` decides how leases are taken, renewed and lost, and
 ``adapters/leases`` stores them. The Kinesis Client Library has the same fields, under other names.
@@ -25,7 +25,7 @@ from shardline.model.position import LATEST, SHARD_END, TRIM_HORIZON, Position, 
 from shardline.model.sequence import SequenceNumber
 
 KEPT: Final = "kept"
-"""The id of an incarnation that is no process: a worker that exited has kept the lease for its restart."""
+"""The id of an incarnation without a process: a worker that exited has kept the lease for its restart."""
 _KINDS: Final = frozenset(PositionKind) - {PositionKind.AFTER_SEQUENCE_NUMBER}
 
 

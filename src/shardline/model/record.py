@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The service never refuses entries that passed ``check_entries`` because of their number, sizes, keys or types.
+- If entries passed ``check_entries``, the service does not refuse them because of their number, sizes, keys or types.
 - The record limit is a property of the stream. This module enforces only the highest limit that a stream can have.
 - Two records that differ only in how they were read (``Origin``) are equal, so a record that is read again equals the
   copy that was read first.
@@ -52,7 +52,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
     def __iter__(self) -> Iterator[Any]:
-        """Unpack an entry like the tuple that callers may pass instead."""
+        """Yield the fields, so that an entry can be unpacked like the tuple that callers may pass instead."""
         return iter((self.data, self.key, self.explicit_hash_key))
 
 
@@ -84,7 +84,7 @@ class Origin:
         self.deserializer: Callable[[bytes], Any] | None = None
         """The user's deserializer, for ``Record.value``."""
         self.may_have_headers: bool = True
-        """Whether a record of the page may have headers. The deaggregator and the middleware write it."""
+        """Whether a record of the page may have headers. The deaggregator and the middleware set this field."""
         self._handed_out: list[tuple[_Place, float]] = []  # (first record, time) of each hand-out; sorted by both
 
     def hand_out(self, record: "Record[Any]", at: float) -> None:
@@ -189,7 +189,7 @@ def make_structs(cls: type[_Struct], count: int, columns: tuple[list[Any] | tupl
 
 
 def hand_out(records: Sequence[Record[Any]], at: float) -> None:
-    """Store the time at which these records are handed out. They must be in order."""
+    """Store the time at which these records are handed out. The records must be in order."""
     place = 0
     while place < len(records):
         origin = records[place].origin
@@ -220,7 +220,7 @@ def check_data(data: object) -> bytes:
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):
         try:
-            return bytes(memoryview(cast("bytes", data)))  # plain bytes, because not every encoder accepts others
+            return bytes(memoryview(cast("bytes", data)))  # plain bytes, because not every encoder accepts other types
         except ValueError:
             raise UsageError("data must be bytes: this memoryview was released") from None
     if isinstance(data, str):
@@ -231,8 +231,8 @@ def check_data(data: object) -> bytes:
 def options_of_tuple(fields: Sequence[Any]) -> tuple[Any, Any]:
     """Return the explicit hash key and the headers of a tuple (key, data, ...).
 
-    The third of three values is the headers if it is a mapping, otherwise the explicit hash key. Of four values, the
-    third and the fourth may be ``None``.
+    In a tuple of three values, the third is the headers if it is a mapping, otherwise the explicit hash key. In a tuple
+    of four values, the third and the fourth may be ``None``.
     """
     third, fourth = (*fields, None, None)[2:4]
     if len(fields) == 3 and isinstance(third, Mapping):  # noqa: PLR2004
@@ -302,5 +302,5 @@ def _check_entry(entry: object) -> tuple[Entry, int]:
 
 
 def _fields(entry: Any) -> Any:
-    """Return the fields of a tuple with at least data and key. Other values, such as a ``str``, have no fields."""
+    """Return ``entry`` if it is a tuple with at least two fields (data and key), otherwise an empty tuple."""
     return entry if issubclass(type(entry), tuple) and len(entry) > 1 else ()

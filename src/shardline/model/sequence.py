@@ -5,8 +5,8 @@ Invariants:
 - Sequence numbers compare as numbers, never as text ("9" is before "10").
 - Records of one aggregate share its sequence number and are ordered by sub-sequence, from 0.
 - A plain record has sub-sequence 0.
-- The sub-sequence ``BEFORE_FIRST`` is before all records of an aggregate, and before a plain record. A checkpoint there
-  means that all records before this sequence number are done, and no record with this number.
+- The sub-sequence ``BEFORE_FIRST`` is before all records of an aggregate, and before a plain record. A checkpoint at
+  this position means that all records before the sequence number are done, but no record with this number is done.
 - The high bits of AWS's numbers are the second in which the shard was created (observed since 2014, but not
   documented). If a stream was deleted and re-created at least a second later, this distinguishes two shards with the
   same id.
@@ -67,8 +67,8 @@ ANY_NUMBER: Final = NumberRange("", ":")  # in ASCII, ":" follows the digits
 
 
 def numbers_of_shard(starting_number: str) -> NumberRange:
-    """Return the range of the numbers of a shard whose first number this is, or ``ANY_NUMBER`` if its layout is not
-    AWS's.
+    """Return the range of a shard's sequence numbers, given the first of them. If this number does not have AWS's
+    layout, return ``ANY_NUMBER``.
 
     All numbers of AWS's layout have the same length, so their order as text is their order as numbers.
     """

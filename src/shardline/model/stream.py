@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A stream is addressed by its name or by its ARN, never by both. Both are checked before any request is sent.
+- A stream is addressed by its name or by its ARN, never by both. The name or ARN is checked before any request is sent.
 - A registered consumer (enhanced fan-out) is addressed by its ARN, which contains the ARN of its stream.
 """
 
@@ -81,7 +81,7 @@ def consumer_created_at(consumer_arn: str) -> int:
 
 
 def is_consumer_name(text: str) -> bool:
-    """Return whether this can be the name of a registered consumer.
+    """Return whether a text can be the name of a registered consumer.
 
     The rule is the same as for the name of a stream.
     """

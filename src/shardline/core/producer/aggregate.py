@@ -1,4 +1,4 @@
-"""Collects records that are sent together, and computes their exact size.
+"""Groups records that are sent together, and computes the exact size of each group.
 
 An ``Aggregate`` is filled record by record, sealed, sent, and sent again if necessary. Its exact size is computed when
 records are added, but it is encoded only when it is sent. So memory holds a waiting payload only once (P11). The
@@ -10,8 +10,9 @@ formats of ``codec.packing`` instead of the KPL's format, even if there is only 
 
 Invariants:
 
-- P2: all records of an aggregate were predicted to belong to one shard. The lane that fills the aggregate ensures this.
-- P8: all keyless records of an aggregate take the same random key and the same explicit hash key, which is inside the
+- P2: all records of an aggregate are predicted to belong to the same shard. The lane that fills the aggregate ensures
+  this.
+- P8: all keyless records of an aggregate get the same random key and the same explicit hash key, which is inside the
   range of the lane. The encoded aggregate contains both, so that every reader accepts the records. The outer key is the
   key of the first record.
 - P12: the data of a record that is sent alone is not changed. There are two exceptions, each of which is wrapped in its
@@ -39,10 +40,12 @@ from shardline.model.limits import KIB
 from shardline.model.record import Entry
 
 _ONE_BYTE: Final = 1 << 7  # numbers below this take one byte as a varint
-_SMALL: Final = (1 << 14) - 16  # up to this length, the varints of a record and of its data take at most two bytes
+# Up to this size of the data, the lengths of a record and of its data are varints of at most two bytes.
+_SMALL: Final = (1 << 14) - 16
 
 
-# An upper bound of the bytes that wrapping adds: a copy of the key, the field headers and the frame.
+# An upper bound on the number of bytes that wrapping adds to a record: a copy of the key, the field headers and the
+# frame.
 WRAP_MAX_BYTES: Final = 2 * KIB
 KEYLESS_KEY_LENGTH: Final = 10  # the number of characters in the key that a keyless record gets
 
@@ -54,7 +57,7 @@ class KeyTable(dict[str, int]):
     __slots__ = ()
 
     def number_of(self, key: str, /) -> int:
-        """Return the number of a key, or the number that it would get."""
+        """Return the number of a key. For a new key, return the number that ``add`` would give it."""
         return self.get(key, len(self))
 
     def add(self, key: str, /) -> None:
@@ -67,7 +70,7 @@ _NO_KEYS: Final = KeyTable()  # shared by all aggregates without a key table; ne
 
 @final
 class KeylessAddress:
-    """The key and explicit hash key that the keyless records of one aggregate take (P8)."""
+    """The key and explicit hash key under which the keyless records of one aggregate are sent (P8)."""
 
     __slots__ = ("explicit_hash_key", "key")
 
@@ -107,9 +110,9 @@ class Aggregate:
     ) -> None:
         self.records: list[BufferedRecord] = []
         self.separate: bool = separate
-        """Whether this is a bundle: every record is a separate entry."""
+        """Whether this is a bundle, in which every record is a separate entry."""
         self.packing: Packing | None = packing
-        """The format of a pack. ``None`` means the KPL's format."""
+        """The format of this pack. ``None`` if this is not a pack, so that the KPL's format is used."""
         self.size: int = packing.base_bytes if packing is not None else 0 if separate else FRAME_BYTES
         self.payload_bytes: int = 0
         """The number of bytes that the records occupy in the buffer."""
@@ -120,7 +123,7 @@ class Aggregate:
         self.address: KeylessAddress = address
         self.has_hash_keys: bool = False
         self.has_tags: bool = False
-        """Whether some record has headers. Not set for a bundle."""
+        """Whether any record has headers. Not set for a bundle."""
         self.is_plain: bool = True
         """Whether every record of a bundle is sent unchanged, under its own key."""
         self.cost_bytes: int = 0
@@ -129,7 +132,7 @@ class Aggregate:
         """The number of entries in the request. Set by ``seal``."""
         self._keys = KeyTable()
         self._hash_keys = _NO_KEYS
-        self._stamped_by: bytes = b""  # the producer id of the last stamped record, which a short stamp shares
+        self._stamped_by: bytes = b""  # the producer id of the last stamp; a short stamp after it has the same id
         self._expires_at: Instant | None = None  # caches the result of ``expires_at`` after this aggregate was sealed
 
     def add(self, record: BufferedRecord, max_bytes: int) -> bool:
@@ -144,8 +147,8 @@ class Aggregate:
     def add_all(self, records: list[BufferedRecord], max_bytes: int) -> int:
         """Add records up to the first one that does not fit. Return how many were added.
 
-        Every record of the producer passes through one of these loops. One call for many records saves the attribute
-        lookups that a call per record would repeat.
+        Every record of the producer passes through one of the loops that this method calls. One call for many records
+        saves the attribute lookups that a call per record would repeat.
         """
         count = len(self.records)
         if self.separate:
@@ -217,7 +220,7 @@ class Aggregate:
         return True
 
     def cost_of(self, record: BufferedRecord) -> int:
-        """Return the size in bytes of the data and key of a record that is a separate entry."""
+        """Return how many bytes the data and key of a record take if the record is a separate entry."""
         data, key = record.data, record.key
         assert data is not None
         if key is None:
@@ -282,7 +285,7 @@ class Aggregate:
         return added
 
     def seal(self) -> None:
-        """Close the aggregate: compute its cost and drop the tables that were only needed to size it."""
+        """Close the aggregate: compute its cost and drop the tables that were needed only to compute its size."""
         self._keys = self._hash_keys = _NO_KEYS
         records = self.records
         if self.separate:
@@ -300,7 +303,7 @@ class Aggregate:
         self.entry_count = 1
 
     def expires_at(self) -> Instant:
-        """Return the time at which the first record expires. This respects the TTLs of single records."""
+        """Return the time at which the first record expires. If single records have their own TTLs, these count."""
         if self._expires_at is not None:
             return self._expires_at
         first = min([record.expires_at + record.extra_ttl for record in self.records])
@@ -374,7 +377,8 @@ class Aggregate:
 
     @property
     def is_checked(self) -> bool:
-        """Whether readers check that the records belong to the shard. Readers check aggregates, even of one record.
+        """Whether readers check that the records belong to the shard that stores them. Readers check every aggregate,
+        even an aggregate of one record.
 
         A record that was sent alone and a pack are read from whichever shard stores them. The same holds for data that
         looks like an aggregate and was wrapped. Some readers drop such data by its hash key, but it is too rare to be
@@ -386,7 +390,7 @@ class Aggregate:
 
     @property
     def has_no_key(self) -> bool:
-        """Whether some entry has no key. This happens only if the service chooses the shard."""
+        """Whether any entry is sent without a key. This happens only if the service chooses the shard."""
         return self.address.key is None and any(record.key is None for record in self.records)
 
     def hash_digest(self, record: BufferedRecord) -> bytes:
@@ -398,7 +402,9 @@ class Aggregate:
 
 
 def _tags_of(records: list[BufferedRecord]) -> dict[int, bytes]:
-    """Return the tags of the records, by index. Records with the same producer id share the id (``codec.stamps``)."""
+    """Return the tags of the records, by index. In a run of stamps with the same producer id, only the first stamp
+    contains the id (``codec.stamps``).
+    """
     found: dict[int, bytes] = {}
     last = b""
     for place, record in enumerate(records):
@@ -411,7 +417,7 @@ def _tags_of(records: list[BufferedRecord]) -> dict[int, bytes]:
 
 
 def entries_of(aggregates: list[Aggregate]) -> list[Entry]:
-    """Return the entries of a request. All ordinary aggregates are encoded in one call."""
+    """Return the entries that represent these aggregates in a request. One call encodes all ordinary aggregates."""
     ordinary = [(sent.records, sent.address.key or "") for sent in aggregates if sent.is_ordinary]
     encoded = iter(encode_records(ordinary))
     entries: list[Entry] = []
@@ -498,5 +504,5 @@ def bytes_alone(
 
 
 def digest_of(key: str, explicit_hash_key: str | None) -> bytes:
-    """Return the hash key that decides the shard, as 16 bytes."""
+    """Return, as 16 bytes, the hash key that decides which shard a record with these keys belongs to."""
     return hash_digest_of(key) if explicit_hash_key is None else int(explicit_hash_key).to_bytes(16, "big")

@@ -27,13 +27,13 @@ from shardline.core.producer.isolation import Isolation, Part
 from shardline.core.producer.lane import Lane, Shipment
 from shardline.core.producer.producer_config import ProducerConfig
 
-# Lanes that wait for tokens become ready one by one. The collector gathers such lanes for this share of ``linger``, so
-# that they share a request, but no longer than the KPL's collector waits.
+# Lanes that wait for tokens become ready one by one. When the first such lane is ready, the collector waits for this
+# share of ``linger`` for others, so that they share a request. It never waits longer than the KPL's collector does.
 _GATHER_SHARE: Final = 0.2
 _GATHER_MAX: Final = 0.05
 
 
-# Every aggregate that is sent needs a Shipment, and calling the class would take three times as long.
+# Every aggregate that is sent needs a Shipment. Calling the class would take three times as long as this function.
 _new_tuple: Final = tuple[Aggregate | Lane, ...].__new__
 
 
@@ -70,7 +70,7 @@ class Collector:
     # ---- commands
 
     def reconfigure(self, config: ProducerConfig, now: Instant) -> None:
-        """Apply another ``linger`` and other rates. Lanes that wait for tokens may have to wait for less time now."""
+        """Apply a new ``linger`` and new rates. Lanes that wait for tokens may now have to wait for a shorter time."""
         self._gather = _gather_time(config)
         for lane in [*self._aside]:
             self.note_returned(lane, now)
@@ -78,12 +78,12 @@ class Collector:
     # ---- inputs
 
     def note_sealed(self, lane: Lane) -> None:
-        # A lane that is aside may not send, so it would only be put aside again.
+        # A lane that is set aside may not send yet, so it would only be set aside again.
         if lane not in self._aside:
             self._count(lane)
 
     def note_returned(self, lane: Lane, now: Instant) -> None:
-        """Check a lane again, because a request of the lane was answered or aggregates came back to it."""
+        """Check again whether a lane may send: one of its requests was answered, or aggregates came back to it."""
         self._aside.pop(lane, None)
         if lane.queued:
             self._count(lane)
@@ -91,13 +91,15 @@ class Collector:
                 self._draining = True
 
     def note_expired(self, lane: Lane, now: Instant) -> None:
-        """Check a lane again, because records expired in it. The lane's new first aggregate may be sent earlier."""
+        """Check again when a lane may send: records in it have expired, and its new first aggregate may be sent
+        earlier.
+        """
         if lane.is_ready or lane in self._aside:
             self.forget(lane)
             self.note_returned(lane, now)
 
     def forget(self, lane: Lane) -> None:
-        """Remove a lane, because it has nothing to send or must not send."""
+        """Remove a lane from the queue, because it has nothing to send or must not send."""
         self._aside.pop(lane, None)
         if lane.is_ready:
             self._ready.remove(lane)
@@ -174,7 +176,9 @@ class Collector:
         )
 
     def _wake(self, now: Instant) -> None:
-        """Make ready the lanes that were set aside until ``now``. Start draining if one of their aggregates is due."""
+        """Make ready every lane that was set aside until ``now`` or earlier. Start draining if one of their aggregates
+        is due.
+        """
         for lane in [lane for lane, at in self._aside.items() if at <= now]:
             self.note_returned(lane, now)
 
@@ -189,7 +193,7 @@ class Collector:
         lane.counted_bytes, lane.counted_entries = queued_bytes, queued
 
     def _uncount(self, lane: Lane) -> None:
-        """Subtract a lane that is no longer ready from the totals."""
+        """Subtract the aggregates of a lane from the totals, because the lane is no longer ready."""
         lane.is_ready = False
         self._waiting_bytes -= lane.counted_bytes
         self._waiting_entries -= lane.counted_entries

@@ -12,9 +12,10 @@ Invariants:
 - P1: no function is called between reserving and appending, so that no interrupt can come between the two. A shell with
   several threads holds its putters' lock around both. The host calls ``end`` last. If a putter appends a record after
   that call, the putter itself takes the record back.
-- P11: a putter wakes the host only when the putter passes a mark. The host sets the marks before it sleeps: at the next
-  record if nothing else would wake the host in time, otherwise at the end of a round. A putter that passes a mark
-  raises the mark to the limit. Otherwise every further put would wake the host again until the host runs.
+- P11: a putter wakes the host only when the putter passes a mark, that is, a number of reserved records or bytes. The
+  host sets the marks before it sleeps: at the next record if nothing else would wake the host in time, otherwise at the
+  end of a round. A putter that passes a mark raises the mark to the limit. Otherwise every further put would wake the
+  host again until the host runs.
 - No wake-up is lost between threads: the host sets the marks and then reads ``records``, and a putter appends and then
   reads the marks.
 - The gate is the fast path of the shell's ``put``. It is closed (``gate_records`` is 0) while puts are refused, while
@@ -61,8 +62,8 @@ def round_limits(config: ProducerConfig, lanes: int) -> tuple[int, int]:
 
 @twin
 def keep_order(records: list[BufferedRecord], newest: Instant, /) -> Instant:
-    """Ensure that no record expires before an earlier one or before ``newest``. Return the time at which the last one
-    expires.
+    """Delay expiry times so that no record expires before an earlier record or before ``newest``. Return the last
+    expiry time.
     """
     for record in records:
         if record.expires_at < newest:
@@ -92,7 +93,7 @@ _ANSWERS: Final = tuple(Put)
 
 @twin
 class Room:
-    """The records of an intake, and the room that they take.
+    """The records of an intake, and the room that they take in the buffer.
 
     ``Intake`` documents the fields. The compiled form stores the numbers without Python objects, and its ``put`` and
     ``accept`` cannot be interrupted, not even by a trace function.
@@ -164,11 +165,13 @@ class Intake(Room):
         """Putters may reserve up to this number of records, and up to ``limit_bytes``. Written by the host."""
         self.limit_bytes = self._max_bytes
         self.quiet_records = 0
-        """The mark: up to this number of reserved records, there is room and the host need not be woken."""
+        """The mark for records: while no more than this number are reserved, there is room and the host need not be
+        woken.
+        """
         self.quiet_bytes = 0
-        """The same mark for reserved bytes."""
+        """The mark for reserved bytes, which works like ``quiet_records``."""
         self.gate_records = 0
-        """``quiet_records``, or 0 while the gate is closed."""
+        """Equal to ``quiet_records`` while the gate is open, and 0 while the gate is closed."""
         self.refusal = None
         """Why puts are refused, or ``None`` if they are accepted."""
         self.headers_refusal = config.headers_refusal
@@ -183,7 +186,7 @@ class Intake(Room):
         """Whether data has to be converted to bytes first. Written by the shell."""
         self.limit_record(config.known_record_max_bytes)
         self._has_ended = False
-        self._taken: list[BufferedRecord] = []  # written by the host; some of these have already resolved
+        self._taken: list[BufferedRecord] = []  # written by the host; some of these have ended
         self._newest: Instant = 0.0  # when the last record that the host took expires; written by the host
 
     # ---- for putters
@@ -200,7 +203,7 @@ class Intake(Room):
         return self._answer(self.accept(records, size, in_turn), records)
 
     def put_many(self, records: list[BufferedRecord], size: int) -> Put:
-        """Accept all records or none. After FULL, put the records one by one.
+        """Accept all records or none. If the result is FULL, the caller puts the records one by one.
 
         Args:
             records: the records.
@@ -335,7 +338,7 @@ class Intake(Room):
         return taken
 
     def known(self) -> list[BufferedRecord]:
-        """Return all outstanding records and some that were delivered or failed, in the order of their puts."""
+        """Return all outstanding records and some that have ended, in the order of their puts."""
         return [*self._taken, *self.records]
 
     def unfinished(self) -> list[BufferedRecord]:

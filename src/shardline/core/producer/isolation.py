@@ -43,7 +43,7 @@ _FEW_RECORDS: Final = 4
 # A suspect part of more records is cut into quarters that are sent concurrently. Quarters need as many calls as halves,
 # but half the time.
 _MANY_RECORDS: Final = 16
-_UNPROVEN_NAMES: Final = 2  # the number of refusals whose names are believed before the first name has proved right
+_UNPROVEN_NAMES: Final = 2  # how many refusals are believed before a named entry has proved to be invalid
 _NAMED_ENTRY: Final = re.compile(r"\bat 'records\.(\d{1,4})\.member\b")  # AWS counts from 1
 _SIZE_WORDS: Final = ("less than or equal to", "exceed", "too large", "size")
 
@@ -115,7 +115,7 @@ class Part:
         self.sibling: Part | None = None
         """The other half, which waits for this half. If this half is stored, the sibling holds the invalid record."""
         self.paid: int = 0
-        """The credit that was taken to send this part."""
+        """The amount of the family's credit that was spent to send this part."""
         self.records: int = sum([len(shipment.aggregate.records) for shipment in shipments])
         self.expires_at: Instant = min(
             [record.deadline for shipment in shipments for record in shipment.aggregate.records], default=NEVER
@@ -131,7 +131,7 @@ class Isolation:
         self._calls_per_second = config.isolation_calls_per_second
         self._ordered = config.ordered
         self._numbers = count()
-        self._waiting: list[tuple[int, int, Part]] = []  # a heap, largest part first, as it frees the most records
+        self._waiting: list[tuple[int, int, Part]] = []  # a heap; the largest part, which may free the most, is first
         self._in_flight: dict[Part, None] = {}
         self._calls: deque[Instant] = deque()  # the times of the calls that still count against the limit
         self._passed_over: list[tuple[int, int, Part]] = []  # while ``_choose`` runs: parts that may not be sent
@@ -161,7 +161,7 @@ class Isolation:
             self._add(Part(family, shipments, suspect=True))
 
     def handle_found(self, part: Part, failure: Failure) -> None:
-        """Called when a record was refused alone. The rest of its part may be valid."""
+        """Called when a record was refused alone, and so is invalid. The rest of the part it came from may be valid."""
         family = part.family
         family.code, family.message = failure.code, failure.message
         family.found += 1
@@ -183,7 +183,9 @@ class Isolation:
         self._finish(part)
 
     def handle_unanswered(self, part: Part) -> None:
-        """Called when a part's request failed for another reason. The caller resends or fails the part's records."""
+        """Called when a part's request failed and the part is not taken apart further, for example after a timeout. The
+        caller sends the part's records again or fails them.
+        """
         part.family.credit += part.paid
         self._finish(part)
 
@@ -210,7 +212,7 @@ class Isolation:
     # ---- taking back
 
     def shipments(self) -> list[Shipment]:
-        """Return all shipments that wait. Shipments in flight are left out."""
+        """Return all shipments that are waiting to be sent. Shipments in flight are left out."""
         return [shipment for part in self._idle_parts() for shipment in part.shipments]
 
     def expires_at(self) -> Instant:
@@ -342,7 +344,7 @@ class Isolation:
         self._release_sibling(part)
         _recount(part.shipments, [shipment for piece in pieces for shipment in piece])
         parts = [Part(family, piece) for piece in pieces]
-        if len(parts) == _TWO < part.records:  # the first half may show which is invalid, so the second waits
+        if len(parts) == _TWO < part.records:  # the first half may show which half is invalid, so the second waits
             parts[0].sibling = parts.pop()
         for piece in parts:
             self._add(piece)
@@ -383,7 +385,7 @@ class Isolation:
 
 
 def _keys(aggregate: Aggregate) -> set[str | None]:
-    """Return the keys of the records. Keyless records are left out, because they have no order to keep."""
+    """Return the keys of an aggregate's records. Keyless records are left out, because they have no order to keep."""
     return {record.key for record in aggregate.records} - {None}
 
 
@@ -392,7 +394,7 @@ def _entries(shipments: list[Shipment]) -> int:
 
 
 def _cut(shipments: list[Shipment], units: int, *, by_records: bool = False) -> tuple[list[Shipment], list[Shipment]]:
-    """Split shipments after this many entries, or records if ``by_records`` is set."""
+    """Split shipments after this many entries, or after this many records if ``by_records`` is set."""
     for at, (aggregate, lane) in enumerate(shipments):
         size = len(aggregate.records) if by_records else aggregate.entry_count
         if units >= size:

@@ -1,13 +1,13 @@
 """Keeps the records of each key in order when every record is a separate entry.
 
-PutRecords does not keep the order of its entries. With ``ordered``, therefore, at most one record of a key is in
-flight, the *head* of its key. The later records of the key wait behind the head until the head is delivered or has
+PutRecords does not keep the order of its entries. With ``ordered``, therefore, at most one record with a given key is
+in flight: the *head* of that key. The later records with the key wait behind the head until it is delivered or has
 failed. Keyless records have no order.
 
 Invariants:
 
-- P9: a record of a key becomes the head only when the previous head was delivered or has failed, and the records of a
-  key become heads in the order in which they were admitted.
+- P9: a record becomes the head of its key only when the previous head was delivered or has failed, and records with the
+  same key become heads in the order in which they were admitted.
 - A head that is refused stays the head: it is sent again before any other record of its key.
 - Adding, releasing and expiring a waiting record take time logarithmic in the number of waiting records.
 """
@@ -41,7 +41,7 @@ class KeyOrder:
 
     @property
     def has_heads(self) -> bool:
-        """Whether any record was admitted and has neither been delivered nor failed."""
+        """Whether any key has a head, that is, an admitted record that has neither been delivered nor failed."""
         return bool(self._heads)
 
     def expires_at(self) -> Instant:
@@ -89,7 +89,7 @@ class KeyOrder:
         return following
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """Take the waiting records whose TTL has ended."""
+        """Remove and return the waiting records whose TTL has expired."""
         expired: list[BufferedRecord] = []
         by_expiry = self._by_expiry
         while by_expiry and by_expiry[0][0] <= now:
@@ -99,7 +99,7 @@ class KeyOrder:
             if key is None or key not in self._behind or record.ending is not None or self._is_head(record):
                 continue
             behind = self._behind[key]
-            # The records of a key wait in the order of their puts. Unless records have their own TTLs, the record
+            # Records with the same key wait in the order of their puts. Unless records have their own TTLs, the record
             # that was put first also expires first.
             if behind[0] is not record:
                 behind.remove(record)
@@ -128,8 +128,8 @@ class KeyOrder:
     def in_order(self, queued: list[BufferedRecord]) -> list[BufferedRecord]:
         """Return the queued and the waiting records, ordered by the time of their puts.
 
-        Among records of one key with equal times, the head comes first, then the waiting records, then the other queued
-        records.
+        Among records with the same key and equal times, the head comes first, then the waiting records, then the other
+        queued records.
         """
         heads = [record for record in queued if self._is_head(record)]
         others = [record for record in queued if not self._is_head(record)]

@@ -13,23 +13,23 @@ Invariants:
 - P2: an aggregate holds records of one lane only. A lane that does not aggregate fills bundles of separate records.
 - A lane does not aggregate if it has no shard or if ``may_aggregate`` is not set, for example because the stream has
   channels.
-- P5: throttling lowers the lane's rates by a factor and success raises them again in steps (AIMD). Each failure in a
-  row pauses the lane, with jitter. After ``TRIP`` failures in a row the circuit is open: the lane sends one aggregate
-  at a time.
+- P5: throttling multiplies the lane's rates by a factor below 1, and success raises them again in steps (AIMD).
+  Failures in a row pause the lane, with backoff and jitter. After ``TRIP`` failures in a row the circuit is open: the
+  lane sends one aggregate at a time.
 - P6: an aggregate costs one record token, however many records it holds, and one byte token per byte of its data and
   key. A bundle is cut if the tokens or the room in the request do not suffice for the whole bundle.
 - P9: an ordered lane has at most one aggregate or pack in flight, and its queue is first in, first out. An ordered
-  lane that does not aggregate has at most one record of each key in flight (``key_order``).
+  lane that does not aggregate has at most one record with each key in flight (``key_order``).
 - Expired records leave the lane before other records are sent, and take no tokens.
-- An aggregate is due when its oldest record is due. A TTL of a single record changes neither when its aggregate is due
-  nor the place of the aggregate. Unless ``ttls_differ``, the first aggregate that is due is also the first to expire.
-  In an ordered lane, later aggregates are due later, so the order of deadlines is the order of arrival. A keyless
-  record that comes to an ordered lane late, from a refused request or another lane, is queued alone, because it has no
-  order to keep.
+- An aggregate is due when its oldest record is due. The TTL of a single record changes neither the time at which its
+  aggregate is due nor the aggregate's place in the queue. Unless ``ttls_differ``, the first aggregate that is due is
+  also the first to expire. In an ordered lane, later aggregates are due later, so the order of deadlines is the order
+  of arrival. A keyless record that comes to an ordered lane late, from a refused request or another lane, is queued
+  alone, because it has no order to keep.
 - After an entry of a lane landed in another shard, the lane sends one record per entry. It aggregates again when
   ``TRUST`` entries in a row, all sent after that landing was seen, have landed as predicted. An ordered lane first
-  waits until all that it has in flight is settled. If the shard was split or merged, this never happens, because the
-  shard stores no further entry.
+  waits until all that it has in flight is settled. If the lane's shard was split or merged, the lane never aggregates
+  again, because the shard stores no further entry.
 - Aggregates that a flush or a deadline has released, or that are sent again, are sent as soon as possible, without
   lingering a second time.
 """
@@ -64,7 +64,7 @@ _FAILURE_MEMORY: Final = 10.0  # the half-life in seconds of a failure's weight 
 _UNLIMITED: Final = 1e12
 _BUNDLE: Final = 64  # the number of records in a full bundle
 _ANY_SIZE: Final = 1 << 62
-_ALL: Final = (None, None)  # the place in ``Lane.open`` of an aggregate that takes all records, and of keyless packs
+_ALL: Final = (None, None)  # in ``Lane.open``: the key of an aggregate for all records, and of the keyless pack
 # The ``order`` of two consecutive aggregates differs by this step, which leaves a number for each part of an aggregate
 # that is cut up.
 _ORDER_STEP: Final = 1 << 32
@@ -103,18 +103,18 @@ class Lane:
         # Whether the settings and the stream allow aggregates. Written by the router and ``Retries``.
         self.may_aggregate = config.aggregation is not False
         self.aggregates = self.may_aggregate and (shard_id is not None or self._packing is not None)
-        """Whether records share entries."""
+        """Whether this lane sends several records in one entry."""
         self._config, self._rng = config, rng
         # When an entry was last seen to have landed in another shard, and how many entries landed as predicted since.
         self._misdirected_at, self._landed_as_predicted = -NEVER, 0
         self.vanished = False
         """Whether the map no longer contains this shard. Set by the router. Unsent records move to other lanes."""
         self.in_flight = 0
-        """The number of aggregates that were sent and are not settled."""
+        """The number of aggregates that have been sent and are not settled yet."""
         self.sends_no_key = False
         """Whether keyless records are sent without a key. If so, the service chooses their shard."""
-        # Whether this lane must wait for a lane with an overlapping range (P9), written by ``Retries``, and whether the
-        # queue has been due or was flushed. If it has, it is sent as soon as possible.
+        # Two flags: whether this lane must wait for a lane with an overlapping range (P9; written by ``Retries``), and
+        # whether the queue became due or was flushed, so that it is sent as soon as possible.
         self.held, self.released = False, False
         self.queued = self.queued_bytes = 0
         """The number of entries in the queue. ``queued_bytes`` is the size of their data and keys."""
@@ -130,7 +130,7 @@ class Lane:
         self.open: dict[tuple[str | None, str | None], Aggregate] = {}
         """The aggregate that is being filled. With ``packing``, all open packs, by key and explicit hash key."""
         self._ordered = config.ordered
-        self._in_turn = config.ordered and self.aggregates  # whether the aggregate in flight has to be settled first
+        self._in_turn = config.ordered and self.aggregates  # whether to wait for the aggregate in flight
         self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due, self._linger_change = config.record_ttl - config.linger, 0.0
         self.max_bytes, self.max_count = config.aggregate_max_bytes, self._max_count()
@@ -142,7 +142,7 @@ class Lane:
         self._bucket = TokenBucket(*self._rates, now)
         self._backoff = Backoff(config.retry_backoff, config.retry_backoff_max, rng)
         self._blocked_until: Instant = -NEVER
-        self.share, self._share_changed_at = 1.0, now  # the share of the configured rates after throttling
+        self.share, self._share_changed_at = 1.0, now  # the share of the rates that throttling left
         self._failure_score, self._failure_score_at = 0.0, now
         # The address of keyless records that join an aggregate whose first record has a key.
         self._spare_address = self._new_address()
@@ -190,13 +190,13 @@ class Lane:
             self._landed_as_predicted = 0
 
     def note_as_predicted(self, count: int, started_at: Instant) -> None:
-        """Called when entries landed as predicted."""
+        """Called when entries landed as predicted. ``started_at`` is the time at which their request was sent."""
         if started_at > self._misdirected_at:
             self._landed_as_predicted += count
 
     @property
     def has_proved_itself(self) -> bool:
-        """Whether the lane does not aggregate because its predictions proved wrong, and may be trusted again."""
+        """Whether a lane that stopped aggregating because its predictions were wrong may aggregate again."""
         return self.is_distrusted and self._landed_as_predicted >= TRUST
 
     def wait_for_flights(self) -> None:
@@ -290,7 +290,8 @@ class Lane:
     def add_again(self, record: BufferedRecord) -> int:
         """Add a record that may be older than the records of this lane.
 
-        The aggregate that the record joins is due as early as the record. Return how many aggregates were sealed.
+        The aggregate that the record joins becomes due no later than the record. Return how many aggregates were
+        sealed.
         """
         # The deadline is changed before the record is added, because adding may seal the aggregate.
         joined = self.open.get(_ALL if self._packing is None else (record.key, record.explicit_hash_key))
@@ -352,7 +353,7 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no record waits and no aggregate is in flight."""
+        """Whether no record is waiting and no aggregate is in flight."""
         return not self._queue and not self.open and not self.in_flight
 
     @property
@@ -390,7 +391,7 @@ class Lane:
         return min(self._first_due_at() + self._life_after_due, self._keys.oldest())
 
     def take_expired(self, now: Instant) -> list[BufferedRecord]:
-        """Take the waiting records whose TTL has ended. The other records stay in their order."""
+        """Remove and return the waiting records whose TTL has expired. The other records stay in their order."""
         expired = self._keys.take_expired(now)
         life = self._life_after_due
         if any(self._expiry_of(aggregate) <= now for aggregate in self.open.values()):
@@ -419,7 +420,7 @@ class Lane:
         return aggregate.expires_at() if self.ttls_differ else aggregate.due_at + self._life_after_due
 
     def _take_expired_aggregates(self, now: Instant) -> list[Aggregate]:
-        """Remove the sealed aggregates that hold an expired record from the queue, and return them."""
+        """Remove from the queue the sealed aggregates that hold any expired record, and return them."""
         queue = self._queue
         taken: list[Aggregate] = []
         if self.ttls_differ:
@@ -463,7 +464,9 @@ class Lane:
         return aggregate
 
     def _admit_first(self) -> None:
-        """Reduce the next bundle to the records that are heads of their keys (P9). The others wait behind the heads."""
+        """Reduce the next bundle to the records that are heads of their keys (P9). The other records wait behind the
+        heads.
+        """
         queue = self._queue
         while queue and queue[0][2].separate:
             due_at, _, bundle = queue[0]
@@ -479,13 +482,13 @@ class Lane:
         self.released &= bool(queue)
 
     def note_settled(self, count: int = 1) -> None:
-        """Subtract settled aggregates from those in flight. If an aggregate was cut, the count is negative and adds its
-        parts.
+        """Subtract settled aggregates from the number in flight. If an aggregate was cut up, a negative ``count`` adds
+        the new parts.
         """
         self.in_flight -= count
 
     def handle_ended(self, records: list[BufferedRecord]) -> None:
-        """Queue the records that waited for any of ``records`` that was delivered or has failed (P9)."""
+        """For each of ``records`` that was delivered or has failed, queue the record that waited behind it (P9)."""
         if self._keys.has_heads:
             self._enqueue_heads(self._keys.end(record for record in records if record.ending is not None))
 
@@ -544,7 +547,7 @@ class Lane:
         return self._backoff.failures >= TRIP
 
     def handle_success(self, now: Instant) -> None:
-        """Called when the shard stored an entry. A current pause continues, because refused entries caused it."""
+        """Called when the shard stored an entry. A pause that has begun goes on: refused entries caused it."""
         if self._backoff.failures:
             self._backoff.reset()
         if self.share < 1.0:
@@ -574,17 +577,19 @@ class Lane:
         return self._failure_score * float(0.5 ** ((now - self._failure_score_at) / _FAILURE_MEMORY))
 
     def load(self, now: Instant) -> float:
-        """Return the waiting bytes, weighted by the shard's health. Keyless records go to the lowest load (P8)."""
+        """Return the waiting bytes, weighted by the shard's health. Keyless records go to the lane with the lowest load
+        (P8).
+        """
         waiting = self.queued_bytes + (self.in_flight + 1) * self.max_bytes / 8
         blocked = 1.0 if now < self._blocked_until else 0.0
         return (waiting / self.share) * (1.0 + self.failure_score(now)) * (1.0 + 9.0 * blocked)
 
     def _set_share(self, share: float, now: Instant) -> None:
-        """Set the share of the rates that may be used.
+        """Set what share of the rates the lane may use, from ``_LOWEST_SHARE`` to 1.
 
-        If the share is 1, the configured rates apply, even if they are above the service's limits. A share below 1
-        multiplies the configured rate or the service's limit, whichever is lower. Otherwise a share of a very high
-        rate would have no effect.
+        If the share is 1, the configured rates apply, even if they are above the service's limits. If the share is
+        below 1, the lane gets this share of the configured rate or of the service's limit, whichever is lower.
+        Otherwise the share of a very high configured rate might still be too high to slow the lane down.
         """
         self.share = share
         self._share_changed_at = now
@@ -607,7 +612,8 @@ class Shipment(NamedTuple):
 
 
 def repacked(records: list[BufferedRecord], due_at: Instant, of: Aggregate, place: int = 0) -> Aggregate:
-    """Pack some records of the aggregate ``of`` again. The new aggregate takes the place of ``of`` in the order.
+    """Make a new aggregate from some records of the aggregate ``of``. The new one takes the place of ``of`` in the
+    order.
 
     Args:
         records: the records that are left, or a part of them.

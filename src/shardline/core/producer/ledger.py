@@ -1,4 +1,4 @@
-"""Stores whether each record was delivered or failed and counts the records.
+"""Stores whether each record was delivered or has failed, and counts the records.
 
 A record *ends* when it is delivered or has failed.
 
@@ -32,7 +32,7 @@ from shardline.core.producer_events import Event, RecordsFailed
 
 @final
 class Landed(NamedTuple):
-    """The records that one shard stored since they were last reported."""
+    """Counts the records that one shard stored since the last report."""
 
     records: int
     payload_bytes: int
@@ -44,7 +44,7 @@ class Landed(NamedTuple):
 def settle_delivered(records: list[BufferedRecord], landing: Landing, finished: deque[BufferedRecord], /) -> int:
     """Settle the records of an aggregate as delivered, and append those with waiters to ``finished``.
 
-    Return how many records there are.
+    Return the number of settled records.
     """
     place = 0
     for record in records:

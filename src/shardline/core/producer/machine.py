@@ -466,7 +466,7 @@ class ProducerMachine:
         self._arm(now)
 
     def _arm(self, now: Instant) -> None:
-        """Recompute the deadlines, because records came back to lanes or left them."""
+        """Recompute the deadlines, because records returned to lanes or left them."""
         lanes = self._router.all_lanes()
         parked = [record.deadline for shipment in self._responses.parked for record in shipment.aggregate.records]
         self._expires_at = min([self._isolation.expires_at(), *parked, *(lane.expires_at() for lane in lanes)])

@@ -4,7 +4,8 @@ Invariants:
 
 - A config is always valid, and never changes. An invalid value raises a ``UsageError`` that names the field, the value
   and the allowed values.
-- The default rates are the service's own limits per shard. The limits of an aggregate are also in ``model/limits.py``.
+- The default rates are the service's own limits per shard. ``model/limits.py`` defines them and the limits of an
+  aggregate.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -210,7 +211,7 @@ class ProducerConfig:
         return cls(**taken)
 
     def changed(self, changes: SettingChanges) -> Self:
-        """Return the settings with these changes.
+        """Return a copy of the settings with these changes.
 
         Raises:
             UsageError: a value is invalid.

@@ -5,7 +5,7 @@ Invariants:
 - P1: ``ending`` is set exactly once: to a ``Landing`` (delivered) or to an ``Undelivered``.
 - P11: a record is one slotted object that the garbage collector does not track. It refers to plain values only. The one
   possible reference cycle, a waiter that refers to the record, is broken when the ending is set. Records of a batch
-  share those objects that are the same for all of them.
+  share the objects that would be equal for all of them.
 - The attempt history is bounded. It always contains the first and the last attempts.
 """
 
@@ -165,7 +165,7 @@ NO_TAGS: Final = OptionalTags()
 
 
 class BufferedRecord(msgspec.Struct, gc=False, eq=False):
-    """A record of the user, until it is delivered or has failed (P11)."""
+    """A record that was put, until it is delivered or has failed (P11)."""
 
     data: bytes | None
     """The data of the record. It is dropped on delivery and kept on failure."""

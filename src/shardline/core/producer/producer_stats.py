@@ -1,7 +1,7 @@
 """The statistics of a producer.
 
-The counters start at 0 when the producer starts. The other values are current. All values are updated per aggregate and
-per request, so they cost nothing per record.
+The counters start at 0 when the producer starts. The other values describe the current state. All values are updated
+per aggregate and per request, so they cost nothing per record.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ _NOT_SUMMED: Final = frozenset({"map_state", "oldest_waiting", "lanes", "retries
 
 
 def sum_of_stats(stats: Sequence[ProducerStats]) -> ProducerStats:
-    """Return the statistics of several streams together. The state of the shard map is that of the first stream."""
+    """Return the combined statistics of several streams. The state of the shard map is taken from the first stream."""
     first, *others = stats
     if not others:
         return first

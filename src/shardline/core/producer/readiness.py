@@ -48,7 +48,7 @@ class Readiness:
         """Whether waiting cannot help. ``failure`` gives the reason."""
         if self._has_map or self.failure is None:
             return False
-        # A missing stream needs no second opinion: the summary would not find it either.
+        # If ListShards did not find the stream, DescribeStreamSummary would not find it either.
         if self.failure.kind is FailureKind.NOT_FOUND:
             return True
         return self._can_never_list and self._summary is not None and not self._summary.retryable

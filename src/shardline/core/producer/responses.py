@@ -1,4 +1,4 @@
-"""Handles the answer to a request: decides what happens to each of its aggregates.
+"""Handles the answer to a PutRecords request, and decides what happens to each aggregate of the request.
 
 Invariants:
 
@@ -175,7 +175,7 @@ class ResponseHandler:
         self._retries.release_held(now)
 
     def next_deadline(self) -> Instant:
-        """Return the time at which the first parked aggregate will have been parked for the longest allowed time."""
+        """Return the time at which the first parked aggregate will have been parked for as long as is allowed."""
         return min([landed.seen_at for landed in self._parked], default=NEVER) + self._parking_timeout
 
     @property
@@ -278,8 +278,8 @@ class ResponseHandler:
             self._note_recreated_shard(landed, now)
         predicted = lane.predicted if self._facts.may_predict else None
         count = len(aggregate.records) if aggregate.packing is None else 1
-        # A record with headers is sent as an aggregate even if it is alone. Once it landed wrong twice, it is delivered
-        # wherever it lands, like other records.
+        # A record with headers is sent as an aggregate even if it is alone. Once it has landed in a wrong shard twice,
+        # it is delivered wherever it lands, like other records.
         alone = not aggregate.is_checked or (count == 1 and landed_wrong_twice(aggregate.records[0]))
         rule = judge_landing(predicted, landing.shard_id, alone=alone)
         if rule is None:

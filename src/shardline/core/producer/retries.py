@@ -168,7 +168,7 @@ class Retries:
     # ---- parts of refused requests
 
     def expire_isolated(self, now: Instant) -> None:
-        """Fail the expired records in parts of refused requests. Each record fails with the reason of the refusal."""
+        """Fail the expired records in parts of refused requests. The failure gives the reason of the refusal."""
         if self._isolation.expires_at() <= now:
             self._isolation.filter_waiting(lambda shipment, family: self._without_expired(shipment, family, now))
 
@@ -225,7 +225,7 @@ class Retries:
         self._fail_waiting(lambda records: self._fail_larger(records, max_bytes), now)
 
     def without_larger(self, records: list[BufferedRecord], max_bytes: int) -> list[BufferedRecord]:
-        """Fail the records that exceed ``max_bytes``. Return the other records. None of them is in a lane yet."""
+        """Fail the records that exceed ``max_bytes``. Return the other records. No record may be in a lane yet."""
         self._fail_larger(records, max_bytes)
         return [record for record in records if record.ending is None]
 

@@ -25,11 +25,11 @@ from shardline.core.producer.shard_map import Snapshot
 from shardline.model.hashing import hash_digest_of, md5_of_key
 from shardline.model.limits import KIB
 
-# The largest number of keys whose lanes are remembered. A lookup takes a third of the time of hashing the key.
+# The largest number of keys whose lanes are cached. Looking up a key takes a third of the time that hashing it takes.
 _CACHE_MAX: Final = 16_384
 _CACHE_TRIAL: Final = 1_024  # the number of keys in the cache during a trial, and of lookups that a trial counts
 _CACHE_LIFE: Final = 1 << 20  # the number of lookups after which the cache is emptied and tried again
-_COMPARE_ALL_MAX: Final = 16  # up to this many lanes, the healthiest is found by comparing all, otherwise a sample
+_COMPARE_ALL_MAX: Final = 16  # up to this many lanes, all are compared to find the healthiest; otherwise a sample
 _SAMPLE: Final = 8
 
 
@@ -57,7 +57,7 @@ class LaneTable(Protocol):
 
 @twin
 def make_lane_table(endings: tuple[bytes, ...], /) -> LaneTable | None:  # noqa: ARG001 - the compiled form needs it
-    """Return the compiled table of the lanes that end at these hash keys, or ``None`` in the pure form."""
+    """Return the compiled table of the lanes whose ranges end at these hash keys, or ``None`` in the pure form."""
     return None
 
 
@@ -71,7 +71,7 @@ class Router:
         self._endings: tuple[bytes, ...] = ()
         self._table: LaneTable | None = None  # sorts all records of a round in one call; only in the compiled form
         # Maps the first byte of a hash to a lane, if all hashes with this byte belong to the same lane. Otherwise the
-        # next four bits are looked up. Only if these do not decide either is the lane found by bisection.
+        # next four bits are looked up. If these do not decide either, the lane is found by bisection.
         self._by_first_byte: list[Lane | None] = []
         self._by_twelve_bits: list[list[Lane | None]] = []
         self._lane_by_key: dict[str | None, Lane] = {}  # the key ``None`` never occurs
@@ -242,7 +242,7 @@ class Router:
         return found
 
     def reconfigure(self, config: ProducerConfig, now: Instant) -> None:
-        """Apply another ``linger`` and other rates, to all lanes and to lanes that are created later."""
+        """Apply a new ``linger`` and new rates to all lanes and to lanes that are created later."""
         self._config = config
         for lane in self.all_lanes():
             lane.reconfigure(config, now)

@@ -8,7 +8,7 @@
 Invariants:
 
 - P3: a snapshot stays in use until the next one is complete (copy on write), so prediction never pauses.
-- Prediction takes O(log N). Both ends of a range belong to the range.
+- Predicting a shard among N shards takes O(log N). Both ends of a hash range belong to the range.
 - There is one refresh at a time, with one request in flight. Every request is answered by exactly one ``handle_page``.
 - ``invalidate`` starts a refresh only if all of these conditions hold: the request with the entry was sent after the
   snapshot was requested, the predicted shard is still open in the map (or there was no prediction), and no refresh is

@@ -1,7 +1,7 @@
 """Numbers the records of a lane, so that a consumer can recognise a record that was stored twice (``dedup``).
 
-Each lane counts its own records, under an id of its own: the records of a lane are stored in one shard, so a consumer
-of this shard sees consecutive numbers, and remembers thousands of them as one range.
+Each lane has its own id and numbers its own records, because the records of a lane are stored in one shard, so a
+consumer of this shard sees consecutive numbers, and remembers thousands of them as one range.
 
 Invariants:
 

@@ -52,7 +52,7 @@ _UNEXPLAINED_MEMORY: Final = 60.0  # after this many seconds without unexplained
 
 @final
 class StreamFacts:
-    """The known facts about the stream, from its summaries."""
+    """The facts about the stream that its summaries have shown so far."""
 
     def __init__(self, stream: StreamRef, config: ProducerConfig, rng: Chance) -> None:
         self._stream = stream

@@ -47,8 +47,8 @@ class TokenBucket:
         left, left_bytes = self._entries - entries, self._bytes - size
         if left < 0 or left_bytes < 0:
             slack = max(_GRAIN, ulp(now))  # after months of uptime, floats are coarser than a nanosecond
-            # A balance is less than the cost. The take is still admitted if that balance is full, and leaves a debt
-            # (P6).
+            # At least one balance is less than the cost. The cost can still be debited if that balance is full. A debt
+            # then remains (P6).
             if self._entries < min(entries, self._entry_rate) - self._entry_rate * slack:
                 return False
             if self._bytes < min(size, self._byte_rate) - self._byte_rate * slack:
