@@ -27,7 +27,7 @@ _Pure = TypeVar("_Pure")
 
 
 def _load() -> tuple[ModuleType | None, str]:
-    """Return the extension and no reason, or ``None`` and the reason why the extension is not used."""
+    """Return the extension and an empty text, or ``None`` and the reason why the extension is not used."""
     if os.environ.get("SHARDLINE_PURE", "") not in {"", "0"}:
         return None, "SHARDLINE_PURE is set"
     if find_spec(_NAME) is None:
@@ -53,7 +53,7 @@ implementation: Final[Literal["native", "pure"]] = "pure" if native is None else
 """Which form is in use: "native" for the C extension, "pure" for Python alone."""
 
 pure_twins: Final[dict[str, Any]] = {}
-"""The pure form of each function that ``twin`` was asked for. The tests compare it with the compiled form."""
+"""The pure form of each function that was passed to ``twin``. The tests compare it with the compiled form."""
 
 
 def twin(pure: _Pure) -> _Pure:
@@ -70,7 +70,7 @@ def twin(pure: _Pure) -> _Pure:
 
 
 def twin_method(name: str) -> Callable[[_Pure], _Pure]:
-    """Return a decorator for a method whose common case is compiled, under this name.
+    """Return a decorator for a method whose common case is compiled under this name.
 
     The compiled form calls the pure method, its ``__wrapped__``, in all other cases.
     """

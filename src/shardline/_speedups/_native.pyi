@@ -1,4 +1,5 @@
-# The compiled form of the hot functions. Each function and class here is the twin of a pure one of the same name.
+# The compiled form of the hot functions. Each function and class here is the twin of a pure function or class with the
+# same name.
 
 from collections import deque
 from types import CodeType, FrameType

@@ -12,8 +12,8 @@
 
 #define VARINT_MAX_BYTES 10
 
-/* The magic bytes of an aggregate, the field tags of AggregatedRecord and of Record, and the highest number of a field
- * that must have its tag. */
+/* The magic bytes of an aggregate, the field tags of AggregatedRecord and of Record, and the highest field number that
+ * is refused under any other tag. */
 typedef struct {
     uint8_t magic[4];
     uint8_t key, hash_key, record;
@@ -21,7 +21,7 @@ typedef struct {
     uint8_t known_fields;
 } Format;
 
-/* The bytes of a message that are not read yet. */
+/* The bytes of a message that have not been read yet. */
 typedef struct {
     const uint8_t *at;
     const uint8_t *end;
@@ -33,7 +33,7 @@ typedef struct {
     size_t size;
 } Span;
 
-/* What the next field is. END and BROKEN are no fields. */
+/* The kind of the next field. END and BROKEN are not fields: the message has ended, or is broken. */
 typedef enum { BROKEN, END, KEY, HASH_KEY, RECORD } MessageField;
 
 typedef struct {
@@ -43,7 +43,7 @@ typedef struct {
     size_t tags_size; /* the length of all fields that hold tags, with their heads */
 } RecordFields;
 
-/* Read a varint of at most 10 bytes and 64 bits. Returns 0 if there is none. */
+/* Read a varint of at most 10 bytes and 64 bits. Returns 0 if there is no such varint. */
 static inline int read_varint(Cursor *cursor, uint64_t *value)
 {
     uint64_t sum = 0;
@@ -64,7 +64,7 @@ static inline int read_varint(Cursor *cursor, uint64_t *value)
     return 0;
 }
 
-/* Move past `size` bytes. Returns 0 if there are fewer. */
+/* Move past `size` bytes. Returns 0 if fewer bytes are left. */
 static inline int skip(Cursor *cursor, uint64_t size)
 {
     if (size > (uint64_t)(cursor->end - cursor->at)) {
@@ -74,7 +74,7 @@ static inline int skip(Cursor *cursor, uint64_t size)
     return 1;
 }
 
-/* Read a length and that many bytes. Returns 0 if they are not there. */
+/* Read a length and that many bytes. Returns 0 if the message ends earlier. */
 static inline int read_span(Cursor *cursor, Span *span)
 {
     uint64_t size;
@@ -86,8 +86,8 @@ static inline int read_span(Cursor *cursor, Span *span)
     return skip(cursor, size);
 }
 
-/* Skip a field with its tag. The known fields are refused: their tag would have been recognised, unless its wire type is
- * wrong or it is padded. Groups are refused, too. Returns 0 if the message is broken. */
+/* Skip a field with its tag. A known field is refused: its tag would have been recognised, unless the tag has a wrong
+ * wire type or is padded. Groups are refused, too. Returns 0 if the message is broken. */
 static inline int skip_unknown(const Format *format, Cursor *cursor)
 {
     uint64_t tag, number;

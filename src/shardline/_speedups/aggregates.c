@@ -3,7 +3,8 @@
 
 #define FRAME_SIZE (sizeof ((Format *)NULL)->magic + MD5_SIZE)
 
-/* Append a new reference to a list and give it up. Returns -1 with an exception if `item` is NULL or memory is short. */
+/* Append an item to a list, and release the caller's reference to the item. Returns -1 with an exception if `item` is
+ * NULL or memory is short. */
 static int append_new(PyObject *list, PyObject *item)
 {
     if (item == NULL) {
@@ -14,8 +15,8 @@ static int append_new(PyObject *list, PyObject *item)
     return result;
 }
 
-/* find_frames(blobs: list[bytes]) -> list[bool]: whether each begins with the magic bytes and ends with the MD5 of the
- * bytes in between. The digests are computed side by side. */
+/* find_frames(blobs: list[bytes]) -> list[bool]: whether each blob begins with the magic bytes and ends with the MD5 of
+ * the bytes in between. The digests are computed side by side. */
 PyObject *find_frames(PyObject *module, PyObject *blobs)
 {
     const Format *format = &state_of_module(module)->format;
@@ -65,8 +66,8 @@ typedef struct {
     PyObject *keys, *hash_keys;                 /* the tables, as lists of str */
     PyObject *payloads;                         /* list of bytes */
     PyObject *tags;                             /* dict: index of the record -> bytes */
-    uint64_t *key_indices, *hash_key_indices;   /* one of each per record; NO_INDEX if there is none */
-    size_t room;                                /* how many of these fit */
+    uint64_t *key_indices, *hash_key_indices;   /* one of each per record, or NO_INDEX */
+    size_t room;                                /* how many indices fit in each */
 } Columns;
 
 #define NO_INDEX UINT64_MAX
@@ -104,7 +105,7 @@ static int make_room(Columns *columns, size_t count)
     return 0;
 }
 
-/* Add one record. Returns 1, 0 if the record is broken, or -1 with an exception. */
+/* Add one record. Returns 1 on success, 0 if the record is broken, or -1 with an exception. */
 static int add_record(const Format *format, Columns *columns, Span record)
 {
     RecordFields fields;
@@ -139,7 +140,7 @@ static int add_record(const Format *format, Columns *columns, Span record)
     return append_new(columns->payloads, payload) < 0 ? -1 : 1;
 }
 
-/* Add an entry to a table. Returns 1, 0 if it is not UTF-8, or -1 with an exception. */
+/* Add an entry to a table. Returns 1 on success, 0 if the entry is not UTF-8, or -1 with an exception. */
 static int add_text(PyObject *table, Span text)
 {
     PyObject *decoded = PyUnicode_DecodeUTF8((const char *)text.bytes, (Py_ssize_t)text.size, NULL);
@@ -150,7 +151,7 @@ static int add_text(PyObject *table, Span text)
     return append_new(table, decoded) < 0 ? -1 : 1;
 }
 
-/* Read a whole message. Returns 1, 0 if it is broken, or -1 with an exception. */
+/* Read a whole message. Returns 1 on success, 0 if the message is broken, or -1 with an exception. */
 static int read_message(const Format *format, Columns *columns, Cursor cursor)
 {
     for (;;) {
@@ -177,7 +178,7 @@ static int read_message(const Format *format, Columns *columns, Cursor cursor)
     }
 }
 
-/* Return a list of the texts that the indices name, or NULL. It sets no exception if an index is out of range. */
+/* Return a list of the texts at these indices, or NULL. If an index is out of range, no exception is set. */
 static PyObject *look_up(const uint64_t *indices, Py_ssize_t count, PyObject *table)
 {
     uint64_t size = (uint64_t)PyList_GET_SIZE(table);
@@ -198,7 +199,8 @@ static PyObject *look_up(const uint64_t *indices, Py_ssize_t count, PyObject *ta
 
 /* split_message(blob: bytes) -> (keys, payloads, explicit hash keys, tags by index) | None
  *
- * blob is framed, as find_frames says. None: its message is broken, so the blob is a plain record. */
+ * The blob must be framed, as find_frames checks. The result is None if the message in the blob is broken. The blob is
+ * then a plain record. */
 PyObject *split_message(PyObject *module, PyObject *blob)
 {
     if (!PyBytes_Check(blob) || (size_t)PyBytes_GET_SIZE(blob) < FRAME_SIZE) {
@@ -232,7 +234,7 @@ PyObject *split_message(PyObject *module, PyObject *blob)
 }
 
 /* keys_in_range(keys: list[str], start: bytes, end: bytes, known: dict) -> list[bool]: whether the MD5 of each key, as a
- * number of 16 bytes, lies from start to end. `known` is the cache of the pure form, and is not used. Raises
+ * number of 16 bytes, is at least start and at most end. `known` is the cache of the pure form, and is not used. Raises
  * UnicodeEncodeError if a key cannot be encoded. */
 PyObject *keys_in_range(PyObject *module, PyObject *const *arguments, Py_ssize_t argument_count)
 {
@@ -256,7 +258,7 @@ PyObject *keys_in_range(PyObject *module, PyObject *const *arguments, Py_ssize_t
             PyErr_SetString(PyExc_TypeError, "a partition key is a str");
             goto fail;
         }
-        jobs[i].bytes = (const uint8_t *)PyUnicode_AsUTF8AndSize(key, &size); /* it stays with the key */
+        jobs[i].bytes = (const uint8_t *)PyUnicode_AsUTF8AndSize(key, &size); /* the key owns these bytes */
         jobs[i].size = (size_t)size;
         if (jobs[i].bytes == NULL) {
             goto fail;

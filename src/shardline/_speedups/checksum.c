@@ -1,8 +1,9 @@
 /* Joins the pieces of a frame and computes its CRC-32, in one pass, with carry-less multiplication.
  *
- * An event of a subscription ends with the CRC-32 of its up to 1 MiB. zlib takes about five instructions for each byte.
- * Carry-less multiplication folds 128 bytes at a time: Gopal et al., "Fast CRC Computation for Generic Polynomials Using
- * PCLMULQDQ Instruction" (Intel, 2009). Short messages, and processors without the instruction, get zlib's function. */
+ * An event of a subscription has up to 1 MiB, and ends with the CRC-32 of all preceding bytes. zlib takes about five
+ * instructions for each byte. Carry-less multiplication folds 128 bytes at a time: Gopal et al., "Fast CRC Computation
+ * for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009). For short messages, and on processors without the
+ * instruction, zlib's function is used. */
 #include "speedups.h"
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -10,8 +11,8 @@
 #include <immintrin.h>
 #endif
 
-#define SHORT 256 /* bytes below which zlib is as fast */
-#define STRIDE 1024 /* bytes that are copied and then folded: few enough for the first cache */
+#define SHORT 256 /* below this many bytes, zlib is as fast */
+#define STRIDE 1024 /* how many bytes are copied and then folded at a time: they fit in the first cache */
 
 #ifdef HAS_KERNEL
 
@@ -22,7 +23,7 @@ static const uint64_t by_16[2] = {0x1751997d0, 0x0ccaa009e};
 static const uint64_t last[2] = {0x163cd6124, 0};
 static const uint64_t polynomial[2] = {0x1db710641, 0x1f7011641};
 
-/* AVX for its instructions with three operands: without them, each product needs a copy of its first factor. */
+/* AVX is enabled for its instructions with three operands: without them, a product needs a copy of its first factor. */
 #define FOR_CLMUL __attribute__((target("pclmul,avx")))
 #define BLOCK 128
 #define PARTS 8 /* of 16 bytes; independent, so that the processor multiplies one while it waits for another */
@@ -64,7 +65,7 @@ FOR_CLMUL static uint32_t finish(const __m128i *parts, const uint8_t *bytes, siz
     for (; size >= 16; bytes += 16, size -= 16) {
         folded = fold(folded, powers, load(bytes));
     }
-    /* From 128 bits to 64, and to 32. */
+    /* Reduce the remainder from 128 bits to 64, and then to 32. */
     const __m128i low_halves = _mm_setr_epi32(-1, 0, -1, 0);
     folded = _mm_xor_si128(_mm_srli_si128(folded, 8), _mm_clmulepi64_si128(folded, powers, 0x10));
     __m128i rest = _mm_srli_si128(folded, 4);
@@ -179,7 +180,7 @@ PyObject *join_frame(PyObject *module, PyObject *pieces)
     if (!PyList_Check(pieces)) {
         return PyErr_Format(PyExc_TypeError, "expected a list, not %.100s", Py_TYPE(pieces)->tp_name);
     }
-    /* The caller's list may change while a buffer is taken, which can call code. A tuple cannot. */
+    /* Taking a buffer can run Python code, which may change the caller's list. It cannot change a tuple. */
     PyObject *fixed = PyList_AsTuple(pieces);
     if (fixed == NULL) {
         return NULL;

@@ -67,7 +67,7 @@ static int is_delivered(State *state, PyObject *record)
 static PyObject *make_receipt(State *state, PyObject *record)
 {
     PyObject *landing = slot_of(record, state->slots.ending), *place = slot_of(record, state->slots.place);
-    int is_alone = !PyLong_Check(place); /* then the place is the sequence number */
+    int is_alone = !PyLong_Check(place); /* if so, the place is the sequence number */
     PyObject *values[5] = {
         slot_of(landing, state->landing_offsets[0]),
         is_alone ? place : slot_of(landing, state->landing_offsets[1]),
@@ -82,7 +82,7 @@ static PyObject *make_receipt(State *state, PyObject *record)
     return receipt;
 }
 
-/* ---- Ready: an awaitable that has its value */
+/* ---- Ready: an awaitable that already has its result */
 
 typedef struct {
     PyObject_HEAD

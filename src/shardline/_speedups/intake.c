@@ -33,7 +33,7 @@ PyObject *make_plain(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!nn:make_plain", &type, &PyList_Type, &items, &max_bytes, &key_max_length)) {
         return NULL;
     }
-    PyObject *deliveries = PyList_New(PyList_GET_SIZE(items)); /* a finalizer that it runs may change the items */
+    PyObject *deliveries = PyList_New(PyList_GET_SIZE(items)); /* may run a finalizer, which may change the items */
     for (; deliveries != NULL && count < PyList_GET_SIZE(items) && count < PyList_GET_SIZE(deliveries); count++) {
         PyObject *item = PyList_GET_ITEM(items, count);
         if (!is_plain(item, max_bytes, key_max_length)) {
@@ -97,8 +97,8 @@ PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count
 
 /* keep_order(records: list, newest: float) -> float
  *
- * Raise the expiry of each record to that of the record before it, if that is later; newest is the expiry of the record
- * before the first. Returns the expiry of the last record. */
+ * If a record would expire before the record before it, set its expiry to the expiry of that earlier record. newest is
+ * the expiry of the record before the first one. Returns the expiry of the last record. */
 PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     State *state = state_of_module(module);

@@ -20,7 +20,7 @@ void clear_keys(KeyTable *table)
     PyMem_Free(keys);
 }
 
-/* Double the room twice, or create it. Nothing is changed if it fails. */
+/* Make the room four times as large, or create it. If this fails, nothing is changed. */
 static int grow_keys(KeyTable *table)
 {
     uint32_t size = table->size == 0 ? SLOTS_MIN : table->size * 4;

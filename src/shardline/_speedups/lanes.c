@@ -1,4 +1,4 @@
-/* Which lane does each record go to? The hash ranges of the lanes are in a LaneTable. */
+/* Finds the lane that each record goes to. The hash ranges of the lanes are in a LaneTable. */
 #include "speedups.h"
 
 #define PREFIX_BITS 12
@@ -13,7 +13,8 @@ typedef struct {
     uint32_t by_prefix[PREFIXES]; /* the lane of each value of the first twelve bits of a hash key, or AMBIGUOUS */
 } LaneTable;
 
-/* Return the first lane whose range ends at or after this hash key. The number of lanes if there is no such lane. */
+/* Return the first lane whose range ends at or after this hash key. Return the number of lanes if there is no such
+ * lane. */
 static uint32_t lane_at(const LaneTable *table, const uint8_t *digest)
 {
     uint32_t low = 0, high = table->lanes;
@@ -119,7 +120,7 @@ static int parse_hash_key(PyObject *text, uint8_t digest[MD5_SIZE])
     return 0;
 }
 
-/* What one call of sort needs. All arrays have one element for each record. */
+/* The arrays that one call of sort needs. Each array has one element for each record. */
 typedef struct {
     uint32_t *numbers;                /* the lane of each record, or KEYLESS */
     uint32_t *order;                  /* the places of the records, grouped by lane */
@@ -256,7 +257,7 @@ static PyObject *sort_records(PyObject *self, PyTypeObject *type, PyObject *cons
         PyErr_SetString(PyExc_TypeError, "sort needs a list of records");
         return NULL;
     }
-    PyObject *records = tuple_of_list(args[0]); /* keeps the records, whatever happens to the list */
+    PyObject *records = tuple_of_list(args[0]); /* keeps the records alive, whatever happens to the list */
     if (records == NULL) {
         return NULL;
     }

@@ -13,7 +13,7 @@ typedef uint32_t Word16 __attribute__((vector_size(4 * LANES)));
 #endif
 
 /* The linker chooses the best version for the processor. That needs ifuncs, which only glibc has; a sanitizer is not
- * ready yet when they are resolved. */
+ * ready yet when ifuncs are resolved. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -219,7 +219,7 @@ static void digest_many(const Md5Job *jobs, size_t count)
 void md5_side_by_side(const Md5Job *jobs, size_t count)
 {
 #if LANES > 1
-    if (count > 2) { /* two messages alone are faster than two of sixteen */
+    if (count > 2) { /* two messages are digested faster one by one */
         digest_many(jobs, count);
         return;
     }
@@ -242,7 +242,7 @@ Md5Job *new_jobs(Py_ssize_t count)
     return jobs;
 }
 
-/* The MD5 of each message, as 16 bytes. Raises TypeError if an argument is of another type. */
+/* Return the MD5 of each message, as 16 bytes. Raises TypeError unless the argument is a list of bytes. */
 PyObject *md5_many(PyObject *module, PyObject *messages)
 {
     if (!PyList_CheckExact(messages)) {

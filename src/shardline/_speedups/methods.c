@@ -92,7 +92,7 @@ static void free_method(PyObject *self)
     Py_DECREF(type);
 }
 
-/* A method is pickled and copied as what it is in its module: by its name. */
+/* A Method is pickled and copied by its name, like a function of a module. */
 static PyObject *reduce_method(PyObject *self, PyObject *unused)
 {
     return PyObject_GetAttrString(((Method *)self)->wrapped, "__qualname__");

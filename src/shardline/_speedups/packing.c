@@ -62,7 +62,7 @@ static inline Py_ssize_t content_size(Py_ssize_t index, Py_ssize_t length)
     return 1 + varint_size((size_t)index) + field_size(length);
 }
 
-/* Set the UTF-8 form of a key and its length. The text lives as long as the key. */
+/* Set *text to the UTF-8 form of a key, and *length to its length. The text lives as long as the key. */
 static int text_of_key(PyObject *key, const char **text, Py_ssize_t *length)
 {
     if (!PyUnicode_Check(key)) {
@@ -204,7 +204,7 @@ static uint8_t *write_field(uint8_t *at, uint8_t tag, const char *bytes, Py_ssiz
     return at + length;
 }
 
-/* Write the message, whose size is known. Returns where it ends; NULL with an exception. */
+/* Write the message, whose size is known. Returns the end of the message; NULL with an exception. */
 static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, const KeyTable *keys, const uint32_t *indices)
 {
     const Format *format = &state->format;
@@ -228,7 +228,8 @@ static uint8_t *write_message(State *state, uint8_t *at, PyObject *records, cons
     return at;
 }
 
-/* Return the aggregate of these records, a new reference. Its last 16 bytes are not written yet: job becomes their job. */
+/* Return the aggregate of these records, a new reference. Its last 16 bytes are not written yet: they are written when
+ * the caller computes `job`, which is filled in here. */
 static PyObject *encode_group(State *state, PyObject *records, PyObject *keyless_key, Md5Job *job)
 {
     KeyTable keys = {NULL, NULL, 0, 0};
@@ -295,7 +296,7 @@ PyObject *encode_records(PyObject *module, PyObject *groups)
             PyErr_SetString(PyExc_ValueError, "an aggregate has at least one record");
             goto fail;
         }
-        records = tuple_of_list(listed); /* keeps the records, and so their keys, whatever happens to the list */
+        records = tuple_of_list(listed); /* keeps the records and their keys alive, whatever happens to the list */
         PyObject *blob = records == NULL ? NULL : encode_group(state, records, keyless_key, &jobs[count]);
         Py_CLEAR(records);
         int failed = blob == NULL || PyList_Append(blobs, blob) < 0;

@@ -86,9 +86,10 @@ PyType_Spec putter_spec = {
 
 /* Whether the caller runs in the event loop of the producer; -1 with an exception.
  *
- * An event loop runs each of its callbacks in a context, and Python gives the context of a thread another version whenever
- * one is entered or left. So the caller is in the same loop as before as long as the version is the same. To ask the
- * loop's library each time would cost a system call on Python 3.11, and a call of a Python function on trio. */
+ * An event loop runs each of its callbacks in a context, and Python gives the context of a thread another version
+ * whenever a context is entered or left. So the caller is in the same loop as before as long as the version is the
+ * same. Asking the loop's library each time would cost a system call on Python 3.11, and a call of a Python function on
+ * trio. */
 static int is_in_loop(Putter *putter)
 {
     PyThreadState *thread = PyThreadState_Get();
@@ -227,7 +228,7 @@ static int pass_on(PutCall *call)
     return 0;
 }
 
-/* Accept the record if that needs neither waiting nor checking. Returns the delivery, or NULL, with or without an
+/* Accept the record if this needs neither waiting nor further checks. Returns the delivery, or NULL, with or without an
  * exception. */
 static PyObject *try_put(PutCall *call)
 {
@@ -390,7 +391,7 @@ static void free_call(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     if (((PutCall *)self)->step == CREATED && PyObject_CallFinalizerFromDealloc(self) < 0) {
-        return; /* a warning filter has kept it */
+        return; /* code that handled the warning has kept the call */
     }
     PyObject_GC_UnTrack(self);
     finish((PutCall *)self);

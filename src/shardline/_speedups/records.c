@@ -1,12 +1,12 @@
-/* Where are the fields of a buffered record?
+/* Finds the fields of a buffered record.
  *
- * A record is a msgspec struct. Its class passes itself to bind_record once, and the other files read and write its fields
- * without the cost of attribute access. */
+ * A record is a msgspec struct. Python code passes the class to bind_record once. The other files read and write its
+ * fields without the cost of attribute access. */
 #include "speedups.h"
 
 /* bind_record(record_type: type) -> None
  *
- * Remember the class of the records. Raises TypeError, and changes nothing, if its fields are not exactly the slots. */
+ * Remember the class of the records. Raises TypeError, and changes nothing, if its fields differ from RECORD_SLOTS. */
 PyObject *bind_record(PyObject *module, PyObject *record_type)
 {
     State *state = state_of_module(module);

@@ -1,4 +1,4 @@
-/* The room in the intake: which records have been accepted, and may a further one be accepted without a wake-up?
+/* The room in the intake: which records have been accepted, and whether a further record fits without a wake-up.
  *
  * core/producer/intake.py describes the rules, and holds the pure twin. Nothing here runs Python code between the check
  * and the append, and the GIL is held, so a signal handler, a finalizer or another thread sees both or neither (P1). */

@@ -1,7 +1,7 @@
 /* Settles the records of an aggregate that was stored. */
 #include "speedups.h"
 
-/* Settle one record as delivered at this place. Nothing is changed if it fails before the ending is set.
+/* Settle one record as delivered at this place. If this fails before the ending is set, nothing is changed.
  *
  * Another thread may wait for the ending: it is set after the other fields, and before the waiters are read. The data is
  * released last, because the destructor of a subclass of bytes may run any code. */
@@ -33,7 +33,7 @@ static int settle_record(State *state, PyObject *record, Py_ssize_t place, PyObj
 /* settle_delivered(records: list, landing: Landing, finished: deque) -> int
  *
  * Set the ending of each record of an aggregate, and append the records with waiters to finished. Returns how many
- * records there are. Raises AssertionError at a record that has ended before. */
+ * records there are. Raises AssertionError when it reaches a record that has already ended. */
 PyObject *settle_delivered(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     State *state = state_of_module(module);

@@ -1,8 +1,8 @@
-/* What the files of the extension share: the state of the module and the functions of each seam.
+/* What the files of the extension share: the state of the module, and the functions of each file.
  *
  * Rules of every file:
  *  - A function that returns a PyObject * or an int follows the convention of CPython: NULL or -1 means that an
- *    exception is set. A function that does otherwise says so.
+ *    exception is set. If a function does otherwise, its comment says so.
  *  - There is no global state. Everything that lives longer than a call is in State, which belongs to one module object.
  *  - Every allocation is checked.
  *  - Code that can run Python (a destructor, a comparison, a hash of a subclass) is called only when the structures
@@ -39,7 +39,7 @@
     X(PyTypeObject *, receipt_type) /* set by bind_receipt, and so is landing_type */ \
     X(PyTypeObject *, landing_type)
 
-/* The classes of the module. Each has its specification, NAME_spec, in the file of its seam. */
+/* The classes of the module. The specification of each class, NAME_spec, is in the file that implements the class. */
 #define CLASSES(X) X(room) X(trace_gate) X(putter) X(put_call) X(method) X(ready) X(lane_table) X(key_table)
 
 #define SPEC(name) extern PyType_Spec name##_spec;
@@ -108,7 +108,7 @@ static inline State *state_of_module(PyObject *module)
 /* Return a new list with as many empty places as a list has items. Creating a list may run Python code, because it may
  * collect garbage: if that changed the length of the list, RuntimeError is raised. */
 PyObject *new_list_like(PyObject *list);
-/* Return a tuple of the items of a list: PyList_AsTuple of Python 3.11 does not survive such a change. */
+/* Return a tuple of the items of a list: PyList_AsTuple of Python 3.11 may crash if the list changes like this. */
 PyObject *tuple_of_list(PyObject *list);
 
 #define FIELDS_MAX 32
@@ -131,7 +131,7 @@ typedef struct {
 /* Return jobs with room for their digests, to be filled and then freed with PyMem_Free. */
 Md5Job *new_jobs(Py_ssize_t count);
 
-/* Compute the digest of every job. Neither allocates nor fails, and needs no GIL. */
+/* Compute the digest of every job. This neither allocates memory nor fails, and needs no GIL. */
 void md5_side_by_side(const Md5Job *jobs, size_t count);
 
 PyObject *md5_many(PyObject *module, PyObject *messages);
@@ -149,7 +149,7 @@ static inline int is_record_type(State *state, PyTypeObject *type)
     return type == state->last_type || is_other_record_type(state, type);
 }
 
-/* Raise TypeError unless this is a record of such a class. refuse_record raises it. */
+/* Raise TypeError unless this is a record of such a class. refuse_record is the slow path, which raises the error. */
 int refuse_record(PyObject *record);
 static inline int check_record(State *state, PyObject *record)
 {
@@ -179,8 +179,8 @@ static inline void fill_slot(PyObject *made, Py_ssize_t offset, PyObject *value)
 
 PyObject *bind_record(PyObject *module, PyObject *record_type);
 
-/* Load records that a loop will reach soon into the cache: they are spread over the memory. The key and the data of a
- * record are loaded if the record itself is certain to be one. */
+/* Load records that a loop will reach soon into the cache, because the records are spread over the memory. The key and
+ * the data of a record are loaded if the record itself is certain to be one. */
 #if defined(__GNUC__) || defined(__clang__)
 #define PREFETCH(address) __builtin_prefetch(address)
 #else
@@ -229,7 +229,7 @@ PyObject *make_method(PyObject *module, PyObject *args);
 
 /* ---- putting.c: put, and the classes TraceGate, Putter and PutCall */
 
-/* A put is not in a trace while the context variable has this value. */
+/* A put needs no headers of a trace while `variable`, a context variable, has the value `untraced`. */
 #define GATE_OBJECTS(X) X(variable) X(untraced)
 
 typedef struct {
@@ -247,7 +247,7 @@ typedef struct {
 #undef FIELD
     double ttl;
     Py_ssize_t until_yield, key_max_length;
-    uint64_t thread, context; /* the thread and the version of its context at the last put in the event loop; or 0 */
+    uint64_t thread, context; /* at the last put in the event loop: the thread, and the version of its context; or 0 */
 } Putter;
 
 PyObject *put_async(PyObject *method, PyObject *const *args, size_t nargsf, PyObject *names);
@@ -282,7 +282,7 @@ PyObject *date_records(PyObject *module, PyObject *const *args, Py_ssize_t count
 PyObject *keep_order(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *without_ended(PyObject *module, PyObject *records);
 
-/* ---- lanes.c: which lane does each record go to? The class LaneTable knows. */
+/* ---- lanes.c: which lane each record goes to, in the class LaneTable */
 
 PyObject *make_lane_table(PyObject *module, PyObject *endings);
 

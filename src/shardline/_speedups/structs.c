@@ -1,7 +1,7 @@
-/* Makes lists, and many msgspec structs at once, field by field, without a call for each.
+/* Makes lists, and many msgspec structs at once, field by field, without a call for each struct.
  *
- * The places of the fields come from the member descriptors of the type, which are public API of Python. They are
- * checked, so that a future msgspec with another layout is refused instead of corrupted. */
+ * The places of the fields come from the member descriptors of the type, which are public API of Python. The places are
+ * checked, so that structs of a future msgspec with another layout are refused and not corrupted. */
 #include "speedups.h"
 
 #include <structmember.h>
@@ -10,7 +10,7 @@
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #endif
 
-/* Return the new object, or release it and raise RuntimeError if the list no longer has its length. */
+/* Return the new object. If the list no longer has the same length, release the object and raise RuntimeError. */
 static PyObject *if_as_long_as(PyObject *list, PyObject *made)
 {
     if (made != NULL && Py_SIZE(made) != PyList_GET_SIZE(list)) {
@@ -56,7 +56,7 @@ Py_ssize_t find_offsets(PyTypeObject *type, Py_ssize_t offsets[FIELDS_MAX])
         int is_member = Py_TYPE(descriptor) == &PyMemberDescr_Type &&
                         ((PyMemberDescrObject *)descriptor)->d_member->type == Py_T_OBJECT_EX;
         Py_ssize_t offset = is_member ? ((PyMemberDescrObject *)descriptor)->d_member->offset : -1;
-        Py_DECREF(descriptor); /* the type keeps it */
+        Py_DECREF(descriptor); /* the type keeps it alive */
         Py_ssize_t slot = (offset - (Py_ssize_t)sizeof(PyObject)) / (Py_ssize_t)sizeof(PyObject *);
         if (offset < (Py_ssize_t)sizeof(PyObject) || slot >= fields || offset % (Py_ssize_t)sizeof(PyObject *) != 0 ||
             taken >> slot & 1) {
