@@ -194,7 +194,7 @@ def decode_tags(tags: bytes) -> Headers:
 
 
 def _read_tag(tag: bytes) -> tuple[str, str] | None:
-    """Return the name and value of one tag. ``None`` if the tag is broken or has no name."""
+    """Return the name and value of one tag, or ``None`` if the tag is broken or has no name."""
     name, value = None, ""
     at, stop = 0, len(tag)
     try:
@@ -210,7 +210,7 @@ def _read_tag(tag: bytes) -> tuple[str, str] | None:
                 name = text
             else:
                 value = text
-    except (IndexError, ValueError, OverflowError):  # as in ``split_columns``
+    except (IndexError, ValueError, OverflowError):  # as in ``split_message``
         return None
     return None if at != stop or name is None else (name, value)
 
@@ -291,7 +291,7 @@ class _Reader:
         self._key_indices: list[int] = []
         self._hash_key_indices: list[tuple[int, int]] = []  # (index of the record, index of the hash key)
         self._payloads: list[bytes] = []
-        self._tags: dict[int, bytes] = {}  # by the index of the record
+        self._tags: dict[int, bytes] = {}  # the encoded tags, by the index of the record
 
     def read(self) -> Message:
         at = self._read_key_grid(len(MAGIC))

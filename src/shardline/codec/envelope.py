@@ -84,7 +84,7 @@ def read_error(status: int, headers: Mapping[str, str], body: bytes, secrets: It
 
 
 def bare_code(declared: str) -> str:
-    """Return ``X`` for ``com.amazonaws.kinesis#X:http://...``."""
+    """Return the error code alone: ``X`` for ``com.amazonaws.kinesis#X:http://...``."""
     return declared.split(":", 1)[0].rsplit("#", 1)[-1].strip()[:_MESSAGE_MAX]
 
 

@@ -64,7 +64,7 @@ def encode_request(
 
 @final
 class ResponseReader:
-    """Decodes one response."""
+    """Decodes one HTTP response."""
 
     __slots__ = (
         "_after_data", "_buffer", "_chunked", "_left", "_of_connect", "_parts", "_trailing", "_waiting_bytes",

@@ -142,7 +142,7 @@ def _outer_records(records: Raw | Page | Iterable[Raw]) -> Iterator[Record]:
 
 
 def _members(outer: Record, columns: Columns) -> list[Record]:
-    """Return the records of an aggregate, each with the facts about the aggregate."""
+    """Return the records of an aggregate, each with the aggregate's shard, stream, sequence number and arrival time."""
     count = len(columns.payloads)
     fields = (
         columns.payloads,
@@ -279,7 +279,7 @@ def _decode(data: object) -> bytes:
 
 
 def _mapping(record: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return the mapping under ``name``. The mapping is empty if the member is missing."""
+    """Return the member ``name``, which must be a mapping. If it is missing, return an empty mapping."""
     value = record.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise UsageError(f"{name!r} must be a mapping, not {_kind(value)}")
@@ -303,7 +303,7 @@ def _count(record: Mapping[str, object], name: str) -> int:
 
 
 def _arrival(record: Mapping[str, object], name: str, *, per_second: int = 1) -> float | None:
-    """Return a time in seconds since 1970. ``per_second`` is the number of the value's units in a second."""
+    """Return a time in seconds since 1970. ``per_second`` says how many units of the value make a second."""
     value = record.get(name)
     if isinstance(value, datetime):
         if value.tzinfo is None:

@@ -15,7 +15,7 @@ from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import ChildShard, Shard
 
 Timestamp: TypeAlias = float
-"""Seconds since 1970."""
+"""A time, in seconds since 1970."""
 
 
 class HashKeyRangeShape(msgspec.Struct, frozen=True, rename="pascal"):

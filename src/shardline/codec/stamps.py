@@ -50,7 +50,7 @@ class StampRun(NamedTuple):
     place: int
     """The index, in the aggregate, of the first record of the run."""
     producer: bytes
-    """The producer id, as text."""
+    """The producer id of the stamps, as base64 text."""
     first: int
     """The number in the stamp of the first record."""
     length: int

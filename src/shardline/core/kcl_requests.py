@@ -35,7 +35,7 @@ class MetricsRow(NamedTuple):
 
     worker: str
     updated_at: int
-    """Seconds since 1970, by the worker's clock."""
+    """When the row was written, in seconds since 1970, by the worker's clock."""
     can_share_table: bool = False
     """Whether the worker can keep all rows in the lease table, as KCL 3.5 and later can."""
     shardline: str | None = None
@@ -55,7 +55,7 @@ class KclRows(NamedTuple):
     """The state of the migration to one table (``TableMigration3.5``)."""
     has_metrics_table: bool = False
     has_rows_among_leases: bool = False
-    """Whether the lease table itself contains such rows."""
+    """Whether the lease table itself contains any of these rows."""
 
 
 @final
@@ -73,7 +73,7 @@ class WriteMetrics:
     updated_at: int
     place: MetricsPlace
     can_share_table: bool
-    """Whether to state that this worker can keep all rows in the lease table. KCL 3.5 waits for all to do so."""
+    """Whether to state that this worker can keep all rows in the lease table. KCL 3.5 waits until all workers do so."""
 
 
 @final

@@ -284,7 +284,7 @@ class ResetLease:
     seen: Fence
     checkpoint: Checkpoint
     latest_at: float | None = None
-    """If the checkpoint is LATEST: the time that LATEST refers to."""
+    """The time that LATEST refers to, if the checkpoint is LATEST."""
 
     def __post_init__(self) -> None:
         Lease(self.shard_id, checkpoint=self.checkpoint, latest_at=self.latest_at)  # checks both fields

@@ -138,7 +138,7 @@ class ProducerReconfigured(NamedTuple):
 
 @final
 class ProducerMeasured(NamedTuple):
-    """The state of the producer. Emitted every 5 seconds."""
+    """The state of the producer. This event is emitted every 5 seconds."""
 
     outstanding: int
     """The number of records that were put and have neither been delivered nor failed."""

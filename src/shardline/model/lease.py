@@ -103,7 +103,7 @@ class Lease:
     checkpoint_owner: str | None = None
     """During a hand-over, the old owner, which is still draining, while ``owner`` already names the next owner."""
     latest_at: float | None = None
-    """If the checkpoint is LATEST: the service's time when the row was created, minus 1 s, in seconds since 1970."""
+    """The service's time when the row was created, minus 1 s, in seconds since 1970, if the checkpoint is LATEST."""
     pending_checkpoint: Checkpoint | None = None
     """A checkpoint that a KCL application prepared and did not commit. The next commit removes it."""
     throughput: float | None = None
@@ -114,7 +114,7 @@ class Lease:
     """The process that last stored its incarnation. This may be an earlier owner: use ``incarnation_of``."""
     window: str = ""
     """The stamps of the records at or before the checkpoint, as text, for consumers with ``dedup`` (``dedup_window``).
-    Empty if no such consumer has committed."""
+    The text is empty if no such consumer has committed."""
 
     def __post_init__(self) -> None:
         if self.counter < 0 or self.owner_switches < 0:

@@ -160,7 +160,7 @@ class Record(msgspec.Struct, Generic[ValueT_co], frozen=True, gc=False):
 
     @property
     def value(self) -> ValueT_co:
-        """The data, deserialized by the consumer's ``deserializer``. Without a deserializer, the data itself.
+        """The data, deserialized by the consumer's ``deserializer``. Without a deserializer, this is the data itself.
 
         Each access calls the deserializer again, so its exceptions are raised in the code that reads ``value``.
         """
@@ -275,7 +275,7 @@ def check_entries(entries: Iterable[object]) -> list[Entry]:
 
 
 def _check_entry(entry: object) -> tuple[Entry, int]:
-    """Return a valid entry, and its size: the length of its data and of its key in UTF-8."""
+    """Return a valid entry, and its size: the total length of its data and of its key in UTF-8."""
     if isinstance(entry, Entry):
         checked = entry
     else:

@@ -112,24 +112,25 @@ class Aggregate:
         self.separate: bool = separate
         """Whether this is a bundle, in which every record is a separate entry."""
         self.packing: Packing | None = packing
-        """The format of this pack. ``None`` if this is not a pack, so that the KPL's format is used."""
+        """The format of this pack, or ``None`` if this is not a pack. The KPL's format is then used."""
         self.size: int = packing.base_bytes if packing is not None else 0 if separate else FRAME_BYTES
         self.payload_bytes: int = 0
         """The number of bytes that the records occupy in the buffer."""
         self.due_at: Instant = due_at
         """The time until which the oldest record may linger."""
         self.order: int = 0
-        """Orders the aggregates of a lane that are due at the same time. 0 until the lane seals the aggregate."""
+        """Orders the aggregates of a lane that are due at the same time. It is 0 until the lane seals the aggregate."""
         self.address: KeylessAddress = address
         self.has_hash_keys: bool = False
         self.has_tags: bool = False
-        """Whether any record has headers. Not set for a bundle."""
+        """Whether any record has headers. This field is not set for a bundle."""
         self.is_plain: bool = True
         """Whether every record of a bundle is sent unchanged, under its own key."""
         self.cost_bytes: int = 0
-        """The size in bytes that counts against the limits of the shard and of the request. Set by ``seal``."""
+        """The size in bytes that counts against the limits of the shard and of the request. ``seal`` sets this field.
+        """
         self.entry_count: int = 0
-        """The number of entries in the request. Set by ``seal``."""
+        """The number of entries in the request. ``seal`` sets this field."""
         self._keys = KeyTable()
         self._hash_keys = _NO_KEYS
         self._stamped_by: bytes = b""  # the producer id of the last stamp; a short stamp after it has the same id

@@ -176,8 +176,8 @@ class Collector:
         )
 
     def _wake(self, now: Instant) -> None:
-        """Make ready every lane that was set aside until ``now`` or earlier. Start draining if one of their aggregates
-        is due.
+        """Make ready every lane that was set aside until ``now`` or earlier. Start draining if an aggregate of such a
+        lane is due.
         """
         for lane in [lane for lane, at in self._aside.items() if at <= now]:
             self.note_returned(lane, now)

@@ -158,11 +158,11 @@ class Intake(Room):
         self.records = []
         """Putters append to this list, and the host takes records from its front."""
         self.reserved_records = 0
-        """The number of records that have ever been accepted. Written by putters."""
+        """The number of records that have ever been accepted. Putters write this field."""
         self.reserved_bytes = 0
-        """The size in bytes of the data, keys and headers of all records ever accepted. Written by putters."""
+        """The size in bytes of the data, keys and headers of all records ever accepted. Putters write this field."""
         self.limit_records = self.max_records
-        """Putters may reserve up to this number of records, and up to ``limit_bytes``. Written by the host."""
+        """Putters may reserve up to this number of records, and up to ``limit_bytes``. The host writes this field."""
         self.limit_bytes = self._max_bytes
         self.quiet_records = 0
         """The mark for records: while no more than this number are reserved, there is room and the host need not be
@@ -175,7 +175,7 @@ class Intake(Room):
         self.refusal = None
         """Why puts are refused, or ``None`` if they are accepted."""
         self.headers_refusal = config.headers_refusal
-        """Why records with headers are refused, or ``None`` if they are accepted. Written by the host."""
+        """Why records with headers are refused, or ``None`` if they are accepted. The host writes this field."""
         self.waiters = deque()
         """The callers that wait for room, in the order of their arrival. The shell adds and wakes them."""
         self.invalid: list[BufferedRecord] = []
@@ -183,11 +183,11 @@ class Intake(Room):
         self.ttls_differ = False
         """Whether some record may have its own TTL. A putter sets this before it puts such a record."""
         self.serializes = False
-        """Whether data has to be converted to bytes first. Written by the shell."""
+        """Whether data has to be converted to bytes first. The shell writes this field."""
         self.limit_record(config.known_record_max_bytes)
         self._has_ended = False
         self._taken: list[BufferedRecord] = []  # written by the host; some of these have ended
-        self._newest: Instant = 0.0  # when the last record that the host took expires; written by the host
+        self._newest: Instant = 0.0  # when the last taken record expires; written by the host
 
     # ---- for putters
 

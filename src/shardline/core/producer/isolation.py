@@ -74,7 +74,7 @@ class Family:
         self.code: str = failure.code
         """The code of the last refusal of the request or of one of its parts."""
         self.message: str = failure.message
-        """The message of the last refusal."""
+        """The service's message for the last refusal of the request or of one of its parts."""
         self.credit: int = records // _RECORDS_PER_CREDIT
         """How many calls with several records may still be wasted."""
         self.found: int = 0
@@ -85,8 +85,8 @@ class Family:
         This number is at most ``found + 1``, to limit the calls that are spent on single valid records.
         """
         self.unproven_names: float = 0
-        """The number of refusals that named entries since a named entry last proved to be invalid. ``NEVER`` once a
-        named entry has proved to be valid.
+        """The number of refusals that named entries since a named entry last proved to be invalid. This is ``NEVER``
+        once a named entry has proved to be valid.
         """
 
 

@@ -97,7 +97,7 @@ class Lane:
         empty string, so that no landing counts as predicted.
         """
         self.numbers = ANY_NUMBER
-        """The range of the shard's sequence numbers. Written by the router."""
+        """The range of the shard's sequence numbers. The router writes this field."""
         self.hash_range = hash_range or WHOLE_RING
         self._packing = packing_named(config.packing)
         # Whether the settings and the stream allow aggregates. Written by the router and ``Retries``.
@@ -108,7 +108,7 @@ class Lane:
         # When an entry was last seen to have landed in another shard, and how many entries landed as predicted since.
         self._misdirected_at, self._landed_as_predicted = -NEVER, 0
         self.vanished = False
-        """Whether the map no longer contains this shard. Set by the router. Unsent records move to other lanes."""
+        """Whether the map no longer contains this shard. The router sets this. Unsent records move to other lanes."""
         self.in_flight = 0
         """The number of aggregates that have been sent and are not settled yet."""
         self.sends_no_key = False
@@ -119,14 +119,14 @@ class Lane:
         self.queued = self.queued_bytes = 0
         """The number of entries in the queue. ``queued_bytes`` is the size of their data and keys."""
         self.is_ready = False
-        """Whether the lane may give an aggregate to the next request. Written by the collector, like ``counted_*``."""
+        """Whether the lane may give an aggregate to the next request. The collector writes this field."""
         self.counted_entries = self.counted_bytes = 0  # how much of the queue the collector has counted
         # Whether some records have their own TTL. If so, any aggregate may expire first. Written by the router.
         self.ttls_differ = False
         self.stamper = Stamper(rng) if config.dedup else None
-        """Numbers the records that enter the producer through this lane. ``None`` without ``dedup``."""
+        """Numbers the records that enter the producer through this lane. It is ``None`` without ``dedup``."""
         self.fresh: list[BufferedRecord] = []
-        """Records that the router has just assigned to this lane. Written by the router."""
+        """Records that the router has just assigned to this lane. The router writes this field."""
         self.open: dict[tuple[str | None, str | None], Aggregate] = {}
         """The aggregate that is being filled. With ``packing``, all open packs, by key and explicit hash key."""
         self._ordered = config.ordered
@@ -134,7 +134,7 @@ class Lane:
         self._keys = KeyOrder()  # for the bundles of an ordered lane
         self._life_after_due, self._linger_change = config.record_ttl - config.linger, 0.0
         self.max_bytes, self.max_count = config.aggregate_max_bytes, self._max_count()
-        self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted
+        self._queue: deque[tuple[Instant, int, Aggregate]] = deque()  # sorted by due time, then ``order``
         self._sealed_so_far = 0
         self._opened_due_at: Instant = -NEVER  # when the aggregate that was opened last is due
         limited = shard_id is not None  # without a map, the number of shards behind the catch-all lane is unknown

@@ -78,7 +78,7 @@ class Ledger:
         self._is_observed = False  # whether a sink wants to know which shards stored the records
         self._landed: dict[str, Landed] = {}
         self.wall_offset = 0.0
-        """The offset that converts an instant to seconds since 1970. Written by the shell."""
+        """The offset that converts an instant to seconds since 1970. The shell writes this field."""
         self.events: list[Event] = []
         self.finished: deque[BufferedRecord] = deque()
         """Delivered or failed records with waiters. The shell removes each record after it has woken the waiters."""

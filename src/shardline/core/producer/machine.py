@@ -261,7 +261,7 @@ class ProducerMachine:
 
     @property
     def config(self) -> ProducerConfig:
-        """The settings that are in force. Other threads may read it."""
+        """The settings that are in force. Other threads may read this property."""
         return self._config
 
     @property
@@ -271,7 +271,7 @@ class ProducerMachine:
 
     @property
     def dedup_refusal(self) -> str | None:
-        """Why the stream must not get stamps (which are headers) although ``dedup`` is set. ``None`` if it may get
+        """Why the stream must not get stamps (which are headers) although ``dedup`` is set, or ``None`` if it may get
         them.
         """
         return self._facts.headers_refusal if self._config.dedup else None

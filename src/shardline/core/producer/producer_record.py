@@ -35,7 +35,9 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     """The shard that stored the record, or for which the record was meant."""
     sequence_number: str | None
     code: str | None
-    """Why the record was not stored, or had to be sent again. ``None`` if it was stored in the right shard."""
+    """Why the record was not stored or had to be sent again. It is ``None`` if the record was stored in the right
+    shard.
+    """
     message: str | None
     maybe_stored: bool
     """Whether this attempt stored, or may have stored, a copy in the stream."""
@@ -126,7 +128,7 @@ class Landing(msgspec.Struct, frozen=True, gc=False):
 
     shard_id: str
     sequence_number: str
-    """The sequence number of the aggregate. Empty for a bundle, whose records have their own sequence numbers."""
+    """The sequence number of the aggregate. It is empty for a bundle, whose records have their own sequence numbers."""
     sent: Sent
     """The times of the attempt that succeeded."""
 
@@ -170,7 +172,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     data: bytes | None
     """The data of the record. It is dropped on delivery and kept on failure."""
     key: str | None
-    """The partition key. ``None`` if the record is keyless, so that the producer chooses the shard."""
+    """The partition key, or ``None`` if the record is keyless, so that the producer chooses the shard."""
     explicit_hash_key: str | None
     expires_at: Instant
     """The time of the put plus ``record_ttl``. It determines the order of records (P9) and when a record is due."""
@@ -183,9 +185,11 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
     any exist.
     """
     extra_ttl: float = 0.0
-    """How much longer than ``record_ttl`` the record lives, in seconds. Negative if its own TTL is shorter."""
+    """How much longer than ``record_ttl`` the record lives, in seconds. The value is negative if the record's own TTL
+    is shorter.
+    """
     tags: bytes = b""
-    """The headers, encoded by ``codec.aggregation.encode_tags``. Empty if the record has no headers."""
+    """The headers, encoded by ``codec.aggregation.encode_tags``. This is empty if the record has no headers."""
 
     @property
     def deadline(self) -> Instant:
@@ -199,7 +203,7 @@ class BufferedRecord(msgspec.Struct, gc=False, eq=False):
 
     @property
     def conclusion(self) -> Receipt | Undelivered | None:
-        """The receipt or failure for the record's owner. ``None`` while the record is neither delivered nor failed."""
+        """The receipt or failure for the record's owner, or ``None`` while the record is outstanding."""
         landing = self.ending
         if not isinstance(landing, Landing):
             return landing

@@ -45,7 +45,7 @@ class Readiness:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether waiting cannot help. ``failure`` gives the reason."""
+        """Whether the producer cannot become ready by waiting. ``failure`` gives the reason."""
         if self._has_map or self.failure is None:
             return False
         # If ListShards did not find the stream, DescribeStreamSummary would not find it either.

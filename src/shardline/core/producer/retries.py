@@ -53,11 +53,14 @@ class Retries:
         self._collector = collector
         self._isolation = isolation
         self.ending: tuple[str, str] | None = None
-        """Set when the producer ends: the code and message for records that would have to be sent again."""
+        """The code and message for records that would have to be sent again. They are set when the producer ends."""
         self.headers_refusal: str | None = None
-        """Why no record with headers may be sent, or ``None`` if headers are allowed. Set by ``heed_stream``."""
+        """Why no record with headers may be sent, or ``None`` if headers are allowed. ``heed_stream`` sets this field.
+        """
         self.has_repacked = False
-        """Whether a lane's records were packed again, which may change deadlines. Reset by ``ResponseHandler``."""
+        """Whether a lane's records were packed again, which may change deadlines. ``ResponseHandler`` resets this
+        field.
+        """
 
     # ---- one entry
 
@@ -428,7 +431,7 @@ class Retries:
 def _is_split_up(aggregate: Aggregate, lane: Lane) -> bool:
     """Return whether an aggregate must be split, because its lane now sends one record per entry.
 
-    With ``ordered``, each record of the aggregate then has to wait for earlier records of the same key (P9).
+    With ``ordered``, each record of the aggregate then has to wait for earlier records with the same key (P9).
     """
     return not aggregate.separate and not lane.aggregates
 

@@ -7,7 +7,7 @@ Invariants:
   the same lane until its aggregate is sealed. The choice is made again for every retry. A record with a key never
   changes its key.
 - There is one lane for each shard of the newest snapshot. A lane whose shard is no longer in the map is remembered
-  until all aggregates that it sent are settled, because later records of the same keys must wait for them (P9).
+  until all aggregates that it sent are settled, because later records with the same keys must wait for them (P9).
 """
 
 from bisect import bisect_left
@@ -86,7 +86,7 @@ class Router:
         self.catch_all.held = config.ordered
         self._ttls_differ = False
         self.may_aggregate = True
-        """Whether the stream allows aggregates. Written by ``Retries``."""
+        """Whether the stream allows aggregates. ``Retries`` writes this field."""
         self.is_blind = True
         """Whether a map is needed and missing. Under AUTO record distribution, no map is needed."""
         self.lanes: tuple[Lane, ...] = ()

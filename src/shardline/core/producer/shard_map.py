@@ -41,7 +41,7 @@ from shardline.model.limits import LIST_SHARDS_MAX_RESULTS
 from shardline.model.sequence import ANY_NUMBER, NumberRange, numbers_of_shard
 from shardline.model.stream import StreamRef
 
-_BACKOFF_FIRST: Final = 1.0  # this value and the next are the KPL's
+_BACKOFF_FIRST: Final = 1.0  # the KPL uses this value and the next one, too
 _BACKOFF_LONGEST: Final = 30.0
 
 
@@ -79,7 +79,7 @@ class ShardMap:
         self._stale_backoff = Backoff(_BACKOFF_FIRST, _BACKOFF_LONGEST, rng)
         self._is_unchanged = False  # whether the last listing brought nothing new
         self._pages: list[_Listed] = []
-        self._foreign_numbers: list[tuple[str, NumberRange]] = []  # the shards of ``note_foreign_number``
+        self._foreign_numbers: list[tuple[str, NumberRange]] = []  # passed to ``note_foreign_number``
         self._tokens = PageTokens()
         self._next_token: str | None = None
         self._wanted_at: Instant = 0.0  # when the next request may be sent; NEVER while READY

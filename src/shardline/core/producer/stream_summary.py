@@ -207,7 +207,7 @@ class StreamFacts:
             self._wanted_at = now + self._backoff.next_delay(failure.retry_after)
             return
         self._revisit_at = NEVER
-        is_missing = failure.kind is FailureKind.NOT_FOUND  # the stream may be created
+        is_missing = failure.kind is FailureKind.NOT_FOUND  # the stream may still be created
         self._wanted_at = now + self._backoff.next_delay() if is_missing else NEVER
         self.is_current |= not is_missing
         if not self._has_summary:  # otherwise the limit of the last summary still applies

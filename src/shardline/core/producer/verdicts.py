@@ -24,7 +24,7 @@ WRONG_SHARD: Final = "WrongShard"
 
 @final
 class Action(Enum):
-    """What happens to the records of an entry."""
+    """The possible ways to treat the records of an entry."""
 
     DELIVER = "delivered"
     RESEND = "sent again unchanged, after a pause"
