@@ -1,1 +1,1 @@
-"""The async shell, on asyncio and trio. Only this package reads the clock."""
+"""The async API, on asyncio and trio, and everything that does I/O for it. Only this package reads the clock."""

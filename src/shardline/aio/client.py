@@ -193,7 +193,7 @@ class Client(ControlPlane):
 
     @property
     def region(self) -> str:
-        """The region in use. It is known after ``start``."""
+        """The region in use, which is known after ``start``."""
         return self._open().region
 
     @property

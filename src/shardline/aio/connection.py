@@ -50,7 +50,7 @@ class ConnectionSettings(AwsSettings):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 raise UsageError(f"{name} must be True, False or None, not {value!r}")
-            if value and self.endpoint_url is not None:  # ignoring it silently would break a promise of compliance
+            if value and self.endpoint_url is not None:  # a user may rely on FIPS for compliance
                 raise UsageError(f"{name} cannot be combined with endpoint_url, which decides where to connect")
         if self.profile is not None and (self.session is not None or self.credentials is not None):
             raise UsageError("profile cannot be combined with session or credentials: each of them decides who calls")
@@ -77,7 +77,7 @@ def _make_transport(settings: HttpSettings, service: AwsService) -> HttpTranspor
     dial = AsyncioStream.connect if current_backend() == "asyncio" else AnyioStream.connect
     http1 = Http1Transport(settings, service.ssl_context, dial)
     if isinstance(settings.verify, ssl.SSLContext) and not settings.http2:
-        return http1  # the protocols that such a context offers apply to every connection, even to HTTP/1.1 ones
+        return http1  # the protocols that such a context offers apply to every connection, even over HTTP/1.1
     return Http2Transport(settings, service.trust, dial, http1, service.ssl_context)
 
 

@@ -122,7 +122,7 @@ class RateLimitedLog:
         self._write(list(self._counts), self._clock())
 
     def log_user_error(self, what: str, error: BaseException) -> None:
-        """Log an exception in user code. It is not reported elsewhere."""
+        """Log an exception in user code, which is not reported elsewhere."""
         now = self._clock()
         if now - self._user_errors_logged_at.get(what, -_USER_ERROR_PERIOD) >= _USER_ERROR_PERIOD:
             self._user_errors_logged_at[what] = now

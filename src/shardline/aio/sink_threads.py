@@ -1,6 +1,6 @@
 """Calls the sinks of a producer or consumer, each sink in its own thread.
 
-The host appends its events to a queue per sink, and never waits for a sink.
+The host appends its events to the queue of each sink, and never waits for a sink.
 
 Invariants:
 
@@ -8,9 +8,9 @@ Invariants:
 - Events reach a sink in order, and within about ``INTERVAL`` seconds if it is fast enough. A queue holds at most
   ``QUEUE_MAX`` events: beyond that, the oldest are dropped, counted and logged, at most once a minute.
 - Every event that was emitted before ``stop`` reaches a sink that is fast enough. All threads together have
-  ``CLOSE_TIMEOUT`` seconds for that. A thread that needs longer is abandoned, which is logged.
-- Any exception that a sink raises is logged, at most once a minute. That includes ``KeyboardInterrupt`` and
-  ``SystemExit``: they could not end the program, because they are not raised in the main thread.
+  ``CLOSE_TIMEOUT`` seconds for that. A thread that needs longer is abandoned, and this is logged.
+- Any exception that a sink raises is logged, at most once a minute. ``KeyboardInterrupt`` and ``SystemExit`` are also
+  logged: they could not end the program, because they are not raised in the main thread.
 - A thread is woken at most once per ``INTERVAL``, and not at all while there are no events.
 - After a fork, no sink is called in the child, because the threads exist only in the parent.
 - Importing this module does not import asyncio, so that plain functions in AWS Lambda start without asyncio.
@@ -152,7 +152,7 @@ class SinkThread:
             self._has_events.acquire()
             is_over = self._is_stopping.acquire(timeout=INTERVAL)
             while queue and not self._is_abandoned:
-                with _Contained(self._log_failure):  # around the inner loop, because one per event would be slow
+                with _Contained(self._log_failure):  # not per event, which would be slow
                     while queue and not self._is_abandoned:
                         self._taken += 1  # count first: see _log_drops
                         sink(queue.popleft())
@@ -202,7 +202,7 @@ class SinkThreads:
         self._adapt = adapt
         self._logger = logging.getLogger(f"shardline.{source.kind}")
         self._threads: list[SinkThread] = []
-        self._waiters: list[Callable[[], object]] = []  # called when a thread has ended
+        self._waiters: list[Callable[[], object]] = []  # each thread calls these when it has ended
         self._stopped_at: float | None = None
         self._abandoned = False
 
@@ -259,7 +259,7 @@ class SinkThreads:
         self._abandon_rest()
 
     def wait_blocking(self, limit: float = CLOSE_TIMEOUT) -> None:
-        """Like ``wait``, without an event loop."""
+        """Like ``wait``, but for callers without an event loop."""
         until = self._stop_until(limit)
         if self._is_any_awaited:
             has_ended = threading.Event()

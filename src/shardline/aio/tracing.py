@@ -56,7 +56,9 @@ class Tracings:
         self._report = report
         variable = getattr(tracings[0], "put_context", None) if len(tracings) == 1 else None
         self.put_context: ContextVar[Any] | None = variable
-        """Once ``put_headers`` has returned ``None``, it does so again while this variable keeps its value."""
+        """The variable that ``put_headers`` depends on: once ``put_headers`` has returned ``None``, it returns ``None``
+        as long as this variable keeps its value.
+        """
 
     def put_headers(self) -> Mapping[str, str] | None:
         """Return the headers for a put. If several tracings set the same header, the first one wins."""
@@ -75,7 +77,7 @@ class Tracings:
         return headers
 
     def flush(self, timeout: float) -> None:
-        """Have the tracings finish the work of their own threads, each within ``timeout`` seconds."""
+        """Have each tracing finish the work of its threads, within ``timeout`` seconds."""
         for tracing in self._tracings:
             flush = getattr(tracing, "flush", None)
             if flush is not None:
@@ -89,7 +91,7 @@ class Tracings:
         self._report(_WHAT, error)
 
     def wrap(self, handler: Callable[[Any], object], *, is_async: bool) -> Callable[[Any], Any]:
-        """Return a handler that calls this one inside the tracings. It takes the same argument."""
+        """Return a handler that takes the same argument as this handler, and calls it inside the tracings."""
         return _TracedAsync(self, handler) if is_async else _TracedPlain(self, handler)
 
     def handling(self, argument: Any) -> "Handling":
@@ -99,7 +101,9 @@ class Tracings:
 
 @final
 class Handling:
-    """Enters the context managers of all tracings around one call of a handler. Their exceptions are only logged."""
+    """Enters the context managers of all tracings around one call of a handler. Exceptions of the tracings are only
+    logged.
+    """
 
     __slots__ = ("_entered", "_records", "_report", "_tracings")
 

@@ -5,7 +5,7 @@ Invariants:
 - P7: the same as for the async queue (``shardline.aio.producer.backpressure``).
 - Each waiting thread has a ``Latch``, which the host or another thread opens. The host never takes a lock that a user's
   thread may hold.
-- A signal handler that puts while its own thread waits in the queue does not wait. Its put would queue behind the
+- A signal handler that puts while its own thread waits in the queue does not wait. The put would queue behind the
   interrupted thread, which cannot move up until the handler returns.
 """
 

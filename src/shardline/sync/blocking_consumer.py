@@ -134,7 +134,8 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
             close_timeout=close_timeout,
             not_started=_NOT_STARTED,
         )
-        # Held during start and close. Re-entrant, because a signal handler may call close in the middle of either.
+        # Held during start and close. Re-entrant, because a signal handler may call close in the middle of a start or a
+        # close.
         self._lifecycle_lock = threading.RLock()
         watch_forks(self)
 

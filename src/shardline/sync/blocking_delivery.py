@@ -3,8 +3,8 @@
 Invariants:
 
 - P1 and the invariants of the async delivery also hold for this delivery.
-- Any number of threads may wait. The network thread sets the ending and then looks for waiters; a waiter adds itself
-  and then looks at the ending. So one of the two always sees the other. Waiters add themselves one at a time: if two
+- Any number of threads may wait. The network thread stores the outcome and then looks for waiters; a waiter adds itself
+  and then looks for the outcome. So one of the two always sees the other. Waiters add themselves one at a time: if two
   waiters found no list at the same time, each would create a list, and one waiter would be lost.
 - The network thread never waits for an outcome that only it can produce: a callback that tries to wait is refused.
 """
@@ -32,7 +32,7 @@ _WAIT_SLICE: Final = 0.5  # seconds: a Ctrl-C that arrives just as a wait begins
 
 @final
 class _WaitersLock:
-    """The lock that is held while a waiter adds itself. Re-entrant, because a signal handler may also wait."""
+    """The lock that is held while a waiter adds itself. It is re-entrant, because a signal handler may also wait."""
 
     lock = threading.RLock()
 
@@ -93,8 +93,8 @@ class Delivery(SettledRecord):
     def future(self) -> "Future[Receipt]":
         """Return a future for the receipt, for ``concurrent.futures.wait``, ``as_completed`` and similar functions.
 
-        Each call returns a new future. It cannot be cancelled, because the record was already put. Its callbacks run in
-        the network thread, so they must not wait for a delivery.
+        Each call returns a new future. The future cannot be cancelled, because the record was already put. The
+        callbacks of the future run in the network thread, so they must not wait for a delivery.
         """
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()

@@ -48,7 +48,7 @@ class RecordIterator(Generic[ValueT_co]):
             if cursor.is_open:
                 place = session.begin_slice(cursor)
                 record = cursor.records[place]
-                cursor.place = place + 1  # the last step
+                cursor.place = place + 1  # the last step, as above
                 return record
             session.ask_blocking(taker)
             if taker.is_over:
@@ -79,7 +79,7 @@ class BatchIterator(Generic[ValueT_co]):
             if cursor.is_open:
                 batch = session.make_batch(cursor)
                 count = len(batch.records)
-                cursor.place = count  # the last step
+                cursor.place = count  # the last step, as above
                 return batch
             session.ask_blocking(taker)
             if taker.is_over:
@@ -119,7 +119,7 @@ class ChangedIterator(Generic[_GivenT]):
                 # worker may have taken the lease.
                 if cursor.is_open:
                     session.begin_slice(cursor)
-                    cursor.place = place  # the last step
+                    cursor.place = place  # the last step, as above
                     return found
                 continue
             session.ask_blocking(taker)

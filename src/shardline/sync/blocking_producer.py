@@ -1,8 +1,8 @@
 """The blocking producer, for programs without an event loop.
 
-It uses the same intake and machine as the async producer. A put runs entirely in the caller's thread and touches only
-the intake. A daemon thread, the network thread, runs an event loop with the machine's host. Methods that look into the
-machine (``flush``, ``close``, ``stats``) ask that thread.
+The blocking producer uses the same intake and state machine as the async producer. A put runs entirely in the caller's
+thread and touches only the intake. A daemon thread, the network thread, runs an event loop with the machine's host.
+Methods that need the state of the machine (``flush``, ``close``, ``stats``) ask that thread.
 
 Invariants:
 
@@ -64,7 +64,7 @@ _LOCK_TIMEOUT: Final = 0.1  # seconds; a put holds the lock for microseconds
 
 @final
 class _LockForCallbacks:
-    """The putters' lock for callbacks in the network thread, which wait only briefly for it."""
+    """The putters' lock, as callbacks in the network thread use it: they wait only briefly for the lock."""
 
     __slots__ = ("_lock",)
 
@@ -143,7 +143,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         self._delivery_type = Delivery
         self._connection = connection
         self._client: Client | None = None
-        self._ended: threading.Event | None = None  # of a producer that was opened by another one
+        self._ended: threading.Event | None = None  # set if another producer opened this one
         self._thread: LoopThread | None = None
         self._network_ident: int | None = None
         self._closer: int | None = None
@@ -152,7 +152,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     # ---- start and close
 
     def start(self) -> None:
-        """Start the network thread. Raises the same errors as the async ``start``."""
+        """Start the network thread. This raises the same errors as the async ``start``."""
         with self._lifecycle_lock:
             if self._is_started or self._closed:
                 self._check_open()
@@ -203,7 +203,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         if limit == 0 and self._closed and self._thread is not None:
             for driver in self._drivers.values():
                 self._thread.soon(driver.stop)  # a close with no time left cuts a longer one short
-        if self._closer == threading.get_ident():  # this is a signal handler in the middle of a close in its own thread
+        if self._closer == threading.get_ident():  # a signal handler that interrupted a close in its own thread
             return undelivered(self._left)
         with self._lifecycle_lock:
             self._closer = threading.get_ident()
@@ -271,7 +271,7 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
         timeout: float | None = None,
         stream: str | None = None,
     ) -> Delivery:
-        """Put one record. Blocks only while the buffer is full.
+        """Put one record. The call waits only while the buffer is full.
 
         It takes the same arguments and raises the same exceptions as the async ``put``. ``on_delivery`` is called in
         the network thread.
@@ -454,9 +454,9 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
     def flush(self, timeout: float | None = None) -> list[Delivery]:
         """Send the records that were put before this call, without lingering, and wait for them.
 
-        ``flush`` respects the rate limits. It returns the records that are not delivered after ``timeout`` seconds
-        (``None`` means no limit): those still in flight, and those that failed during the flush. Records that failed
-        before the call are not returned: see ``on_failure``.
+        ``flush`` respects the rate limits. ``flush`` returns the records that are not delivered after ``timeout``
+        seconds (``None`` means no limit): those still in flight, and those that failed during the flush. Records that
+        failed before the call are not returned: see ``on_failure``.
         """
         refuse_to_wait_in_callback("flush()")
         thread = self._running()
@@ -555,7 +555,9 @@ class Producer(ProducerFacade[ThreadWaitQueue], Generic[DataT_contra]):
 
 
 async def _begin(thread: LoopThread, driver: Driver, connection: ConnectionArguments) -> Client:
-    """Connect and start the host. The client and the host do not refer to the ``Producer``, so it can be collected."""
+    """Connect and start the host. The client and the host do not refer to the ``Producer``, so that it can be
+    garbage-collected.
+    """
     client = Client(**connection)  # created here, because its locks and sockets belong to the running event loop
     await client.start()
     driver.sinks.start()

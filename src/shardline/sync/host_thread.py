@@ -41,7 +41,7 @@ class _CrossThreadCall(Generic[_T]):
         self._task: asyncio.Task[None] | None = None
         self.latch = Latch()
         self.results: list[_T] = []
-        """Holds the coroutine's result. Empty if the coroutine failed or was cancelled."""
+        """A list for the coroutine's result. The list stays empty if the coroutine fails or is cancelled."""
         self.error: BaseException | None = None
         self.is_abandoned = False
         self.is_over = False
@@ -56,7 +56,7 @@ class _CrossThreadCall(Generic[_T]):
     async def _run(self) -> None:
         try:
             self.results.append(await self._work())
-        except (SystemExit, KeyboardInterrupt) as exit_:  # the waiting thread raises it; here, it would end the loop
+        except (SystemExit, KeyboardInterrupt) as exit_:  # for the waiting thread: raised here, it ends the loop
             self.error = exit_
 
     def cancel(self) -> None:
@@ -72,7 +72,7 @@ class _CrossThreadCall(Generic[_T]):
 
 @final
 class LoopThread:
-    """A thread with an event loop. It has no lock, and no reference to the producer or consumer that uses it."""
+    """A thread with an event loop. It has no lock, and does not refer to the producer or consumer that uses it."""
 
     def __init__(self, name: str) -> None:
         self._thread = NetworkThread(target=self._run, name=name, daemon=True)
@@ -158,15 +158,16 @@ class LoopThread:
             try:
                 raise call.error
             finally:
-                del call  # otherwise the error and this frame would keep each other alive
+                del call  # if not deleted, the error and this frame would keep each other alive
         if not call.results:
             raise Closed(_ENDED)
         return call.results[0]
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Call ``question`` in the network thread and return its result: only that thread may read the machines.
+        """Call ``question`` in the network thread and return its result, because only that thread may read the state
+        machines.
 
-        Once the network thread has ended, any thread may read them.
+        Once the network thread has ended, any thread may read the state machines.
         """
 
         async def ask() -> _T:

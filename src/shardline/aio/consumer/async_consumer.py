@@ -1,7 +1,7 @@
 """The async ``Consumer``.
 
-It reads the shards of a stream, alone or as one worker of a group that shares the shards, and hands out the records one
-by one, in batches, or to a handler.
+A consumer reads the shards of a stream, alone or as one worker of a group that shares the shards, and hands out the
+records one by one, in batches, or to a handler.
 
 This module contains the public methods and their documentation. ``ConsumerSession``, which the blocking ``Consumer``
 also uses, implements them.
@@ -45,9 +45,9 @@ class ConsumerFacade:
     _session: ConsumerSession
 
     def ack(self, record: Record[Any] | Batch[Any], *, through: bool = False) -> bool:
-        """Acknowledge a record or a batch. With ``ack="auto"``, requesting the next record also does this.
+        """Acknowledge a record or a batch. With ``ack="auto"``, requesting the next one also acknowledges the last one.
 
-        May be called from any thread.
+        Any thread may call this.
 
         Args:
             record: the record or the batch that is done.
@@ -109,7 +109,7 @@ class Consumer(ConsumerFacade, Generic[ValueT_co]):
         client: a started ``Client`` to share. By default, the consumer creates one from the connection arguments.
         deserializer: converts ``record.data`` to ``record.value``, for example ``json.loads``.
         filter: called with each record before it is deserialized. If it returns a false value, the record is not handed
-            out and counts as done. It must be fast, and must not block. An exception ends the consumer.
+            out and counts as done. The filter must be fast, and must not block. An exception ends the consumer.
         middleware: functions that change or check each record, in this order, before you get it, or that are around
             your handler: see ``shardline.middleware``. If one raises, the record has failed.
         worker_id: this worker's name in the store. By default, a new unique name.

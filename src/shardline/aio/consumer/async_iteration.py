@@ -56,7 +56,7 @@ class RecordIterator(Generic[ValueT_co]):
             if cursor.is_open:
                 place = session.begin_slice(cursor)
                 record = cursor.records[place]
-                cursor.place = place + 1  # the last step, as above
+                cursor.place = place + 1  # the last step: from here on the record counts as taken
                 return record
             await session.ask(taker)
             if taker.is_over:

@@ -71,7 +71,7 @@ class ConsumerArguments(ConnectionArguments, total=False):
 def check_settings(
     config: object, worker_id: str | None, max_leases: int | None, dedup: bool | None
 ) -> tuple[ConsumerConfig, str]:
-    """Return the config, including the arguments that override it, and the worker's name."""
+    """Return the config, in which the other arguments override the settings, and the worker's name."""
     if config is None:
         config = ConsumerConfig()
     if not isinstance(config, ConsumerConfig):
@@ -90,7 +90,7 @@ def check_settings(
 
 
 def check_start(start: object) -> Position:
-    """Return the position where a new group starts. It must exist in every shard."""
+    """Return the position where a new group starts. The position must exist in every shard."""
     position = as_position(start)
     if position.kind not in _STARTS:
         raise UsageError(
@@ -157,7 +157,9 @@ def check_done(done: object) -> None:
 
 
 def check_filter(record_filter: Callable[[Record[bytes]], object] | None) -> Callable[[Record[bytes]], object] | None:
-    """Check and return the filter. It must be a plain function, because records are filtered while they are read."""
+    """Check and return the filter. The filter must be a plain function, because records are filtered while they are
+    read.
+    """
     check_callable("filter", record_filter)
     if record_filter is not None and is_async_callable(record_filter):
         raise UsageError("filter must be a plain function that returns whether to hand out a record, not an async one")

@@ -106,7 +106,7 @@ async def _carry_out(
         WaitTimeout: the lease store has not confirmed the request in time.
         StoreError: the lease store cannot be used, and waiting will not help.
         LeaseNotHeld: the leases of some shards are not held.
-        Closed: the consumer ended first.
+        Closed: the consumer ended before the request was over.
     """
     limit = check_timeout("timeout", timeout)
     driver = session.driver

@@ -122,7 +122,7 @@ class ConsumerDriver:
 
     def _handle_crash(self, error: BaseException) -> None:
         _log.critical("the consumer stopped because of an internal error", exc_info=error)
-        if not isinstance(error, Exception):  # Ctrl-C, or a signal handler raised: user code must not get this
+        if not isinstance(error, Exception):  # from Ctrl-C or a signal handler: user code must not get it
             error = Closed(f"this Consumer does not run any more: {error!r}")
         self.fail(error)
 
@@ -211,7 +211,7 @@ class ConsumerDriver:
     # ---- mail
 
     def post(self, message: Message) -> None:
-        """Have the host make this call. Can be called from any thread, and from a signal handler."""
+        """Have the host make this call. Any thread may call this, and a signal handler, too."""
         self._mail.append(message)
         if self._is_mail_due:
             return

@@ -17,8 +17,8 @@ Invariants (C5 and L5 are defined in docs/guarantees.md):
   timeout, but at least ``_MIN_RELEASE_TIME`` seconds, so that ``on_revoked`` is also called if the block was left
   because of an exception.
 - Only one iteration is active at a time. With two, a request in one iteration would acknowledge the records of the
-  other. A new iteration is refused while a caller waits in the older one, or while ``run`` is active. Otherwise it ends
-  the older one.
+  other. A new iteration is refused while a caller waits in the older one, or while ``run`` is active. A new iteration
+  that is not refused ends the older one.
 - User code only writes to its taker and posts to the host. An interrupted or cancelled wait has taken no record.
 """
 
@@ -111,7 +111,7 @@ class TaskWaiter:
         self._flag.set()
 
     async def wait(self) -> None:
-        """Wait for a call of ``wake`` since the last wait."""
+        """Wait until ``wake`` is called, or return immediately if it has been called since the last wait."""
         await self._flag.wait()
         self._flag.clear()
 
@@ -143,7 +143,7 @@ class Prepared(NamedTuple):
 
 @final
 class ConsumerSession:
-    """One consumer, behind the async or the blocking facade. Takes the arguments of ``Consumer``."""
+    """One consumer, behind the async or the blocking facade. A session takes the arguments of ``Consumer``."""
 
     def __init__(
         self,
@@ -572,7 +572,7 @@ class ConsumerSession:
             raise self._driver.failure
 
     def begin_slice(self, cursor: Cursor) -> int:
-        """Prepare to take the next record of an open cursor and return its place.
+        """Prepare to take the next record of an open cursor. Return the index of this record in ``cursor.records``.
 
         The caller then takes the record with a single assignment, and makes no call after it: an interrupt after the
         assignment would lose the record.
@@ -590,14 +590,14 @@ class ConsumerSession:
         return batch
 
     def look_at(self, cursor: Cursor, *, whole: bool) -> tuple[int, Record[Any] | Batch[Any]]:
-        """Return the next record or batch of an open cursor, and the place of the cursor after it was taken."""
+        """Return the next record or batch of an open cursor, and the new ``cursor.place`` after taking it."""
         if whole:
             batch = self.make_batch(cursor)
             return len(batch.records), batch
         return cursor.place + 1, cursor.records[cursor.place]
 
     def service_now(self) -> float:
-        """Return the service's time, in seconds since 1970. Can be called from any thread."""
+        """Return the service's time, in seconds since 1970. Any thread may call this."""
         return service_now(self._service_time(), time.time())
 
     @property
@@ -724,7 +724,7 @@ class ConsumerSession:
         return taker.has_records and is_alive
 
     def abandon(self) -> None:
-        """Release the leases of a consumer that was garbage-collected. Can be called from any thread."""
+        """Release the leases of a consumer that was garbage-collected. Any thread may call this."""
         driver = self._driver
         if driver is not None:
             driver.post(driver.release)
@@ -734,7 +734,7 @@ class ConsumerSession:
         return f"<Consumer of {self.title}{group}, {health(self._hand_out, is_closed=self.is_closed)}>"
 
     def handle_fork(self) -> None:
-        """In the child of a fork, refuse to work if the consumer was started; otherwise choose a new worker id."""
+        """In the child of a fork, refuse to work if the consumer was started. If not, choose a new worker id."""
         if self._driver is not None:
             self._driver.disown(Closed(CONSUMER_FORKED))
             self._driver = None

@@ -57,7 +57,7 @@ class ShardStatus:
     handling_lag: float | None = None
     """The age of the oldest record that is not done, in seconds: 0 if all are done, or ``None`` if unknown."""
     in_hand: int = 0
-    """How many records are handed out but not done."""
+    """How many records have been handed out to your code and are not done."""
     handler_started_at: float | None = None
     """When your code got the records that it has, in seconds since 1970, or ``None`` if it has no records."""
     unacknowledged: int = 0
@@ -88,7 +88,7 @@ class KeyStatus:
     oldest: str | None = None
     """The key that a handler has been working on for the longest time."""
     oldest_started_at: float | None = None
-    """When that handler got its records, in seconds since 1970."""
+    """When the handler of the ``oldest`` key got its records, in seconds since 1970."""
     hot: tuple[HotKey, ...] = ()
     """Up to ten keys with the most waiting records. A record waits while a handler has an earlier one of its key."""
 
@@ -112,7 +112,7 @@ class ConsumerStatus:
     dead_letters: int = 0
     """How many records were written as dead letters."""
     failed_records: int = 0
-    """How many records failed and so ended a ``run`` with ``HandlerFailed``. They will be delivered again."""
+    """How many records failed and so ended a ``run`` with ``HandlerFailed``. These records will be delivered again."""
     totals: ConsumerTotals = field(default_factory=ConsumerTotals)
     """The work of this worker since it was started."""
     rates: ConsumerRates = field(default_factory=ConsumerRates)
@@ -139,7 +139,7 @@ class ConsumerStatus:
 
     @property
     def reading_lag(self) -> float | None:
-        """The largest ``reading_lag`` of the shards that this worker reads. Slow handlers do not affect it."""
+        """The largest ``reading_lag`` of the shards that this worker reads. Slow handlers do not affect this value."""
         return max((shard.reading_lag for shard in self.shards if shard.reading_lag is not None), default=None)
 
     @property
@@ -149,7 +149,7 @@ class ConsumerStatus:
 
     @property
     def in_hand(self) -> int:
-        """How many records are handed out but not done."""
+        """How many records have been handed out to your code and are not done."""
         return sum(shard.in_hand for shard in self.shards)
 
     @property

@@ -3,10 +3,11 @@
 Invariants:
 
 - ``write`` returns only when the dead letter is safe: the callable has returned, every record has its receipt, or the
-  lines are on the disk. Otherwise it raises.
-- A record in a stream of dead letters keeps its data, its key and its headers, so that it can be put back unchanged. It
-  loses its headers only if that stream cannot accept them, because losing the record would be worse. A line in a file
-  is a record in the format of ``codec.record_lines``, with the reason. ``shardline put --retry`` puts the record back.
+  lines are on the disk. If the dead letter cannot be made safe, ``write`` raises.
+- A record in a stream of dead letters keeps its data, its key and its headers, so that it can be put back unchanged.
+  The record loses its headers only if that stream cannot accept them, because losing the record would be worse. A line
+  in a file is a record in the format of ``codec.record_lines``, with the reason. ``shardline put --retry`` puts the
+  record back.
 """
 
 import logging
@@ -104,7 +105,7 @@ async def _append(path: Path, letter: DeadLetter) -> None:
 
 
 def records_of(letter: DeadLetter) -> list[PlainRecord]:
-    """Return the records in a form that can be put again.
+    """Return the records of a dead letter in a form that can be put again.
 
     A record without a key loses its explicit hash key, because ``put`` refuses an explicit hash key without a key.
     """

@@ -4,8 +4,8 @@ Invariants:
 
 - A consumer that is given by its ARN is used without being looked up: its stream may belong to another account, in
   which we possibly have no permission to describe the consumer.
-- A consumer that is given by its name is looked up at every start. It is never deregistered, because other workers may
-  use it.
+- A consumer that is given by its name is looked up at every start. Such a consumer is never deregistered, because other
+  workers may use it.
 - Workers that start together register one consumer: all registrations but one are refused, and the refused workers find
   the registered consumer.
 - Throttling and broken connections are retried. A request that the service refuses because of a limit is retried for a
@@ -36,7 +36,7 @@ _LONGEST_PAUSE: Final = 2.0
 @final
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """How to read by enhanced fan-out."""
+    """The registered consumer to read with (enhanced fan-out), and what to do if it cannot be registered."""
 
     name: str
     """The name or the ARN of a registered consumer. A name is registered if the stream has no such consumer."""

@@ -1,6 +1,7 @@
 """Calls the handler in a process of its own, for ``run(processes=...)``.
 
-``work`` is the main function of such a process. It receives the handler, then one message of records after another.
+``work`` is the main function of the process. The process receives the handler, then one message of records after
+another.
 
 Invariants:
 
@@ -56,7 +57,7 @@ class Progress(Protocol):
 
 @final
 class Handlers(NamedTuple):
-    """The first message: the functions that the process calls."""
+    """The first message to a handler's process. It contains the functions that the process calls."""
 
     handler: Callable[[Any], object]
     deserializer: Callable[[bytes], Any] | None
@@ -80,9 +81,9 @@ class Answer(NamedTuple):
     """The answer to the first message, or to a message of records."""
 
     done: int = 0
-    """How many records are done. The next one has failed, if there is an error."""
+    """How many records are done. If there is an error, the next record has failed."""
     error: bytes | None = None
-    """The exception, pickled."""
+    """The exception that was raised, in pickled form."""
     summary: ErrorSummary = ErrorSummary("", "", "")
     is_exit: bool = False
     """Whether the handler called ``sys.exit()``."""
@@ -91,7 +92,7 @@ class Answer(NamedTuple):
 def lease_row(lease: LeaseInForce | None) -> Row:
     """Return what is sent to another process about the lease of the records in a message.
 
-    ``exactly_once`` needs more than the token: it writes less if the records are handled in order, and otherwise
+    ``exactly_once`` needs more than the token: it writes less if the records are handled in order. If they are not, it
     removes the rows of records that the consumer has passed.
     """
     if not isinstance(lease, Grant):
@@ -100,8 +101,8 @@ def lease_row(lease: LeaseInForce | None) -> Row:
 
 
 def _lease_of(work: Work) -> Grant:
-    """Return the lease of the records in this process. It stays in force: if the lease is lost, the parent kills the
-    process.
+    """Return the lease of the records in this process. This object stays in force: if the lease is lost, the parent
+    kills the process.
     """
     token, is_in_order, done_place = work.lease
     grant = Grant("", token, NEVER)
@@ -118,7 +119,7 @@ def row_of(record: Record[Any]) -> Row:
 
 
 def records_of(work: Work, deserializer: Callable[[bytes], Any] | None) -> list[Record[Any]]:
-    """Return the records of a message."""
+    """Rebuild the records of a message, and return them."""
     origin = Origin(_lease_of(work))
     origin.deserializer = deserializer
     rows: list[Row] = [(*row[:-1], origin, row[-1] or NO_HEADERS) for row in work.rows]
@@ -147,7 +148,7 @@ def pickled_error(error: BaseException) -> bytes:
 
 
 def refuse_in_unguarded_main() -> None:
-    """End a process whose start runs the program itself, because its main module is not guarded."""
+    """End a handler's process that runs the whole program at its start, because the main module is not guarded."""
     if getattr(mp.current_process(), "_inheriting", False):
         sys.exit(UNGUARDED_MAIN)
 
@@ -208,7 +209,9 @@ def _kill_with_parent(sentinel: int) -> None:
 
 
 def _end_with_parent(parent: BaseProcess) -> None:
-    """End this process when the parent has ended: on systems other than Linux, and if the parent ended earlier."""
+    """End this process when the parent has ended. This is needed on systems other than Linux, and if the parent had
+    ended before ``_kill_with_parent`` was called.
+    """
     parent.join()
     os._exit(1)
 

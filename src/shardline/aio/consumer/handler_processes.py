@@ -7,7 +7,7 @@ Invariants:
 - A process gets one message at a time. ``core/consumer/process_messages`` decides how large a message is, when a
   process counts as hung, and which records are then done.
 - A process that ends or hangs is killed and replaced. The record or batch that it was handling has failed, as if the
-  handler had raised ``HandlerProcessFailed``. The same applies if no process can be started.
+  handler had raised ``HandlerProcessFailed``. If no process can be started, the record or batch has failed, too.
 - No message and no answer waits without a limit for a process that has stopped in the middle of it.
 - When a call is cancelled, because the lease is lost or the run ends, its process is dead before the cancellation
   continues (L2, which docs/guarantees.md defines). So no two handlers have the same record.
@@ -71,7 +71,7 @@ def pickle_handlers(handlers: Handlers) -> bytes:
 
 @final
 class HandlerProcess:
-    """One process. All its methods except ``kill`` block, and are called in threads."""
+    """A process that calls the handler. All methods except ``kill`` block, and are called in threads."""
 
     def __init__(self, handlers: bytes, timeout: float | None) -> None:
         self._handlers = handlers
@@ -79,7 +79,7 @@ class HandlerProcess:
         self._ours, self._theirs = _spawn.Pipe()
         self.progress = _spawn.RawValue(c_ulonglong, 0)
         self.watch = MessageWatch(None, 0.0)
-        """The progress of the last message."""
+        """Watches the progress of the last message that was sent to the process."""
         self._process = _spawn.Process(target=work, args=(self._theirs, self.progress), name="shardline handler")
         self._is_killed = False
         self.is_started = False
@@ -110,7 +110,7 @@ class HandlerProcess:
         self.is_started = True
 
     def call(self, message: Work) -> Answer:
-        """Have the handler called with these records."""
+        """Have the process call the handler with the records of this message."""
         self.progress.value = 0
         return self._ask(pickle.dumps(message), self._timeout)
 
@@ -170,9 +170,10 @@ class HandlerProcess:
 
 @contextmanager
 def _signals_blocked() -> Generator[None]:
-    """Start a process in this thread in which Ctrl-C and SIGTERM wait until ``handler_child.work`` handles them.
+    """Block Ctrl-C and SIGTERM in this thread. A process that is started inside the block gets them only when
+    ``handler_child.work`` handles them.
 
-    Otherwise a signal to the whole process group would kill a process that is still starting.
+    Without this, a signal to the whole process group would kill a process that is still starting.
     """
     if sys.platform == "win32":
         yield
@@ -206,7 +207,7 @@ def _load_answer(message: bytes) -> Answer:
     """Unpickle the answer of a process.
 
     Raises:
-        HandlerProcessFailed: it is not an answer, because the handler has written to the pipe of its process.
+        HandlerProcessFailed: the message is not an answer, because the handler has written to the pipe of its process.
     """
     answer: object = None
     with suppress(Exception):  # damaged bytes may raise anything
@@ -218,14 +219,14 @@ def _load_answer(message: bytes) -> Answer:
 
 @final
 class HandlerProcesses:
-    """The processes of one run."""
+    """The processes that call the handler of one ``Consumer.run``."""
 
     def __init__(self, handlers: bytes, count: int, timeout: float | None) -> None:
         self._handlers = handlers
         self._timeout = timeout
         self._idle: list[HandlerProcess] = []
         self._all: set[HandlerProcess] = set()
-        self._threads = anyio.CapacityLimiter(2 * count)  # twice, because the end of a process takes a thread, too
+        self._threads = anyio.CapacityLimiter(2 * count)  # twice as many, because ending a process takes a thread, too
 
     async def start(self) -> None:
         """Start the first process, to find out whether it can import the handler."""
@@ -254,7 +255,7 @@ class HandlerProcesses:
         return answer
 
     async def close(self) -> None:
-        """Kill all processes."""
+        """Kill all processes of the run."""
         for process in self._all:
             process.kill()
         for process in [*self._all]:
@@ -284,7 +285,7 @@ class HandlerProcesses:
 
 
 def load_error(error: bytes) -> BaseException:
-    """Return the exception that a process has sent."""
+    """Unpickle the exception that a process has sent."""
     loaded: object = None
     with suppress(Exception):  # the user's exception may do anything
         loaded = pickle.loads(error)  # noqa: S301 - from our own process

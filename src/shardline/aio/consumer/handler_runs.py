@@ -124,10 +124,12 @@ class HandlerRun:
         self.threads = anyio.CapacityLimiter(max_threads)
         self._service_at: tuple[Instant, float] = (-NEVER, 0.0)  # when the service's time was read, and that time
         self.exit: SystemExit | KeyboardInterrupt | None = None
-        """The first exit that a handler raised. ``_run_task`` writes it."""
+        """The first ``SystemExit`` or ``KeyboardInterrupt`` that a handler raised. ``_run_task`` sets it."""
 
     def service_now(self, now: Instant) -> float:
-        """Return the service's time, to within half a slice. Can be called from any thread."""
+        """Return the service's time. The returned time may be late by half of ``SLICE`` seconds. Any thread may call
+        this.
+        """
         at, service_at = self._service_at
         if now >= at + SLICE / 2:
             service_at = self.session.service_now()
@@ -181,7 +183,7 @@ class ShardHandler:
     async def run(self) -> None:
         session, task, driver = self._session, self._task, self._run.driver
         current_session.set(session)
-        waiter = TaskWaiter()  # one for all waits of the task
+        waiter = TaskWaiter()  # one waiter for all waits of the task
         try:
             with anyio.CancelScope() as scope:
                 driver.enter(task, scope)
@@ -195,8 +197,8 @@ class ShardHandler:
             session.post(self._leave)
 
     def _leave(self, now: Instant) -> None:
-        """Leave the hand-out. Called in the host. Records that are not done are delivered again once an abandoned
-        thread has returned.
+        """Leave the hand-out. The host calls this. If the task has abandoned a thread, the records that are not done
+        are delivered again once the thread has returned.
         """
         self._session.hand_out.leave(self._task, now, is_at_work=self._is_in_thread)
 

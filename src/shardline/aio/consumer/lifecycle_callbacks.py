@@ -22,7 +22,9 @@ _MAX_THREADS: Final = 64
 
 
 class _Called(NamedTuple):
-    """The result of a call in a thread. It is wrapped, because trio refuses a coroutine as the result of a thread."""
+    """The result of a call in a thread. The result is wrapped, because trio refuses a coroutine as the result of a
+    thread.
+    """
 
     result: object
 
@@ -60,7 +62,7 @@ class LifecycleCallbacks:
         return [*self._callbacks]
 
     def can_cancel(self, kind: CallbackKind) -> bool:
-        """Return whether a call can be cancelled. A call in a thread cannot."""
+        """Return whether a call can be cancelled. A call in a thread cannot be cancelled."""
         return is_async_callable(self._callbacks[kind])
 
     async def call(self, kind: CallbackKind, argument: AssignedShard | RevokedShard) -> None:

@@ -42,7 +42,7 @@ class ReadChain:
             raise UsageError("the consumer has middleware around handlers, so use run(handler) instead of an iteration")
 
     def read(self, given: Any) -> Any:
-        """Return the record or batch for user code."""
+        """Apply the middleware to a record or batch, and return the result, which user code gets."""
         if isinstance(given, Batch):
             return _batch([self._read(record) for record in _records(given)], given)
         return self._read(given)
@@ -54,7 +54,7 @@ class ReadChain:
         return await self._read_async(given)
 
     def wrap(self, handler: Callable[[Any], object]) -> Callable[[Any], object]:
-        """Return a handler that calls this one with the result of the middleware.
+        """Return a handler that applies the middleware, and then calls this handler with the result.
 
         Raises:
             UsageError: a middleware is async, and the handler is not.
@@ -95,7 +95,7 @@ def read_chain(middleware: object) -> ReadChain | None:
 
 @final
 class AsyncHandler:
-    """An async handler behind middleware."""
+    """Applies middleware to a record or batch, and calls an async handler with the result."""
 
     def __init__(self, handler: Callable[[Any], Any], chain: ReadChain) -> None:
         self._handler = handler
@@ -107,7 +107,9 @@ class AsyncHandler:
 
 @final
 class PlainHandler:
-    """A plain handler behind middleware. If the handler returns an awaitable, so does this object."""
+    """Applies middleware to a record or batch, and calls a plain handler with the result. If the handler returns an
+    awaitable, so does this object.
+    """
 
     def __init__(self, handler: Callable[[Any], object], chain: ReadChain) -> None:
         self._handler = handler
@@ -119,7 +121,7 @@ class PlainHandler:
 
 @final
 class AsyncAround:
-    """An async handler inside a context manager, which is plain or async."""
+    """Calls an async handler inside a context manager, which may be plain or async."""
 
     def __init__(self, handler: Callable[[Any], Any], around: Around) -> None:
         self._handler = handler
@@ -140,7 +142,7 @@ class AsyncAround:
 
 @final
 class PlainAround:
-    """A plain handler inside a context manager."""
+    """Calls a plain handler inside a context manager."""
 
     def __init__(self, handler: Callable[[Any], object], around: Around) -> None:
         self._handler = handler

@@ -53,7 +53,7 @@ RecordFilter: TypeAlias = Callable[[Record[bytes]], object]
 
 
 class ReadingEvents(Protocol):
-    """The inputs of the host: pages, events, and the end of a reader."""
+    """The methods with which a shard's reader reports to the host: its pages, its events, and its end."""
 
     def handle_pages(self, shard: HeldShard, pages: list[Page]) -> None: ...
     def handle_read(self, events: list[ReaderEvent]) -> None: ...
@@ -81,7 +81,7 @@ class ShardReading(ABC):
         self._clock = clock
         self._deserializer = deserializer
         self.filter: RecordFilter | None = None
-        """The user's filter, if any. Written by the host."""
+        """The user's filter, if any. The host sets it."""
         self._scope = anyio.CancelScope()
         self._room_freed = Notifier()
 
@@ -147,7 +147,9 @@ class ShardReading(ABC):
     def _call_filter(
         self, passes: "RecordFilter", records: Sequence[Record[Any]], passed: list[bool], until: Instant
     ) -> None:
-        """Append the filter's answers for the next records to ``passed``, until this time."""
+        """Append the filter's answers for the next records to ``passed``. Return at the time ``until``, even if records
+        are left.
+        """
         for record in records[len(passed) :]:
             passed.append(_as_bool(passes(record)))
             if self._clock() >= until:
@@ -164,7 +166,7 @@ def _as_bool(answer: object) -> bool:
         return answer
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
-            answer.close()  # otherwise Python would warn that it was never awaited
+            answer.close()  # close the coroutine, so that Python does not warn that it was never awaited
         raise UsageError("filter must be a plain function that returns whether to hand out a record, not an awaitable")
     return bool(answer)
 

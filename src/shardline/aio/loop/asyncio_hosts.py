@@ -1,10 +1,10 @@
 """Runs host tasks on asyncio so that an exception raised by a signal handler cannot leave them hanging.
 
 A handler that was set with ``signal.signal`` runs in the main thread, between any two bytecodes, and its exception is
-raised at that point. If it is raised in the code of a task, it ends the task. If it is raised in the event loop's own
-code, it may destroy something that asyncio never repeats: the next step of a task (its handle was taken from the queue,
-but not run), or a callback (a timer, the end of a task, a wake-up). That task would wait forever, and ``asyncio.run``,
-which waits for every task, would never return.
+raised at that point. If the exception is raised in the code of a task, it ends the task. If it is raised in the event
+loop's own code, it may destroy something that asyncio never repeats: the next step of a task (its handle was taken from
+the queue, but not run), or a callback (a timer, the end of a task, a wake-up). The task would then wait forever, and
+``asyncio.run``, which waits for every task, would never return.
 
 So about once a second, a supervisor checks everything that tasks wait for, and repeats lost steps and callbacks. The
 check is a timer of the same event loop. The exception can hit either the check or a checked task, and the one that is
@@ -54,12 +54,14 @@ class _HostedTask(Coroutine[Any, Any, None]):
         self._checks_since_cancel = 0
         self.steps = 0
         self.on_end = on_end
-        """Called when the task has ended, in whatever way. ``None`` for tasks of a group, which are not hosts."""
+        """The function to call when the task has ended, in whatever way. It is ``None`` for tasks of a group, which are
+        not hosts.
+        """
         self.task: asyncio.Task[Any] | None = None
         self._is_cancelled = False
 
     def start_task(self) -> None:
-        """Take the next step in a new task."""
+        """Continue the coroutine in a new ``asyncio.Task``."""
         self.task = asyncio.get_running_loop().create_task(self, name=self._name, context=self._context)
         self.task.add_done_callback(self._handle_done)
 
@@ -150,9 +152,7 @@ class _HostedTask(Coroutine[Any, Any, None]):
 
 
 def _mark_done(task: "asyncio.Task[Any] | None") -> None:
-    """Mark a task as done. Otherwise a task that gets no further steps would never end, and ``asyncio.run`` would wait
-    for it.
-    """
+    """Mark a task that gets no further steps as done, because ``asyncio.run`` would wait for it forever."""
     if task is not None and not task.done():
         asyncio.Future[Any].set_result(task, None)
 
@@ -337,7 +337,7 @@ class Group:
         self._cancels_of_owner = 0
         self._emptied = Flag()
         self.deadline = _FOREVER
-        """When to cancel tasks that are still running after the end of the block. The user of the group writes it."""
+        """When to cancel tasks that are still running after the end of the block. The user of the group sets it."""
         self.cancelled_caught = False
         """Whether a task, or the block, was cancelled by ``cancel`` or by the deadline."""
 

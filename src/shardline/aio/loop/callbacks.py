@@ -38,7 +38,7 @@ class Contained:
     """``with Contained(report):`` passes exceptions from the block to ``report`` and suppresses them.
 
     Args:
-        report: called with the exception.
+        report: the function that is called with the exception.
         awaits: whether the block awaits. If so, cancellations are not suppressed.
     """
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - A producer that has undelivered records when the program exits is logged at CRITICAL.
-- After a fork, the child's copy of a started producer or consumer refuses to work. Its event loop, threads, connections
+- After a fork, the child's copy of a started producer or consumer refuses to work. The event loop, threads, connections
   and leases belong to the parent, and stay intact whatever the child does with its copy.
 - Outstanding records also belong to the parent. In the child, their deliveries fail, so that no caller in the child
   waits.
@@ -42,7 +42,7 @@ class Forkable(Protocol):
     """A consumer, async or blocking, that is notified of forks."""
 
     def handle_fork(self) -> None:
-        """Called in the child process after a fork."""
+        """Handle a fork. This is called in the child process."""
         ...
 
 

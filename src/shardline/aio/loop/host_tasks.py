@@ -145,8 +145,8 @@ class HostTasks:
 async def _run_protected(call: Callable[..., Awaitable[object]], *arguments: Any) -> None:
     try:
         await call(*arguments)
-    except* KeyboardInterrupt:  # a task that the call started raised it: protection is not inherited
-        signal.raise_signal(signal.SIGINT)  # trio delivers it to the main task
+    except* KeyboardInterrupt:  # raised by a task that the call started, which is not protected
+        signal.raise_signal(signal.SIGINT)  # trio delivers the signal to the main task
 
 
 @final
@@ -253,7 +253,7 @@ class LoopAffinity:
 
         Raises:
             UsageError: the caller is in another event loop.
-            Closed: the caller is in another event loop, and this one has ended.
+            Closed: the caller is in another event loop, and the event loop of this object has ended.
         """
         if self.is_elsewhere:
             loop = self._loop
@@ -274,7 +274,7 @@ class LoopAffinity:
 
     @property
     def here(self) -> object:
-        """The event loop, or its token on trio."""
+        """The event loop that this object belongs to. On trio, the token of the event loop."""
         return self._loop
 
     def is_loop_gone(self, *, has_ended: bool) -> bool:

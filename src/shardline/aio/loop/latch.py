@@ -38,7 +38,7 @@ class Latch:
             self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait to be woken. Return false after ``timeout`` seconds."""
+        """Wait until ``wake`` is called. Return false if that has not happened after ``timeout`` seconds."""
         left = math.inf if timeout is None else max(0.0, timeout)
         while left > _LOOK_INTERVAL:
             if self._lock.acquire(timeout=_LOOK_INTERVAL):

@@ -6,7 +6,7 @@ survive.
 
 Invariants:
 
-- All calls share one event loop. It is closed when the process ends.
+- All calls share one event loop, which is closed when the process ends.
 - Importing this module does not import asyncio: a plain function that never awaits starts without asyncio.
 - ``bounded`` distinguishes its own time limit from a ``TimeoutError`` that the awaitable raises.
 """
@@ -32,7 +32,7 @@ class TimeLimitError(Exception):
 
 @final
 class SystemClock:
-    """The clock of the computer. ``sleep`` returns an awaitable if ``is_async``."""
+    """The clock of the computer. ``sleep`` returns an awaitable if ``is_async`` is true."""
 
     def __init__(self, *, is_async: bool) -> None:
         self._is_async = is_async

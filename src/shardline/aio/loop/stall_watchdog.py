@@ -44,11 +44,11 @@ class StallWatchdog:
         self._stopped.set()
 
     def expect(self, at: float) -> None:
-        """Expect the host to run again at this time. Called by the host before it sleeps."""
+        """Expect the host to run again at this time. The host calls this before it sleeps."""
         self._expected_at = at
 
     def check(self) -> None:
-        """Report the event loop if it is late."""
+        """Log a warning if the event loop is late."""
         expected_at = self._expected_at
         late = self._clock() - expected_at
         if late > self._max_delay and self._reported != expected_at:

@@ -1,7 +1,7 @@
 """The async ``Producer``.
 
-It batches and aggregates records, predicts their shards, respects the limits of the shards, and retries, as the KPL
-does. ``put`` blocks only while the buffer is full, and returns a ``Delivery``, which resolves to a receipt or to an
+A producer batches and aggregates records, predicts their shards, respects the limits of the shards, and retries, as the
+KPL does. ``put`` blocks only while the buffer is full, and returns a ``Delivery``, which resolves to a receipt or to an
 error.
 
 Invariants:
@@ -10,8 +10,8 @@ Invariants:
   Everything else happens in the host.
 - P7: ``put`` yields to the event loop every ``YIELD_EVERY`` records, before it accepts a record. A cancelled call has
   put no record.
-- P10: ``close`` stops intake, drains within its timeout, and returns the undelivered records. It is shielded from
-  cancellation, but a second cancellation ends both ``close`` and the host task immediately.
+- P10: ``close`` stops intake, drains within its timeout, and returns the undelivered records. ``close`` is shielded
+  from cancellation, but a second cancellation ends both ``close`` and the host task immediately.
 - ``start`` enters no cancel scope of the caller, so another task may call ``close``.
 """
 
@@ -80,7 +80,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             ``shardline.middleware``. If one raises, the record is not accepted.
         dedup: stamps each record, so that consumers with ``dedup=True`` drop copies that retries stored. ``None``
             means the setting of ``config``.
-        on_failure: called with every ``Delivery`` that failed for good: a dead-letter hook. May be async.
+        on_failure: a function, plain or async, that is called with every ``Delivery`` that failed for good: a
+            dead-letter hook.
         sinks: callables and sinks such as ``LogSink()`` that receive every event: see ``shardline.events``.
         close_timeout: how many seconds the end of the ``async with`` block waits for deliveries. ``None`` means that
             there is no limit.
@@ -194,8 +195,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
     async def close(self, timeout: float | None = None) -> list[Delivery]:  # noqa: ASYNC109 - it returns, never raises
         """Accept no more records, deliver the outstanding ones within ``timeout`` seconds, and stop.
 
-        Return the undelivered records. They failed with the code ``Closed``, unless they failed earlier. Closing twice
-        is harmless.
+        Return the undelivered records. The undelivered records failed with the code ``Closed``, unless they failed
+        earlier. Closing twice is harmless.
         """
         limit = self._close_timeout if timeout is None else check_timeout("timeout", timeout)
         if not self._others:
@@ -211,7 +212,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         # This producer is closed last, because its host closes the client.
         left = await self._close(None if end is None else max(0.0, end - _clock()))
         for other in self._others.values():
-            left += await other.close(0)  # it is closed, and returns its undelivered records
+            left += await other.close(0)  # it has already closed: this only returns its undelivered records
         return left
 
     async def _close(self, limit: float | None) -> list[Delivery]:
@@ -264,7 +265,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         timeout: float | None = None,  # noqa: ASYNC109 - it raises BufferFull
         stream: str | None = None,
     ) -> Delivery:
-        """Put one record. Blocks only while the buffer is full.
+        """Put one record. The call waits only while the buffer is full.
 
         Args:
             data: the payload: bytes, or any value that the serializer accepts.
@@ -274,7 +275,8 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
                 are allowed under names that end in ``-bin``. Readers get the headers as ``record.headers``. Headers
                 need aggregation, and a stream without AUTO record distribution and without channels.
             ttl: a record that is not stored within this many seconds fails. ``None`` means ``record_ttl``.
-            on_delivery: called once with the resolved ``Delivery``. May be async. Its exceptions are logged.
+            on_delivery: a function, plain or async, that is called once with the resolved ``Delivery``. Its exceptions
+                are logged.
             timeout: how many seconds to wait for room. ``None`` means that there is no limit.
             stream: the name or ARN of another stream to put the record into.
 
@@ -352,7 +354,7 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
         on_delivery: Callable[[Delivery], object] | None = None,
         stream: str | None = None,
     ) -> Delivery:
-        """Like ``put``, without waiting. Async middleware cannot be used.
+        """Like ``put``, but raise ``BufferFull`` immediately if there is no room. Async middleware cannot be used.
 
         Raises:
             BufferFull: there is no room. The record was not accepted.
@@ -498,7 +500,9 @@ class Producer(ProducerFacade[TaskWaitQueue], Generic[DataT_contra]):
             raise self._full()
 
     def _wake(self) -> None:
-        """Wake the host from any thread, or from a signal handler that runs while the event loop waits for events."""
+        """Wake the host. Any thread may call this, and so may a signal handler that runs while the event loop waits for
+        events.
+        """
         assert self._schedule_in_loop is not None
         with suppress(RuntimeError):  # the loop has ended, and so has the host
             self._schedule_in_loop(self._driver.wake)

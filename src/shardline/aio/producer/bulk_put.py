@@ -53,7 +53,7 @@ class BulkPut(Generic[_D]):
         make: the class of the deliveries.
         intake: takes the invalid records, which the host reports.
         serializer: converts the data of a record to bytes.
-        chain: the middleware, if there is any. It calls the serializer.
+        chain: the middleware, if there is any. The chain also calls the serializer.
         packing: the format that the records must fit, if the producer packs.
         tags_of: validates the headers of a record, and returns them in the encoded form.
         stamp: a stamp like the one that each record will get, if the producer stamps its records.
@@ -90,7 +90,7 @@ class BulkPut(Generic[_D]):
         self.deliveries: list[_D] = []
         """The deliveries of the records so far, in their order."""
         self.pending: _D | None = None
-        """The first delivery of a collection that is not accepted yet. Written by the producer."""
+        """The first delivery of a collection that is not accepted yet. The producer sets this."""
 
     @contextmanager
     def reporting(self) -> Generator[None, None, None]:
@@ -169,7 +169,7 @@ class BulkPut(Generic[_D]):
         return self._make(data, key, explicit_hash_key, 0.0, extra_ttl=self._extra_ttl, tags=tags)
 
     def _changed(self, chain: PutChain, record: Any) -> tuple[Any, ...]:
-        """Return the record after the middleware, in the same form."""
+        """Apply the middleware to a record, and return the result as a tuple of the same form."""
         if type(record) is Changed:
             if record.error is not None:
                 raise record.error
@@ -179,7 +179,8 @@ class BulkPut(Generic[_D]):
         return key, data, explicit_hash_key, headers
 
     def _failed(self, record: Any, reason: str) -> _D:
-        """Return the failed delivery of an invalid record. Its fields have the given values, whatever their types.
+        """Return the failed delivery of an invalid record. The fields of the delivery have the given values, whatever
+        their types.
 
         Invalid headers are left out, because a delivery stores its headers in the encoded form.
         """
@@ -195,7 +196,7 @@ class BulkPut(Generic[_D]):
         return self._make(data, key, explicit_hash_key, 0.0, ending=Undelivered(INVALID, reason), tags=tags)
 
     def _report(self, invalid: list[_D]) -> None:
-        """Let the host count the records and call ``on_failure``."""
+        """Let the host count the invalid records, and call ``on_failure`` with their deliveries."""
         if invalid:
             self._intake.invalid += invalid
             self._wake()

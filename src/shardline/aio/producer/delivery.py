@@ -5,7 +5,7 @@ Invariants:
 - P1: a delivery resolves exactly once, and wakes every waiter, however many there are.
 - P11: a delivery is the record itself, not a second object. Each wait creates its own waiter, native to the event loop,
   because a caller that cancels a shared waiter would cancel it for all callers.
-- A cancelled waiter is removed, and affects no other waiter. A delivery may be dropped without waiting for it.
+- A cancelled waiter is removed, and affects no other waiter. A caller may drop a delivery without waiting for it.
 - Exceptions in a callback are logged, and have no other effect. If the delivery has already resolved, the callback is
   called immediately, in the caller's own code: an exit or an interrupt that the callback raises is then not suppressed.
 """

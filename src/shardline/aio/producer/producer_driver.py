@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @final
 class Driver:
-    """Drives one producer's machine: sends its requests, and wakes the callers that wait for records."""
+    """Drives one producer's machine: sends its requests, and wakes the callers that wait for deliveries."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Driver:
         self._reporter = reporter
         self.log_user_error = reporter.log_user_error
         self.sinks = reporter.sinks
-        """The threads that call the sinks. They must be started before the host."""
+        """The threads that call the sinks. These threads must be started before the host."""
         self._on_failure = on_failure
         self._on_room = on_room
         self._on_end = on_end
@@ -91,19 +91,19 @@ class Driver:
         """Whether the producer was garbage-collected. The host then ends when all records have resolved."""
 
     def wake(self) -> None:
-        """Wake the host, because there may be something to send. Must be called in the event loop."""
+        """Wake the host, because there may be something to send. This must be called in the event loop."""
         if self._wake is not None:
             self._wake.set()
 
     def stop(self) -> None:
-        """Stop immediately. Records that are not delivered yet fail."""
+        """Stop immediately. All records that have not been delivered yet fail."""
         self._stopping = True
         self.wake()
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
     def handle_client_closed(self) -> None:
-        """Stop, because the ``Client`` was closed. Must be called in the event loop."""
+        """Stop, because the ``Client`` was closed. This must be called in the event loop."""
         if not self._stopping:
             self.failure = _CLIENT_CLOSED
             self._on_end(_CLIENT_CLOSED)
@@ -132,12 +132,12 @@ class Driver:
         return True
 
     def flush(self) -> None:
-        """Send the records that were put, without lingering. Must be called in the event loop."""
+        """Send the records that were put, without lingering. This must be called in the event loop."""
         self.machine.flush()
         self.wake()
 
     def reconfigure(self, changes: SettingChanges) -> None:
-        """Change settings. The values must be valid. Must be called in the event loop."""
+        """Change settings. The values must be valid. This must be called in the event loop."""
         self.machine.reconfigure(changes, time.monotonic())
         self.wake()
 
@@ -246,7 +246,9 @@ class Driver:
         request: Any,
         handle: Callable[[T | Failure, float], None],
     ) -> None:
-        """Send a request, and pass the response or a failure to the machine, whatever happens (P1)."""
+        """Send a request, and pass its response or a failure to the machine, even if the call is cancelled or raises
+        (P1).
+        """
         response: T | Failure = Failure(
             FailureKind.TRANSIENT, "Cancelled", "the producer was closed during the request"
         )
@@ -305,13 +307,13 @@ class Driver:
         self._readiness_changed.notify()
 
     def finish(self) -> None:
-        """Complete the work of ``_end`` if that was interrupted. Called when the host's task has ended."""
+        """Complete the work of ``_end`` if ``_end`` was interrupted. This is called when the host's task has ended."""
         if not self._has_ended:
             self._end()
 
 
 async def host_producer(driver: Driver, api: Any, client: Client, ended: Flag, *, owns_client: bool) -> None:
-    """Run the host task of a producer. It holds no reference to the ``Producer``."""
+    """Run the host task of a producer. The task holds no reference to the ``Producer``."""
     try:
         with client.used_by(driver.handle_client_closed):
             await driver.run(api)

@@ -77,7 +77,9 @@ class ProducerArguments(ConnectionArguments, total=False):
 
 @twin
 class Putter:
-    """The fields of a producer that ``put`` reads. The compiled form reads them without looking up attributes."""
+    """The fields of a producer that ``put`` reads. The compiled form of ``put`` reads these fields without looking up
+    attributes.
+    """
 
     _intake: Intake
     _delivery_type: type[SettledRecord]
@@ -92,7 +94,7 @@ class Putter:
 class ProducerFacade(Putter, ABC, Generic[_Q]):
     """The base class of both producers.
 
-    Takes the arguments of ``Producer``, and ``room``, which creates the queue of waiters.
+    It takes the arguments of ``Producer``, and ``room``, a function that creates the queue of waiters.
     """
 
     _is_started: bool = False  # a class attribute, because __del__ also runs if __init__ raised

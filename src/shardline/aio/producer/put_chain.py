@@ -76,7 +76,7 @@ def check_middleware(middleware: object, *, is_blocking: bool = False, is_readin
     """Return the middleware of a producer, or of a consumer (``is_reading``).
 
     Raises:
-        UsageError: it is not a list of callables, or one is async and the API is blocking.
+        UsageError: the argument is not a list of callables, or a middleware is async although the API is blocking.
     """
     if isinstance(middleware, (str, bytes)) or not isinstance(middleware, Iterable):
         raise UsageError(f"middleware must be a list of callables, not {type(middleware).__name__}")

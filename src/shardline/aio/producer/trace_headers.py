@@ -23,7 +23,7 @@ from shardline.model.headers import check_headers
 from shardline.model.limits import RECORD_DEFAULT_MAX_BYTES
 
 TRACED_MAX_BYTES: Final = RECORD_DEFAULT_MAX_BYTES // 2
-"""Below this size of its data, a record has room for the headers of a trace, whatever the stream's limit is."""
+"""A record whose data is smaller than this has room for the headers of a trace, whatever the stream's limit is."""
 _NEVER_SET: Final = ContextVar[Any]("shardline_never_set")
 
 
@@ -44,7 +44,7 @@ class TraceHeaders(TraceGate):
     Args:
         tracings: the tracings.
         intake: says whether headers can be sent.
-        log: logs why headers cannot be sent. Called once.
+        log: a function that logs why headers cannot be sent. It is called once.
     """
 
     __slots__ = (

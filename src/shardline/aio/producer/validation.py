@@ -72,7 +72,7 @@ def check_record(
             )
         plain_hash_key = str(
             parse_explicit_hash_key(explicit_hash_key)
-        )  # a valid hash key is canonical, so the text stays the same
+        )  # a valid hash key has only one spelling, so the text stays the same
     wrapping = 0
     is_near_limit = max_bytes - WRAP_MAX_BYTES - len(tags) < size <= max_bytes
     all_tags = stamp + tags
@@ -110,7 +110,7 @@ def check_tagged_record(
 
 
 def serialized(serializer: Serializer, data: object) -> bytes:
-    """Return the data as serialized by the user's serializer. Its exceptions are not caught.
+    """Return the data as serialized by the user's serializer. Exceptions of the serializer are not caught.
 
     Raises:
         UsageError: the serializer did not return bytes.
@@ -148,7 +148,7 @@ def check_item(
     """Validate a record for ``put_many``, and return it as a tuple of (key, data, explicit hash key, tags).
 
     Raises:
-        UsageError: the record is not such a tuple, or is invalid.
+        UsageError: the record is not a tuple for ``put_many``, or is invalid.
     """
     key, data, explicit_hash_key, headers = fields_of(record)
     payload = data if serializer is None else serialized(serializer, data)
@@ -159,8 +159,8 @@ def check_item(
 
 
 def is_plain(record: Any, max_bytes: int) -> bool:
-    """Return whether a quick check proves the record valid. It covers the common case in a fifth of the time that
-    ``check_record`` takes, which must decide about all other records.
+    """Return whether a quick check proves the record valid. The check covers the common case in a fifth of the time of
+    ``check_record``. All other records need ``check_record``.
     """
     if not issubclass(type(record), tuple) or len(record) != 2:  # noqa: PLR2004
         return False
@@ -178,7 +178,7 @@ def is_plain(record: Any, max_bytes: int) -> bool:
 
 @twin
 def make_plain(delivery_type: type[_D], items: list[Any], max_bytes: int, key_max_length: int, /) -> list[_D]:  # noqa: ARG001
-    """Return the deliveries of the first items, up to the first that is not known to be valid.
+    """Return the deliveries of the first items, up to the first item that is not known to be valid.
 
     ``max_bytes`` limits the data and the key together. The pure form returns no deliveries, so ``is_plain`` looks at
     every item: only the compiled form looks ahead.

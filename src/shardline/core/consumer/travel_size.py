@@ -20,7 +20,7 @@ TRAVEL_MAX_RECORDS: Final = 500
 
 @final
 class TravelSize:
-    """The number of records in the next message, for all processes of one run."""
+    """Adjusts the maximum number of records in a message to how fast the handler is, for all processes of one run."""
 
     def __init__(self) -> None:
         self.limit: int = 1
