@@ -1,6 +1,6 @@
 """Amazon Kinesis Data Streams for Python.
 
-This module holds the public names. They are loaded on first use, so ``import shardline`` is cheap.
+This module holds the public names. Each name is loaded on first use, so ``import shardline`` is cheap.
 """
 
 from typing import TYPE_CHECKING

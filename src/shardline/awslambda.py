@@ -8,7 +8,7 @@ Invariants:
 
 - A record that is neither handled nor dead-lettered is reported (``batchItemFailures``), or the invocation raises.
 - The invocation raises if a record that was put with ``producer=`` is not delivered.
-- A plain handler runs in the thread of the function, outside any event loop. An async handler runs in one event
+- A plain handler runs in the thread of the Lambda function, outside any event loop. An async handler runs in one event
   loop, which all invocations of the process share: Lambda freezes the process between them, and an async producer
   belongs to the event loop that it was started in.
 - Importing this module does not import asyncio, anyio, botocore, the embedded server or the command line. The functions
@@ -72,7 +72,7 @@ LambdaFunction: TypeAlias = "Callable[[Mapping[str, Any], object], Response]"
 
 _log: Final = logging.getLogger("shardline.consumer")
 _SLICE: Final = 0.01  # seconds for which an async handler may run without giving its event loop a turn
-_FLUSH_TIMEOUT: Final = 1.5  # seconds in which the spans of an invocation must end
+_FLUSH_TIMEOUT: Final = 1.5  # seconds to wait, at the end of an invocation, until its spans have ended
 _MARGIN_MAX: Final = 900.0  # seconds: no function runs for longer
 
 
@@ -87,7 +87,9 @@ class Response(TypedDict):
     """The response of a function to Lambda."""
 
     batchItemFailures: list[BatchItemFailure]
-    """Empty if all records are done. Otherwise one item: Lambda retries that record and all records after it."""
+    """The list is empty if all records are done. If not, it has one item, and Lambda retries that record and all
+    records after it.
+    """
     state: NotRequired[dict[str, Any]]
     """The state of the tumbling window, if the event belongs to a window."""
 
@@ -96,11 +98,11 @@ class Clock(Protocol):
     """The clock of an invocation. Tests replace it, so that retries take no time."""
 
     def now(self) -> float:
-        """Return the time in seconds. It never decreases."""
+        """Return the time in seconds, which never decreases."""
         ...
 
     def sleep(self, seconds: float, /) -> object:
-        """Wait. If this returns an awaitable, the caller awaits it."""
+        """Wait for this number of seconds. If this returns an awaitable, the caller awaits the awaitable."""
         ...
 
 
@@ -127,8 +129,8 @@ class KinesisEventSource:
         producer: a producer, async or blocking, that the handler uses. It is started before the first record, and
             flushed at the end of each invocation. If one of its records fails, or is not delivered in time, the
             invocation raises, and Lambda retries all records of the event.
-        report_failures: whether failures are returned to Lambda. Otherwise the invocation raises, and Lambda retries
-            all records of the event.
+        report_failures: whether failures are returned to Lambda. If they are not, the invocation raises an exception,
+            and Lambda retries all records of the event.
         margin: how many seconds before Lambda's time limit to stop calling the handler. If this is more than half of
             the time that the invocation has, half of that time is used. An async handler that is still running when
             the margin begins is cancelled.
@@ -185,7 +187,7 @@ class KinesisEventSource:
     def each_batch(self, max_records: int | None = None) -> Callable[[Callable[[Batch[Any]], object]], LambdaFunction]:
         """Return a Lambda function that calls ``handler`` with batches of up to ``max_records`` records.
 
-        ``None`` means all records of the event together.
+        With ``None``, the batch contains all records of the event.
 
         ``Batch.ack`` has no effect here and returns False: a batch is done when its handler returns.
         """
@@ -253,7 +255,7 @@ class _DeadLetters:
         self._close: Callable[[], Awaitable[object]] | None = None
 
     def write(self, letter: DeadLetter) -> object:
-        """Write a letter. If this returns an awaitable, the caller must await it."""
+        """Write a dead letter. If this returns an awaitable, the caller must await the awaitable."""
         if self._write is None:
             from shardline.aio.consumer.dead_letters import dead_letter_writer  # noqa: PLC0415 - it imports much
 
@@ -299,7 +301,7 @@ class _Function:
         self.clock: Clock = settings.clock or SystemClock(is_async=self.is_async)
 
     def as_function(self) -> LambdaFunction:
-        """Return a plain function, because tools that wrap or name Lambda functions expect no other callable."""
+        """Return the Lambda function: a plain function, because some tools for Lambda accept no other callable."""
 
         def function(event: Mapping[str, Any], context: object = None) -> Response:
             run = _Run(self, event, context).run()
@@ -447,7 +449,7 @@ class _Run:
             self._machine.handle_success(self._clock.now())
 
     def _fail(self, error: BaseException, records: Sequence[Record]) -> None:
-        """Report an error to the machine, unless it is the cancellation of this very call."""
+        """Report an error to the state machine, unless the error is the cancellation of this very call."""
         if isinstance(error, TimeLimitError) or (self._function.is_async and is_cancelled(error)):
             raise error
         self._machine.handle_error(error, self._clock.now(), summarize_error(error, records))
@@ -455,7 +457,7 @@ class _Run:
     # ---- awaiting
 
     async def _settle(self, result: object, until: Instant = NEVER) -> object:
-        """Await a result if it is awaitable. In a plain function, this needs the event loop for a moment."""
+        """Await a result if it is awaitable. If the handler is plain, an event loop runs only for this result."""
         if result is None or not isawaitable(result):
             return result
         awaitable = cast("Awaitable[object]", result)
@@ -475,7 +477,7 @@ class _Run:
     # ---- the end
 
     def _current_window(self) -> Window:
-        """Return the window with the state so far."""
+        """Return the tumbling window with its current state."""
         assert self._window is not None, "the function takes windows"
         return replace_state(self._window, self._machine.state)
 
@@ -493,7 +495,7 @@ class _Run:
         await self._settle(on_end(window), self._flush_by)
 
     async def _flush(self, producer: Any, failed_before: int) -> None:
-        """Deliver the records that the handler put.
+        """Deliver the records that the handler put into the producer.
 
         Raises:
             ShardlineError: not every record was delivered.
@@ -579,7 +581,7 @@ class _Run:
             self._reporter.report(events)
 
     async def _wait_for_sinks(self) -> None:
-        """Wait until the sinks have received all events: after the invocation, Lambda freezes their threads."""
+        """Wait until the sinks have received all events, because Lambda freezes their threads after the invocation."""
         if self._reporter is None:
             return
         sinks, left = self._reporter.sinks, self._until(self._flush_by)
@@ -607,7 +609,7 @@ def _check_state(state: object) -> State | None:
 def _time_limits(context: object, margin: float, now: Instant) -> tuple[Instant, Instant]:
     """Return the time until which calls to the handler may begin, and the time by which the producer must be flushed.
 
-    The margin is limited, because one that is too large for the function would never leave time for a single record.
+    The margin is limited, because a margin that is too large for the function would leave no time for any record.
     """
     remaining: Callable[[], float] | None = getattr(context, "get_remaining_time_in_millis", None)
     if remaining is None:
@@ -622,7 +624,7 @@ def _check_size(max_records: object) -> int:
     return cast("int", max_records) if max_records is not None else sys.maxsize
 
 
-def _acknowledge_nothing(batch: Batch) -> bool:  # noqa: ARG001 - the form of an acknowledgement
+def _acknowledge_nothing(batch: Batch) -> bool:  # noqa: ARG001 - called like every function that acknowledges
     return False
 
 
@@ -636,7 +638,9 @@ def _check_sinks(sinks: "Iterable[Sink | EventSink[ConsumerEvent]]") -> tuple[An
 
 
 def _is_producer(value: object) -> bool:
-    """Return whether the value is one of our producers. If it is, the modules of the producers are already imported."""
+    """Return whether the value is one of our producers. If the value is a producer, the modules of the producers have
+    already been imported.
+    """
     facades = sys.modules.get("shardline.aio.producer.producer_facade")
     return facades is not None and isinstance(value, facades.ProducerFacade)
 

@@ -1,8 +1,8 @@
 """Deserializers for records that hold several values.
 
 Pass one to ``Consumer(deserializer=...)``. Any callable that takes bytes can be passed there, such as ``json.loads``
-for records that hold one value. These functions are for streams whose writers pack several values into one record, as
-``Producer(packing=...)`` does.
+for records that hold one value. The functions of this module are for streams whose writers pack several values into one
+record, as ``Producer(packing=...)`` does.
 
 Invariants:
 

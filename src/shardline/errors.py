@@ -33,8 +33,8 @@ class ShardlineError(Exception):
     """The base class of every exception that Shardline raises on purpose.
 
     Attributes:
-        deliveries: if ``put_many`` raised, the deliveries of the records before the one that was not accepted. These
-            records stay accepted. Otherwise empty.
+        deliveries: if ``put_many`` raised, the deliveries of the records before the record that was not accepted. These
+            records stay accepted. In all other cases, an empty tuple.
     """
 
     deliveries: tuple[Any, ...] = ()
@@ -42,11 +42,11 @@ class ShardlineError(Exception):
 
 @final
 class UsageError(ShardlineError, ValueError):
-    """An argument or a setting is invalid, and was not accepted. The message names it, its value and the allowed
-    values.
+    """An argument, a setting or a record is invalid, and was not accepted. The message says what is invalid, and what
+    is allowed.
 
     Attributes:
-        index: if ``put_many`` refused a record, the index of that record, counted from 0. Otherwise ``None``.
+        index: if ``put_many`` refused a record, the index of that record, counted from 0. In all other cases, ``None``.
     """
 
     def __init__(self, *message: object, index: int | None = None) -> None:
@@ -71,7 +71,9 @@ class WaitTimeout(ShardlineError, TimeoutError):  # noqa: N818 - names what happ
 
 @final
 class BufferFull(ShardlineError):  # noqa: N818 - names the state
-    """The producer's buffer has no room, so the record was not accepted. Try later, or use ``put``, which waits."""
+    """The producer's buffer has no room, so the record was not accepted. Try again later, or use ``put``, which waits
+    for room.
+    """
 
 
 @final
@@ -81,7 +83,7 @@ class DeliveryFailed(ShardlineError):  # noqa: N818 - names what happened
     Attributes:
         reason: the ``Undelivered`` that ``delivery.outcome()`` returns.
         delivery: the delivery of the record, which still has its ``data``, ``key`` and ``explicit_hash_key``.
-        code: the service's error code, or ours: ``Expired``, ``Closed``, ...
+        code: the service's error code, or one of Shardline's own: ``Expired``, ``Closed``, ...
         message: the reason, in words.
         attempts: the attempts. If there were very many, only the first and the last ones are kept. The last attempt of
             an expired record has the code ``Expired``.
@@ -112,7 +114,7 @@ class LeaseNotHeld(ShardlineError):  # noqa: N818 - names the state
 
     Attributes:
         call: the name of the call.
-        shards: the ids of these shards, each with the reason.
+        shards: a mapping from the ids of these shards to the reasons.
     """
 
     def __init__(self, call: str, shards: dict[str, str]) -> None:
@@ -173,7 +175,8 @@ class HandlerProcessFailed(ShardlineError):  # noqa: N818 - names what happened
     """A process of ``run(processes=...)`` died or hung while it handled a record, or an exception from the handler
     could not be pickled.
 
-    The failure policy treats it like an exception from the handler, so it is the ``__cause__`` of a ``HandlerFailed``.
+    The failure policy treats this exception as if the handler had raised it, so it is the ``__cause__`` of a
+    ``HandlerFailed``.
     """
 
 
@@ -192,7 +195,7 @@ class RequestError(ShardlineError):
         operation: the AWS operation, such as ``"PutRecords"``.
         kind: the kind of failure, such as ``"throttled"`` or ``"not-found"``.
         code: the service's error code, or a short name for a connection failure.
-        message: the service's message, or ours.
+        message: the service's message, or Shardline's own.
         status: the HTTP status, or ``None`` if there was no answer.
         request_id: AWS's request id, for support cases.
         retry_after: the delay in seconds that the service requested, or ``None`` if it requested no delay.

@@ -93,10 +93,11 @@ else:  # type checkers know the default of a type variable; at run time, only Py
 
 
 class EventSink(Protocol[EventT_contra]):
-    """A callable that receives events. Its exceptions are logged, and have no other effect.
+    """A callable that receives events. Exceptions of a sink are logged, and have no other effect.
 
     It is called in its own thread, within about 50 ms of the event. A producer takes an ``EventSink[ProducerEvent]``,
-    and a consumer takes an ``EventSink[ConsumerEvent]``. A sink of all events, an ``EventSink``, works for both.
+    and a consumer takes an ``EventSink[ConsumerEvent]``. An ``EventSink`` without a type argument takes all events, and
+    works for both.
     """
 
     def __call__(self, event: EventT_contra, /) -> object: ...
@@ -110,9 +111,9 @@ class EventSource(NamedTuple):
     stream: str
     """The name of the stream."""
     group: str | None = None
-    """The group of a consumer."""
+    """The group of the consumer, if it has one."""
     worker_id: str | None = None
-    """The worker id of a consumer."""
+    """The worker id of the consumer, or ``None`` for a producer."""
     server_address: str | None = None
     """The host name of the endpoint, or ``None`` if no ``endpoint_url`` was passed."""
 
@@ -123,10 +124,10 @@ class Sink(Protocol):
     def open(self, source: EventSource, /) -> EventSink[Event]:
         """Return the callable for the events of this producer or consumer.
 
-        Called once when the producer or consumer starts, in the thread that also calls the callable. The callable may
-        have two further methods. ``end_batch`` is called after all events that were waiting have been passed, about
-        20 times a second under load: a sink can add up numbers and write them once. ``close`` is called once, after
-        the last event.
+        This is called once, when the producer or consumer starts, in the thread that also calls the callable. The
+        callable may have two further methods. ``end_batch`` is called after all events that were waiting have been
+        passed, about 20 times a second under load: a sink can add up numbers and write them once. ``close`` is called
+        once, after the last event.
         """
         ...
 
@@ -145,7 +146,9 @@ class Tracing(Protocol):
     """
 
     def put_headers(self) -> Mapping[str, str] | None:
-        """Return the headers for a record, or ``None`` for no headers. Called for every put, in the putter's thread."""
+        """Return the headers for a record, or ``None`` for no headers. This is called for every put, in the thread that
+        calls ``put``.
+        """
         ...
 
     def handling(self, records: Sequence[Record[Any]], /) -> AbstractContextManager[object] | None:
@@ -164,7 +167,9 @@ _instrumentations: Final[list["Instrumentation"]] = []
 
 @final
 class Instrumentation:
-    """The sinks that one call of ``instrument`` added. As a context manager, it removes them when the block ends."""
+    """The sinks that one call of ``instrument`` added. As a context manager, the object removes the sinks when the
+    block ends.
+    """
 
     def __init__(self, sinks: tuple[Any, ...]) -> None:
         self._sinks = sinks
@@ -175,7 +180,9 @@ class Instrumentation:
         return self._sinks
 
     def remove(self) -> None:
-        """Stop adding the sinks to producers and consumers. Those that have already started keep the sinks."""
+        """Stop adding the sinks to producers and consumers. Producers and consumers that have already started keep the
+        sinks.
+        """
         if self in _instrumentations:
             _instrumentations.remove(self)
 

@@ -58,31 +58,30 @@ _SQLITE_TIMEOUT: Final = 30.0  # how long to wait for the writers of other proce
 
 
 class _ChangedError(Exception):
-    """Leaves a transaction, which is rolled back, because the positions in the database differ from those that we
-    know.
-    """
+    """Raised to roll a transaction back, because the positions in the database differ from those in memory."""
 
 
 class _LostError(Exception):
-    """Leaves an attempt before the handler was called, because its connection was lost while it was idle."""
+    """Raised to abandon an attempt before the handler is called, because the connection was lost while it was idle."""
 
 
 class _Call(NamedTuple):
-    """One call of the handler."""
+    """One call of the user's handler, with its records and their lease."""
 
     key: ShardKey
     token: int
     grant: Grant | None
     is_in_order: bool
-    """Whether all records of the shard before these were done when the call began. Later, the grant may describe
-    another run, while a thread of this one is still at work."""
+    """Whether all earlier records of the shard were done when the call began. The grant does not say this later: it may
+    then describe another run, while a thread of this run is still working.
+    """
     numbers: list[SequenceNumber]
     given: Any
 
     def argument(self, new: Sequence[int]) -> Any:
         """Return the argument for the handler: the record, or a batch with the records that are new."""
         given: Any = self.given
-        if len(new) == len(self.numbers):  # always so for a single record
+        if len(new) == len(self.numbers):  # a single record is always new here
             return given
         return Batch([given.records[index] for index in new], lambda _: given.ack())
 
@@ -191,12 +190,14 @@ def _ended() -> UsageError:
 
 
 def _is_closed(connection: Any) -> bool:
-    """Whether a connection of psycopg is closed or lost. A connection of sqlite3 does not say so."""
+    """Whether a connection of psycopg is closed or lost. A connection of sqlite3 always counts as open."""
     return bool(getattr(connection, "closed", False))
 
 
 class _Database(Protocol):
-    """Executes statements. If the handler is a plain function, none of these coroutines waits for an event loop."""
+    """Executes statements in a database. If the handler is a plain function, none of these coroutines waits for an
+    event loop.
+    """
 
     tables: PositionTables
 
@@ -227,8 +228,8 @@ class _Transactions:
                 is_done = await self._attempt(connection, call, is_new=is_new)
             except BaseException as error:
                 self._shards.forget(call)
-                self._has_tables = False  # perhaps this database lost them
-                await self._database.close(connection)  # this ends the transaction
+                self._has_tables = False  # the database may have lost its tables
+                await self._database.close(connection)  # closing the connection ends the transaction
                 if isinstance(error, _LostError):
                     continue
                 attempts += 1
@@ -246,7 +247,7 @@ class _Transactions:
             await self._database.close(self._idle.pop())
 
     async def _take(self) -> tuple[Any, bool]:
-        """Return a connection, and whether it is new."""
+        """Return an idle connection or a new one, and whether it is new."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -254,7 +255,7 @@ class _Transactions:
         return (await self._database.connect(), True) if _is_closed(connection) else (connection, False)
 
     async def _attempt(self, connection: Any, call: _Call, *, is_new: bool) -> bool:
-        """Handle the records in a transaction. Return whether they are done. If they are not, the caller tries
+        """Handle the records in a transaction. Return whether the records are done. If they are not, the caller tries
         again.
         """
         shards, has_begun = self._shards, False
@@ -271,7 +272,8 @@ class _Transactions:
             shards.forget(call)
             return False
         except Exception as error:
-            # A server that restarts ends all idle connections. This must not count as a failure of the record for each.
+            # A server that restarts closes all idle connections. A lost connection must not count as a failure of the
+            # record.
             if not is_new and not has_begun and _is_closed(connection):
                 raise _LostError from error
             raise
@@ -294,12 +296,13 @@ class _Transactions:
                 await self._transact(connection, *tables.create())
             self._has_tables = True
         await self._transact(connection, tables.claim(call.key, call.token))
-        # A new transaction, because in a stricter isolation the claim's would not see what it has waited for.
+        # Read in a new transaction: under a stricter isolation level, the transaction of the claim would not see the
+        # changes that the claim has waited for.
         rows, beyond = await self._transact(connection, tables.read(call.key), tables.read_done(call.key))
         return self._shards.load(call, rows[0] if rows else None, beyond)
 
     async def _transact(self, connection: Any, *statements: Statement) -> list[list[Any]]:
-        """Execute the statements in a transaction of their own. Return the rows of each."""
+        """Execute the statements in a transaction of their own. Return the rows of each statement."""
         async with self._database.transaction(connection):
             return [await self._database.execute(connection, statement) for statement in statements]
 
@@ -318,7 +321,7 @@ class _Transactions:
 
 @final
 class _Sqlite:
-    """An SQLite database file. ``run`` calls a function that blocks."""
+    """An SQLite database file. ``run`` calls the blocking functions of sqlite3, in this thread or in another one."""
 
     def __init__(self, path: "str | PathLike[str]", run: Callable[..., Awaitable[Any]]) -> None:
         self.tables = PositionTables(is_postgres=False)
@@ -361,7 +364,7 @@ class BlockingOnce(Generic[GivenT]):
         self._remake = remake
 
     def __reduce__(self) -> _Remake:
-        """Let each process of ``run(processes=...)`` have its own connections."""
+        """Pickle the arguments alone, so that each process of ``run(processes=...)`` opens its own connections."""
         return self._remake
 
     def __call__(self, given: GivenT) -> None:
@@ -402,7 +405,7 @@ class AsyncOnce(Generic[GivenT]):
         self._remake = remake
 
     def __reduce__(self) -> _Remake:
-        """Let each process of ``run(processes=...)`` have its own connections."""
+        """Pickle the arguments alone, so that each process of ``run(processes=...)`` opens its own connections."""
         return self._remake
 
     async def __call__(self, given: GivenT) -> None:
@@ -445,10 +448,10 @@ def in_postgres(handler: Any, connect: Any, *, group: str) -> AsyncOnce[Any] | B
     """Return a handler for ``Consumer.run`` that commits rows and position in one transaction of PostgreSQL.
 
     Args:
-        handler: takes a record or batch, and a connection of psycopg 3. It must not end the transaction. A coroutine
-            function gets an ``AsyncConnection``, which needs asyncio. A plain function gets a ``Connection``.
-        connect: the URL of the database, or a function that returns a new connection. There is one connection for each
-            handler that works at the same time.
+        handler: takes a record or batch, and a connection of psycopg 3. The handler must not end the transaction. A
+            coroutine function gets an ``AsyncConnection``, which needs asyncio. A plain function gets a ``Connection``.
+        connect: the URL of the database, or a function that returns a new connection. There are as many connections as
+            handlers that run at the same time.
         group: the group of the consumer. Each group has its own positions.
 
     Raises:
@@ -485,8 +488,8 @@ def in_sqlite(handler: Any, path: "str | PathLike[str]", *, group: str) -> Async
     SQLite has one writer at a time, so handlers wait for each other.
 
     Args:
-        handler: takes a record or batch, and a ``sqlite3.Connection``. It must not end the transaction. The statements
-            of a coroutine function block the event loop, so prefer a plain function, which runs in a thread.
+        handler: takes a record or batch, and a ``sqlite3.Connection``. The handler must not end the transaction. The
+            statements of a coroutine function block the event loop, so prefer a plain function, which runs in a thread.
         path: the file of the database.
         group: the group of the consumer. Each group has its own positions.
 
@@ -524,13 +527,15 @@ def _execute_sqlite(connection: sqlite3.Connection, statement: Statement) -> lis
 
 
 async def _in_thread(work: Callable[..., Any], *arguments: object) -> Any:
-    """Run in a thread. A cancelled caller waits for it, so that no statement continues after its caller has left."""
+    """Call a blocking function in a thread. A cancelled caller still waits for the function, so that no statement
+    continues after its caller has left.
+    """
     with anyio.CancelScope(shield=True):
         return await anyio.to_thread.run_sync(work, *arguments)
 
 
 async def _here(work: Callable[..., Any], *arguments: object) -> Any:
-    """Run in the caller's thread."""
+    """Call a blocking function in the caller's thread."""
     return work(*arguments)
 
 

@@ -6,7 +6,7 @@ loop.
 Invariants:
 
 - For each producer or consumer, a thread repeatedly asks the event loop of that producer or consumer for the current
-  state. While such a question is unanswered, the loop counts as blocked since the question was asked. HTTP requests are
+  state. While the question is unanswered, the loop counts as blocked since the question was asked. HTTP requests are
   answered immediately, from the last known state.
 - ``/livez`` fails only because of problems that a restart can cure: a blocked event loop, a stuck handler or a failed
   consumer. Lag, a lease store that is down, and a closed producer or consumer are not reasons for a restart.
@@ -43,8 +43,8 @@ __all__ = ["HealthAnswer", "HealthServer"]
 
 Watched: TypeAlias = AsyncProducer | AsyncConsumer[Any] | BlockingProducer | BlockingConsumer[Any]
 
-_INTERVAL: Final = 0.5  # seconds between two questions
-_REQUEST_TIMEOUT: Final = 5.0  # seconds in which a client must send its request
+_INTERVAL: Final = 0.5  # seconds between two questions to a producer or consumer
+_REQUEST_TIMEOUT: Final = 5.0  # how many seconds a client has to send its request
 _PORT_MAX: Final = 65_535
 _NOT_ALIVE: Final = {
     "failed": "it has failed: the next call raises the reason",
@@ -65,7 +65,7 @@ class HealthAnswer:
     content_type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Further headers."""
+    """The headers of the answer besides ``Content-Type``."""
 
 
 @final
@@ -95,8 +95,8 @@ class HealthServer:
             ``respond`` works.
         host: the address to listen on. The default is all addresses, because probes and scrapes come from elsewhere.
         blocked_after: how many seconds an event loop may be blocked before ``/livez`` and ``/readyz`` fail.
-        registry: the metrics to serve. ``None`` means those of all processes in the multiprocess mode of
-            ``prometheus_client``, otherwise its default registry.
+        registry: the metrics to serve. ``None`` means the default registry of ``prometheus_client``, or, in its
+            multiprocess mode, the metrics of all processes.
 
     Raises:
         UsageError: an argument is invalid.
@@ -209,12 +209,12 @@ class _Probe:
     """Asks one producer or consumer for its state, in a separate thread."""
 
     def __init__(self, watched: Watched, call_soon: CallSoon | None) -> None:
-        self.name: Final = repr(watched).strip("<>").split(",")[0]  # without its state, which changes
+        self.name: Final = repr(watched).strip("<>").split(",")[0]  # the repr without the state, which changes
         self._watched = watched
         is_async = isinstance(watched, AsyncProducer | AsyncConsumer)
         self._call_soon = call_soon if is_async else None
         self._state = _State("starting", is_ready=False)
-        self._asked_at: float | None = None  # when the unanswered question was asked; None: no question is open
+        self._asked_at: float | None = None  # when the open question was asked, or None if no question is open
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shardline health probe", daemon=True)
 
@@ -228,7 +228,7 @@ class _Probe:
 
     @property
     def blocked_for(self) -> float:
-        """How long the event loop has not answered, in seconds."""
+        """For how many seconds the event loop has left a question unanswered. The value is 0 if no question is open."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
@@ -271,7 +271,7 @@ class _Probe:
     def _ask(self) -> _State | None:
         """Return the state as the host's thread sees it, or ``None`` if this probe was stopped."""
         if self._call_soon is None:
-            return self._look()  # a blocking producer or consumer asks its network thread, and waits for the answer
+            return self._look()  # a blocking producer or consumer asks its own network thread, and waits for the answer
         answers: list[_State] = []
         answered = threading.Event()
 

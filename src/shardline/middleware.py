@@ -45,7 +45,7 @@ _Encoding: TypeAlias = Literal["gzip", "zstd"]
 
 _HEADER: Final = "content-encoding"
 _GZIP: Final = 16 + zlib.MAX_WBITS  # the format of gzip, instead of that of zlib
-_HEADER_BYTES: Final = len(_HEADER) + len("gzip") + 8  # in an aggregate, a header takes some bytes more than its text
+_HEADER_BYTES: Final = len(_HEADER) + len("gzip") + 8  # in an aggregate, a header takes a few more bytes than its text
 _LEVELS: Final = {"gzip": range(1, 10), "zstd": range(1, 23)}
 _DEFAULT_LEVELS: Final = {"gzip": 6, "zstd": 3}
 _PATH: Final = re.compile(r" - at `([^`]*)`")
@@ -67,7 +67,7 @@ class Around:
     """A middleware for a consumer that is open while a handler works. ``around`` makes it."""
 
     enter: Callable[[Any], AbstractContextManager[object] | AbstractAsyncContextManager[object]]
-    """Takes the record or batch, and returns a context manager."""
+    """A function that takes the record or batch, and returns the context manager in which it is handled."""
 
     @property
     def is_async(self) -> bool:
@@ -76,15 +76,17 @@ class Around:
 
 
 ProducerMiddleware: TypeAlias = Callable[[RecordToPut], RecordToPut | Awaitable[RecordToPut]]
-"""Takes a record that is put, and returns the record to put instead."""
+"""A function that takes a record that is put, and returns the record to put instead."""
 ConsumerMiddleware: TypeAlias = Callable[[Record[Any]], Record[Any] | Awaitable[Record[Any]]] | Around
-"""Takes a record that was read, and returns the record to hand out instead. Or it is ``around`` each handling."""
+"""A function that takes a record that was read and returns the record to hand out, or the result of ``around``."""
 
 _RecordT = TypeVar("_RecordT", RecordToPut, Record[Any])
 
 
 def replace(record: _RecordT, *, data: bytes | None = None, headers: Mapping[str, str] | None = None) -> _RecordT:
-    """Return a copy of the record with other data or other headers. ``None`` keeps the present ones."""
+    """Return a copy of the record with other data or other headers. ``None`` keeps the data or the headers of the
+    record.
+    """
     return msgspec.structs.replace(
         record,
         data=record.data if data is None else data,
@@ -95,8 +97,8 @@ def replace(record: _RecordT, *, data: bytes | None = None, headers: Mapping[str
 def around(enter: Callable[[Any], AbstractContextManager[object] | AbstractAsyncContextManager[object]]) -> Around:
     """Return a middleware for a consumer that is open while a handler of ``run`` works.
 
-    It encloses the rest of the list, and the handler. Its context manager gets any exception that these raise, and may
-    raise another one. If it suppresses the exception, the record or batch fails nevertheless.
+    The middleware encloses the rest of the middleware list, and the handler. Its context manager receives any exception
+    that these raise, and may raise another one. If it suppresses the exception, the record or batch fails nevertheless.
 
     Args:
         enter: takes what the handler is called with, a record or a batch, and returns a context manager. A function
@@ -137,8 +139,8 @@ def compress(
 def decompress(*, max_bytes: int = RECORD_HIGHEST_MAX_BYTES) -> Callable[[Record[Any]], Record[Any]]:
     """Return a middleware for a consumer that decompresses the data by the header ``content-encoding``.
 
-    It removes the header. Records without the header are left unchanged. A record whose data is damaged, or larger
-    than ``max_bytes`` when decompressed, or in an unknown encoding, fails.
+    It removes the header. Records without the header are left unchanged. A record fails if its data is damaged, has an
+    unknown encoding, or is larger than ``max_bytes`` when decompressed.
 
     Args:
         max_bytes: the maximum size of the decompressed data.
@@ -188,7 +190,7 @@ class _Compress:
         if len(data) < self.min_bytes or _HEADER in record.headers:
             return record
         if self.encoding == "gzip":
-            writer = zlib.compressobj(self.level, wbits=_GZIP)  # it writes no time, so equal data gives equal bytes
+            writer = zlib.compressobj(self.level, wbits=_GZIP)  # zlib writes no time, so equal data gives equal bytes
             packed = writer.compress(data) + writer.flush()
         else:
             packed = _zstd().compress(data, self.level)
@@ -237,7 +239,7 @@ class _Decompress:
     def _check(self, encoding: str, data: bytes, reader: Any) -> bytes:
         if len(data) > self.max_bytes:
             raise ValueError(f"the decompressed data has more than {self.max_bytes} bytes: see max_bytes of decompress")
-        # Data with further parts is refused: millions of empty parts would take hours to read.
+        # Refuse data that consists of several compressed parts: reading millions of empty parts would take hours.
         if not reader.eof or reader.unused_data:
             raise _damaged(encoding)
         return data

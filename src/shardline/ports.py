@@ -1,4 +1,5 @@
-"""Protocols that a shell needs. ``adapters`` implements them; tests fake them.
+"""The protocols through which Shardline reaches services, networks and lease stores. ``adapters`` implements them, and
+tests replace them with fakes.
 
 Invariants:
 
@@ -63,8 +64,9 @@ class HttpStream(Protocol):
 
         Args:
             timeout: in seconds.
-            enough: how many bytes the caller can use. If nothing has arrived yet, the transport may wait until so many
-                have arrived, because each part costs the caller a turn. The parts may still be shorter.
+            enough: how many bytes the caller can use. If nothing has arrived yet, the transport may wait until this
+                number of bytes has arrived, because each part costs the caller a turn of the event loop. A part may
+                still be shorter.
         """
         ...
 
@@ -74,7 +76,7 @@ class HttpStream(Protocol):
 
 
 class HttpTransport(Protocol):
-    """Sends POST requests over pooled connections. It knows nothing about AWS."""
+    """Sends POST requests over pooled connections. A transport knows nothing about AWS."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body) -> HttpResponse | Failure: ...
     def stream(
@@ -221,7 +223,7 @@ class KclFleetStore(Protocol):
         ...
 
     async def read_kcl_rows(self) -> KclRows | Failure:
-        """Return the rows of the KCL fleet. If it has no rows, the result is empty."""
+        """Return the rows of the KCL fleet. If the fleet has no rows, the result is empty."""
         ...
 
     async def write_metrics(self, request: WriteMetrics | DeleteMetrics) -> Failure | None:
@@ -231,7 +233,7 @@ class KclFleetStore(Protocol):
 
 @runtime_checkable
 class BatchingLeaseStore(Protocol):
-    """A ``LeaseStore`` that can apply many operations together, with hardly more work than for one."""
+    """A ``LeaseStore`` that can apply many operations together, with hardly more work than for a single operation."""
 
     async def apply_many(self, operations: Sequence[LeaseOperation]) -> list[LeaseAnswer]:
         """Apply operations on different leases. Return the answers of ``apply``, in the order of the operations.

@@ -1,7 +1,7 @@
 """Sinks that pass the events of producers and consumers to other systems.
 
-Pass them as ``Producer(sinks=[...])`` or ``Consumer(sinks=[...])``, or to ``shardline.events.instrument``. They are
-loaded on first use, because some of them need an extra.
+Pass them as ``Producer(sinks=[...])`` or ``Consumer(sinks=[...])``, or to ``shardline.events.instrument``. The sinks
+are loaded on first use, because some of them need an extra.
 """
 
 from typing import TYPE_CHECKING

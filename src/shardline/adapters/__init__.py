@@ -1,1 +1,1 @@
-"""Implementations of the ports. They may do I/O and do not know the state machines."""
+"""Implementations of the protocols in ``shardline.ports``. Adapters may do I/O, and do not know the state machines."""

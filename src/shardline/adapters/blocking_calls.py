@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @final
 class BlockingCalls(Generic[_T]):
-    """The calls in progress, each under its ``question``."""
+    """The blocking calls in progress. The key of each call is its ``question``."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _ThreadedCall[_T]] = {}

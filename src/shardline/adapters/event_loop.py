@@ -1,6 +1,6 @@
 """Detects which event loop runs in this thread, asyncio's or trio's, and runs tasks and waits on either.
 
-trio is an optional dependency, so this module imports trio only if the program has already imported it.
+trio is an optional dependency, so this module imports trio only if the program has already imported trio.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ def call_soon_from_threads() -> CallSoon:
 
 
 def spawn_task(task: Coroutine[Any, Any, None], name: str) -> None:
-    """Run a task that belongs to no caller, and so outlives the caller's cancellation. It must not raise."""
+    """Run a task that belongs to no caller, so the cancellation of a caller does not end the task. The task must not
+    raise.
+    """
     if is_trio():
         import trio  # noqa: PLC0415 - an extra: only where it is in use
 

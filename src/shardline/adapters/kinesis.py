@@ -1,4 +1,4 @@
-"""Implements ``KinesisApi`` over HTTP, in JSON 1.1 or CBOR 1.1. Both codecs have the same functions.
+"""Implements ``KinesisApi`` over HTTP, in JSON 1.1 or CBOR 1.1. The codecs for JSON and CBOR have the same functions.
 
 Invariants:
 
@@ -69,7 +69,9 @@ class KinesisHttp:
         self._http = http
         self._codec = codec
         self.before_call: Callable[[str], Awaitable[None]] | None = None
-        """Awaited with the operation before each request. A caller that limits its requests sets this."""
+        """A function that is called with the operation, and awaited, before each request. A caller that limits its
+        requests sets this.
+        """
 
     async def put_records(self, request: PutRecords) -> PutRecordsResponse | Failure:
         stream = request.stream
@@ -94,7 +96,7 @@ class KinesisHttp:
         return await self._post("GetRecords", self._codec.encode(params | routing), routing, GetRecordsResponse)
 
     async def list_shards(self, request: ListShards) -> ListShardsResponse | Failure:
-        if request.next_token is not None:  # the token contains the stream: the service refuses a token with a name
+        if request.next_token is not None:  # the service refuses a token together with a stream
             params: dict[str, object] = {"NextToken": request.next_token}
         else:
             params = stream_members(request.stream)
@@ -222,7 +224,7 @@ class _Events:
 
 
 def stream_members(stream: StreamRef) -> dict[str, object]:
-    """Return the member that names the stream in a request: the ARN if it is known, otherwise the name."""
+    """Return the member that names the stream in a request: the ARN if it is known, and the name if not."""
     return {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
 
 
@@ -240,7 +242,7 @@ def _time(seconds: float) -> datetime:
 
 
 def _position_members(position: Position, number: str) -> dict[str, object]:
-    """Return the members of a position other than its type.
+    """Return the members of a request that state a position, except its type.
 
     ``number`` is the name of the member for the sequence number.
     """

@@ -6,7 +6,8 @@ types, the locks and the parameter markers.
 
 Invariants:
 
-- Two statements never wait for each other: a transaction locks one row of ``shardline_positions``, as its last lock.
+- Two statements never wait for each other: a transaction locks only one row of ``shardline_positions``, after all its
+  other locks.
 - A claim waits for the transactions of the earlier owner that have locked the row. After the claim, no transaction of
   that owner can be committed.
 - Sequence numbers are text without leading zeros, and compare by their length and then by their digits.
@@ -99,14 +100,14 @@ class PositionTables:
         return [*lock, *tables] if self._is_postgres else tables
 
     def claim(self, key: ShardKey, token: int) -> Statement:
-        """Store the token, unless the row has a greater one."""
+        """Store the token, unless the row already has a greater one."""
         return self._statement(_CLAIM, *key, token)
 
     def read(self, key: ShardKey) -> Statement:
         return self._statement(_READ, *key)
 
     def read_done(self, key: ShardKey) -> Statement:
-        """Return the records that are done beyond the watermark."""
+        """Read the records that are done beyond the watermark."""
         return self._statement(_READ_DONE, *key)
 
     def lock(self, key: ShardKey, *, is_exclusive: bool) -> Statement:
@@ -120,7 +121,9 @@ class PositionTables:
         return self._statement(_READ + how if self._is_postgres else _READ, *key)
 
     def add_done(self, key: ShardKey, records: Sequence[SequenceNumber]) -> list[Statement]:
-        """Add records beyond the watermark. Return one row for each record that was not there yet."""
+        """Add records beyond the watermark. The statement returns one row for each record that was not in the table
+        yet.
+        """
         parts = [records[first : first + _ROWS_MAX] for first in range(0, len(records), _ROWS_MAX)]
         return [
             self._statement(
@@ -131,7 +134,7 @@ class PositionTables:
         ]
 
     def move(self, key: ShardKey, through: SequenceNumber) -> Statement:
-        """Move the watermark."""
+        """Move the watermark of the shard to this record."""
         return self._statement(_MOVE, str(through), through.sub_sequence, *key)
 
     def prune(self, key: ShardKey, through: SequenceNumber) -> Statement:
@@ -143,5 +146,7 @@ class PositionTables:
 
 
 def parse_numbers(rows: Iterable[Sequence[Any]]) -> list[SequenceNumber]:
-    """Return the sequence numbers of rows that end with a sequence number and a sub-sequence."""
+    """Return the sequence numbers that the rows contain. The last two columns of each row are the sequence number and
+    the sub-sequence number of a record.
+    """
     return [SequenceNumber.parse(row[-2], row[-1]) for row in rows]

@@ -5,7 +5,7 @@ loop.
 
 Invariants:
 
-- A transaction is committed when its block ends. It is never a part of a transaction that was open before.
+- A transaction is committed when its block ends. A transaction is never a part of a transaction that was open before.
 - Shardline's statements do not depend on the kind of cursor that the user has chosen for the connection.
 - The connections to a URL keep no state on the server, so they work behind pgbouncer in transaction mode.
 - A connection belongs to no pool, because it is kept for the next handler, and closed after an error.
@@ -30,8 +30,9 @@ from shardline.errors import UsageError
 
 _KINDS: Final[tuple[type[Any], ...]] = (Connection, AsyncConnection)
 _CANCEL_LIMIT: Final = 15.0
-"""How long to wait for work that was cancelled. psycopg waits 5 s for its request to cancel a statement, and 5 s for
-the end of the statement."""
+"""How many seconds to wait for work that was cancelled. psycopg waits for its request to cancel a statement, and then
+for the end of the statement, up to 5 seconds each.
+"""
 
 
 @final
@@ -90,7 +91,7 @@ class PostgresDatabase:
                 yield
 
     async def execute(self, connection: Any, statement: Statement) -> list[Any]:
-        """Return the rows of a statement, as tuples."""
+        """Execute a statement, and return its rows as tuples."""
         kind: Any = AsyncCursor if isinstance(connection, AsyncConnection) else Cursor
         cursor = kind(connection, row_factory=tuple_row)
         await _settle(cursor.execute(*statement))
@@ -115,7 +116,7 @@ async def cancel_once(work: Coroutine[Any, Any, None]) -> None:
     """Run the coroutine in a task that is cancelled once if the caller is cancelled.
 
     A scope of anyio cancels its tasks again whenever they wait. When psycopg is cancelled, it asks the server to end
-    the statement, and waits for that. If it was cancelled again meanwhile, it would give up, and the server would
+    the statement, and waits for that. If psycopg was cancelled again meanwhile, it would give up, and the server would
     continue with the statement and keep its locks.
     """
     if is_trio():  # there are no async connections on trio
@@ -128,7 +129,7 @@ async def cancel_once(work: Coroutine[Any, Any, None]) -> None:
         task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([task], timeout=_CANCEL_LIMIT)
-            while not task.done():  # the handler has ignored it, or is cleaning up
+            while not task.done():  # the handler has ignored the cancellation, or is cleaning up
                 task.cancel()
                 await asyncio.wait([task], timeout=1.0)
         if not task.cancelled() and (error := task.result()) is not None and not isinstance(error, Exception):
@@ -139,7 +140,9 @@ async def cancel_once(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _caught(work: Coroutine[Any, Any, None]) -> BaseException | None:
-    """Return the exception that the coroutine raises. If a task raised an exit, the event loop would end."""
+    """Await the coroutine, and return the exception that it raises. If a task itself raised ``SystemExit`` or
+    ``KeyboardInterrupt``, the event loop would end.
+    """
     try:
         await work
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the caller raises it

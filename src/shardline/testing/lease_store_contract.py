@@ -8,8 +8,8 @@ Subclass ``LeaseStoreContract`` in a test module, and define the fixture ``make_
         def make_store(self, tmp_path: Path) -> MakeStore:
             return lambda group, stream: MyStore(tmp_path / "leases", group, stream)
 
-The tests are async. They run with the pytest plugin of anyio, which is installed with Shardline, on each event loop
-that your fixture ``anyio_backend`` names.
+The tests are async. The tests run with the pytest plugin of anyio, which is installed with Shardline, on each event
+loop that your fixture ``anyio_backend`` names.
 
 ``shardline.stores.apply`` is the reference: a store must give the same answer to each operation, and must then hold the
 same row, even if several workers write at the same time.
@@ -60,7 +60,9 @@ from shardline.stores import (
 )
 
 MakeStore: TypeAlias = Callable[[str, str], LeaseStore]
-"""Returns a new store, not open yet, for a group and a stream. Stores of the same group and stream share rows."""
+"""A function that returns a new store, which is not open yet, for a group and a stream. Stores of the same group and
+stream share rows.
+"""
 
 _SHARD: Final = "shardId-000000000000"
 _NUMBER: Final = 49 * 10**54
@@ -454,7 +456,9 @@ class LeaseStoreContract:
         _row(await store.apply(RenewLease(_SHARD, "a", row.counter)), "a renewal after cancelled ones")
 
     async def test_groups_and_streams_are_separate(self, make_store: MakeStore, lease_group: str) -> None:
-        """The names may contain any characters. Override this test if a store serves only one group."""
+        """The names of groups and streams may contain any characters. Override this test if a store serves only one
+        group.
+        """
         first = make_store(f"{lease_group}:a", "b")
         _check(await first.open(), None, "opening")
         await _create(first, Lease(_SHARD))
@@ -490,7 +494,9 @@ async def _take_often(store: LeaseStore, name: str, times: int) -> None:
 
 
 class BatchingLeaseStoreContract(LeaseStoreContract):
-    """The tests for every store that is also a ``BatchingLeaseStore``: those above and those of ``apply_many``."""
+    """The tests for every store that is also a ``BatchingLeaseStore``: those of ``LeaseStoreContract``, and those of
+    ``apply_many``.
+    """
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_many_operations_at_once_are_answered_like_single_ones(

@@ -1,7 +1,8 @@
 """Runs the embedded Kinesis server for tests.
 
 ``LocalKinesis`` starts the server in a thread, in well under a second, on a free loopback port, without Docker and
-without an account. It works with ``with`` and with ``async with`` (asyncio and trio), and any client can use it::
+without an account. ``LocalKinesis`` works with ``with`` and with ``async with`` (asyncio and trio), and any client can
+use it::
 
     with LocalKinesis(limits=True) as kinesis:
         kinesis.create_stream("orders", shards=4)
@@ -13,7 +14,7 @@ Invariants:
   cancelled.
 - ``create_stream`` and ``streams`` bypass HTTP, rate limits, faults and signatures.
 - All methods and properties may be used from any thread while the server runs.
-- A stopped server can be started again, at the same address and with the same clock, faults and request log. Its
+- A stopped server can be started again, at the same address and with the same clock, faults and request log. The
   streams are gone, unless ``data`` keeps them.
 - The clock is moved between two requests, never during one.
 - When ``advance`` returns, the changes that came due (statuses, resharding, retention) are complete.
@@ -133,12 +134,12 @@ class LocalKinesis:
         account_id: the account to emulate.
         seed: the seed of the server's random numbers.
         verify_signatures: refuse requests that are not signed with ``credentials``.
-        allow_host: serve requests for this host name, or these, besides ``localhost`` and IP addresses. Clients that
-            use a host name, such as clients in other containers, need this. ``*.example.com`` allows all names under
-            ``example.com``.
-        token: serve only callers that know this secret of at least 16 characters, for machines with several users. It
-            becomes the secret key of ``credentials``, signatures are verified, and requests under ``/_shardline/``
-            need the header ``Authorization: Bearer TOKEN``.
+        allow_host: serve requests for this host name, or these host names, in addition to ``localhost`` and IP
+            addresses. Clients that use a host name, such as clients in other containers, need this. ``*.example.com``
+            allows all names under ``example.com``.
+        token: serve only callers that know this secret of at least 16 characters, for machines with several users. The
+            token becomes the secret key of ``credentials``, signatures are verified, and requests under
+            ``/_shardline/`` need the header ``Authorization: Bearer TOKEN``.
 
     Raises:
         UsageError: an argument is invalid.
@@ -219,8 +220,8 @@ class LocalKinesis:
         Open connections and subscriptions are reset. Streams, records, faults and the clock stay.
 
         Raises:
-            Closed: at the start of the block: the server is not running.
-            UsageError: at the end of the block: another program has taken the port.
+            Closed: the server is not running when the block begins.
+            UsageError: another program has taken the port when the block ends.
         """
         return Outage(self._server)
 
@@ -284,7 +285,7 @@ class LocalKinesis:
 
     @property
     def ca_path(self) -> str | None:
-        """With ``tls``, the CA file that verifies the server's certificate."""
+        """The CA file that verifies the server's certificate, or ``None`` without ``tls``."""
         return None if self._server.certificate is None else self._server.certificate.ca_path
 
     @property
@@ -336,7 +337,7 @@ class LocalKinesis:
         )
 
     def create_stream(self, name: str, shards: int | None = None) -> LocalStream:
-        """Create a stream without an HTTP request. It is ACTIVE when this call returns, unless a delay is set.
+        """Create a stream without an HTTP request. The stream is ACTIVE when this call returns, unless a delay is set.
 
         Raises:
             UsageError: an argument is invalid, or the stream exists.

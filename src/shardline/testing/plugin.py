@@ -3,9 +3,9 @@
 Opt in from the ``conftest.py`` at the root of your tests with ``pytest_plugins = ["shardline.testing.plugin"]``, or on
 the command line with ``-p shardline.testing.plugin``. No server starts until a test uses a fixture.
 
-To change the settings of the server, define a fixture ``kinesis_settings`` in a test module or a ``conftest.py``. It
-returns the arguments of ``LocalKinesis``. ``kinesis_session`` and ``kinesis_session_settings`` do the same for a server
-that all tests of a session share.
+To change the settings of the server, define a fixture ``kinesis_settings`` in a test module or a ``conftest.py``. This
+fixture returns the arguments of ``LocalKinesis``. ``kinesis_session`` and ``kinesis_session_settings`` do the same for
+a server that all tests of a session share.
 """
 
 import re
@@ -36,7 +36,7 @@ def kinesis(kinesis_settings: Mapping[str, Any]) -> "Iterator[LocalKinesis]":
 
 @pytest.fixture(scope="session")
 def kinesis_session_settings() -> Mapping[str, Any]:
-    """The arguments of the ``LocalKinesis`` of the session. Override this fixture to change them."""
+    """The arguments of the ``LocalKinesis`` that all tests of a session share. Override this fixture to change them."""
     return {}
 
 

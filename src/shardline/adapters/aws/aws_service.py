@@ -49,7 +49,7 @@ class AwsAccess(AwsSettings):
         default_factory=lambda: HttpSettings(connect_timeout=3.0, read_timeout=5.0, max_connections=20), kw_only=True
     )
     before_call: Callable[[str], Awaitable[None]] | None = field(default=None, repr=False)
-    """Called with the operation before each call. The call waits for it."""
+    """A function that is called with the operation, and awaited, before each call."""
 
 
 @final
@@ -61,7 +61,9 @@ class AwsService:
     region: str
     ssl_context: ssl.SSLContext | None
     trust: Callable[[], ssl.SSLContext]
-    """Makes another TLS context that trusts the same certificates, or returns the caller's own context. Blocks."""
+    """A function that makes another TLS context with the same trusted certificates, or returns the caller's own
+    context. The function blocks.
+    """
     _endpoint: Endpoint | None
     _credentials: Credentials | None
     _chain: Any  # a BotocoreSession; Any, so that botocore is imported only if needed
@@ -94,7 +96,7 @@ class AwsService:
 
 
 def find_service(name: str, settings: AwsSettings) -> AwsService:
-    """Look up, in the AWS configuration, the settings that the caller left out. Blocks.
+    """Look up, in the AWS configuration, the settings that the caller left out. This blocks.
 
     Raises:
         UsageError: the settings are incomplete or invalid.

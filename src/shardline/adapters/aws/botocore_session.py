@@ -1,6 +1,6 @@
 """Reads the ordinary AWS configuration through botocore: region, credentials, CA bundle and endpoints.
 
-Only this module touches objects of botocore and boto3. Everything here blocks (it reads files and may use the network:
+Only this module uses objects of botocore and boto3. Everything here blocks (it reads files and may use the network:
 SSO, STS, IMDS), so it runs in worker threads only.
 
 Invariants:
@@ -74,7 +74,9 @@ class CredentialFacts(NamedTuple):
     """Facts about credentials that are safe to show: no secret key, no token."""
 
     method: str
-    """Botocore's name for their source: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``, ..."""
+    """Botocore's name for the source of the credentials: ``env``, ``shared-credentials-file``, ``sso``, ``iam-role``,
+    ...
+    """
     access_key: str
     is_temporary: bool
     seconds_left: int | None

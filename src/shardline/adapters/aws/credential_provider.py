@@ -7,8 +7,8 @@ Invariants:
 - At most one lookup is in flight. Requests with usable credentials do not wait for the lookup. Requests that wait
   share the outcome, even if it is a failure.
 - Credentials that the service refused are dropped, and the whole chain is asked again. ``replace`` returns the result
-  of a lookup that began after the refusal. These lookups begin at least ``PAUSE`` seconds apart. If the chain returns
-  the same credentials, they stay in use, and no other request waits when they are refused again.
+  of a lookup that began after the refusal. Lookups after refusals begin at least ``PAUSE`` seconds apart. If the chain
+  returns the same credentials, they stay in use, and no other request waits when they are refused again.
 - No request waits for a lookup longer than ``limit``, because a ``credential_process`` may hang. A timeout is a
   transient failure: the retry waits for the same lookup. Cancelling a request ends its wait.
 """
@@ -33,7 +33,7 @@ _LIMIT: Final = 30.0
 
 
 class CredentialChain(Protocol):
-    """Looks up credentials. Its methods block."""
+    """Looks up credentials. All methods block."""
 
     def credentials(self, *, reload: bool) -> tuple[Credentials, bool]:
         """Return the current credentials and whether they can change."""
@@ -52,7 +52,7 @@ class CredentialSource:
         self._current = fixed
         self._recheck_at: float | None = None
         self._refused: Credentials | None = None
-        self._replacements = 0  # number of lookups after refusals
+        self._replacements = 0  # how many lookups were made after refusals
         self._replaced_at = -inf  # when the last of these lookups began, by the event loop's clock
         self._failure: Failure | None = None
         self._look_ups = 0
@@ -62,17 +62,17 @@ class CredentialSource:
         self._calls = BlockingCalls[tuple[Credentials, bool]]()
 
     def cached(self, now: float) -> Credentials | None:
-        """Return the cached credentials, or ``None`` if a lookup is due. In that case, await ``get``."""
+        """Return the cached credentials, or ``None`` if a lookup is due: the caller then awaits ``get``."""
         if self._recheck_at is not None and now >= self._recheck_at and not self._look_up_lock.locked():
             return None
         return self._current  # even while another request looks up new ones
 
     async def replace(self, refused: Credentials, now: float) -> Credentials | Failure:
-        """Return the credentials to use after the service has refused ``refused``. They may be unchanged."""
+        """Return the credentials to use after the service has refused ``refused``. The credentials may be unchanged."""
         before = self._replacements
         current = self._current
         if self._chain is None or (current is not None and current != refused):
-            return current if current is not None else refused  # they are fixed, or another request has replaced them
+            return current if current is not None else refused  # fixed credentials, or replaced by another request
         if refused != self._refused:
             self._refused = refused
             self._current = None
@@ -129,8 +129,8 @@ class CredentialSource:
         )
 
     def _keep_or_fail(self, failure: Failure, now: float) -> Credentials | Failure:
-        """Handle a failed lookup: return the current credentials if there are any, otherwise the failure."""
-        if self._current is not None:  # they may still be valid: look again soon
+        """Handle a failed lookup. Return the current credentials if there are any, or else the failure."""
+        if self._current is not None:  # the current credentials may still be valid: look them up again soon
             self._recheck_at = now + RETRY
             return self._current
         self._recheck_at = None

@@ -3,10 +3,10 @@
 Invariants:
 
 - An explicit ``endpoint_url`` overrides everything, and needs no botocore.
-- Otherwise botocore's rules decide, by operation and ARN. The endpoint for each pair of operation and ARN is looked up
-  once.
+- Without an ``endpoint_url``, botocore's rules decide, by operation and ARN. The endpoint for each pair of operation
+  and ARN is looked up once.
 - No password gets into a message, not even from an invalid URL.
-- No request waits for the rules longer than ``limit``, because the rules may need credentials, whose lookup may hang.
+- No request waits longer than ``limit`` for the result of the rules: they may need credentials, whose lookup may hang.
   A timeout is a transient failure. Cancelling a request ends its wait.
 """
 
@@ -33,7 +33,7 @@ _LOGIN: Final = re.compile(r"@|%40|//[^/?#]*:(?!\d{1,5}(?:[/?#]|$))", re.IGNOREC
 
 
 class EndpointRules(Protocol):
-    """Finds the endpoint of a call. Its methods block."""
+    """Finds the endpoint of a call. All methods block."""
 
     def endpoint(self, operation: str, params: Mapping[str, object]) -> str: ...
 
@@ -47,7 +47,7 @@ class Endpoint(NamedTuple):
 
 
 def shown_url(url: object) -> str:
-    """Return an invalid URL for an error message. If it may contain a password, it is masked."""
+    """Return an invalid URL in the form for error messages. If the URL may contain a password, it is masked."""
     return "'***'" if _LOGIN.search(str(url)) else repr(url)
 
 
@@ -93,7 +93,7 @@ class Endpoints:
         self._calls = BlockingCalls[str]()
 
     def cached(self, operation: str, arn: str | None) -> Endpoint | None:
-        """Return the endpoint if it has already been looked up, otherwise ``None``."""
+        """Return the endpoint if it has already been looked up, or ``None`` if it has not."""
         return self._fixed or self._known.get((operation, arn))
 
     async def find(self, operation: str, routing: Mapping[str, object], arn: str | None) -> Endpoint | Failure:

@@ -89,7 +89,7 @@ class SignedHttp:
             arn: the ARN among these members, if there is one. The endpoint is cached under this ARN.
             expected: error codes that the caller handles. A response with one of these codes is returned, and is not a
             failure.
-            content_encoding: how the body is compressed, or ``None`` if it is not compressed.
+            content_encoding: the compression of the body, or ``None`` if the body is not compressed.
         """
         may_resend = True
         while True:

@@ -78,7 +78,9 @@ class Connections:
         return made
 
     async def put_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request, or close it. Also close connections that were idle for too long."""
+        """Keep a connection for the next request, or close it. Other connections that were idle for too long are also
+        closed.
+        """
         self._busy.discard(connection)
         if not connection.reusable or self.closed:
             await connection.close()
@@ -86,7 +88,7 @@ class Connections:
         connection.idle_since = anyio.current_time()
         idle = self._idle.setdefault(connection.route.url, [])
         idle.append(connection)
-        while idle and idle[0].idle_since < self._oldest():  # another task may take the others meanwhile
+        while idle and idle[0].idle_since < self._oldest():  # meanwhile, another task may take the other connections
             await idle.pop(0).close()
 
     async def close(self) -> None:

@@ -7,9 +7,9 @@ Invariants:
 
 - One call is one request. Nothing is retried, redirected, decompressed or cached.
 - Every error of a request is returned as a ``Failure``. Only cancellation is raised.
-- Connecting (with name lookup, proxy and TLS), sending a slice and receiving each have a timeout, so that a silent
-  server cannot block a request. A response that is not an event stream also has a timeout as a whole
-  (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
+- There is a timeout for connecting (with name lookup, proxy and TLS), for sending each slice of a body, and for each
+  wait for bytes of the response, so that a silent server cannot block a request. A response that is not an event stream
+  also has a timeout as a whole (``SLOWEST_ANSWER``), so that a server cannot block a request by sending slowly.
 - After ``close``, nothing is sent, and requests in flight end.
 - Calls and event streams have up to ``max_connections`` connections each, so subscriptions, which last for minutes, do
   not block calls. A stream that finds no free connection within ``read_timeout`` fails.
@@ -103,7 +103,7 @@ class Http1Transport:
             return broken("HttpClientError", route.host, error)
         stream = connection.stream
         try:
-            view = memoryview(body)  # slices of it are not copies
+            view = memoryview(body)  # slices of a view are not copies
             await stream.send(b"".join((head, view[:_SLICE])), self.timeout)
             for start in range(_SLICE, len(body), _SLICE):
                 # Send the body in slices, because encrypting a large body in one step would block the loop for
@@ -167,7 +167,7 @@ class _Http1Stream:
         self.headers: Mapping[str, str] = reader.headers
 
     async def next_chunk(self, timeout: float = math.inf, enough: int = 1) -> bytes | Failure | None:  # noqa: ASYNC109
-        del enough  # each part is passed on at once
+        del enough  # each part is passed on immediately
         limit = self._transport.timeout if timeout == math.inf else timeout
         try:
             while True:

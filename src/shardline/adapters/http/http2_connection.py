@@ -1,4 +1,5 @@
-"""Decides what an HTTP/2 connection sends, and interprets the server's frames. It does no I/O and reads no clock.
+"""Decides what an HTTP/2 connection sends, and interprets the server's frames. This module does no I/O and reads no
+clock.
 
 The library ``h2`` compresses headers, builds frames and checks the server's frames. Two kinds of frames bypass ``h2``.
 DATA is read and written here, because ``h2`` takes about nine times as long to read DATA (ADR 8). GOAWAY is read here,
@@ -15,8 +16,8 @@ Invariants:
   has taken the bytes that arrived. An exchange that is not read does not delay the others,
   because the window of the connection is reopened as soon as bytes arrive. If the server does not read the frames that
   it makes us send, we stop reading from it (``is_congested``).
-- A body is sent as far as the windows of the server allow, in frames of a size that the server accepts, and in turn
-  with other bodies.
+- A body is sent as far as the windows of the server allow, in frames of a size that the server accepts, and bodies take
+  turns.
 - The number of open exchanges exceeds neither the server's limit nor ``STREAMS_MAX``.
 - No header reaches a log. ``hpack``, which compresses headers for ``h2``, would log all headers at DEBUG, including the
   session token.
@@ -45,14 +46,22 @@ if TYPE_CHECKING:
     from shardline.core.failures import Failure
 
 STREAMS_MAX: Final = 100
-"""Maximum number of open exchanges per connection. It is limited because all of them fail if the connection breaks."""
+"""Maximum number of open exchanges per connection. The number is limited because all of them fail if the connection
+breaks.
+"""
 STREAM_WINDOW: Final = 256 * 1024
-"""Large enough for 2 MB/s, the most that a shard sends to a consumer, at a round trip of 100 ms."""
+"""The window of a new response. This is large enough for 2 MB/s, the most that a shard sends to a consumer, at a round
+trip of 100 ms.
+"""
 STREAM_WINDOW_MAX: Final = 1024 * 1024
-"""The window of a response that is taken as fast as it arrives. A larger window needs fewer WINDOW_UPDATE frames."""
+"""The window of a response whose bytes are taken as fast as they arrive. A larger window needs fewer WINDOW_UPDATE
+frames.
+"""
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 FRAME_MAX: Final = 256 * 1024
-"""Large frames cost less per byte. The frames of other streams wait for a frame, so it should not be much larger."""
+"""The largest frame that the server may send. Large frames cost less per byte, but while one arrives, the frames of
+other streams wait.
+"""
 OUTPUT_MAX: Final = 256 * 1024
 """Number of bytes to send at a time: encrypting a large body in one step would block the loop for milliseconds."""
 _CONGESTED: Final = 1024 * 1024
@@ -67,8 +76,8 @@ _END_STREAM, _ACK, _PADDED = 0x1, 0x1, 0x8
 _GOAWAY_MIN: Final = 8
 _FORBIDDEN: Final = frozenset("\r\n\x00")
 _UNINDEXED: Final = frozenset({"authorization", "content-length", "x-amz-date"})
-"""The signature, and headers that differ from request to request. They would only push other headers out of the
-compression table.
+"""The signature, and headers that differ from request to request. In the compression table, they would only displace
+other headers.
 """
 _STATUS_DIGITS: Final = 3
 _TELLTALE: Final = ("hpack.hpack", "hpack.table")
@@ -90,11 +99,11 @@ class Exchange:
         """Whether the response is read as a whole. If so, its bytes count as taken when they arrive."""
         self.unsent = memoryview(body)
         self.moved_at = now
-        """When the last bytes of the request's body were sent."""
+        """When bytes of the request's body were last sent."""
         self.sent_at: float | None = None if body else now
-        """When the request was sent completely."""
+        """When the last byte of the request was sent, or ``None`` if it has not been sent yet."""
         self.heard_at = now
-        """When the last bytes of the response arrived."""
+        """When bytes of the response last arrived."""
         self.status = 0
         """The HTTP status; 0 until the head of the response has arrived."""
         self.headers: dict[str, str] = {}
@@ -106,7 +115,7 @@ class Exchange:
         self.credit = STREAM_WINDOW
         self.consumed = 0
         self.enough = 1
-        """How many bytes the caller waits for. Written by the caller."""
+        """How many bytes the caller is waiting for. The caller writes this."""
         self.complete = False
         self.failure: Failure | None = None
 
@@ -129,7 +138,7 @@ class Http2Connection:
         )
         self._exchanges: dict[int, Exchange] = {}
         self._sending: deque[Exchange] = deque()
-        self._can_send = False  # whether some window may be open
+        self._can_send = False  # whether the window of any stream may be open
         self._output: list[bytes | memoryview] = []
         self._output_bytes = 0
         self._held = ByteChunks()  # the received part of a frame that is not complete: less than ``_needed``
@@ -249,7 +258,7 @@ class Http2Connection:
             self._break(code, detail, now)
 
     def handle_silence(self, now: float, idle_timeout: float) -> None:
-        """Handle a silent server: end the connection if it is idle, otherwise send a ping."""
+        """Handle a silent server: end the connection if it is idle, and send a ping if it is in use."""
         if self.is_over:
             return
         if self.is_idle:
@@ -273,7 +282,7 @@ class Http2Connection:
         return self._output_bytes > _CONGESTED
 
     def take_output(self, now: float) -> bytes:
-        """Return the bytes to send next. Empty if there is nothing to send."""
+        """Return the bytes to send next. The result is empty if there is nothing to send."""
         if self._can_send and not self.is_over:
             self._send_bodies(now)
         output, self._output = self._output, []
@@ -281,7 +290,9 @@ class Http2Connection:
         return b"".join(output)
 
     def take_changed(self) -> list[Exchange]:
-        """Return the exchanges that have changed, so that their callers are woken."""
+        """Return the exchanges that have changed since the last call. The transport then wakes the callers of these
+        exchanges.
+        """
         changed, self._changed = self._changed, []
         return changed
 
@@ -359,7 +370,7 @@ class Http2Connection:
                 self._can_send = True
             case events.WindowUpdated():
                 self._can_send = True
-            case _:  # h2 has handled the event, or it has no effect: pings, trailers, 100 Continue, unknown frames
+            case _:  # handled by h2, or without effect: pings, trailers, 100 Continue, unknown frames
                 pass
 
     def _read_head(self, number: int, block: Iterable[tuple[bytes, bytes]], now: float) -> None:
@@ -409,8 +420,8 @@ class Http2Connection:
         exchange.body.append(payload if is_large_part else bytes(payload))
         if flags & _END_STREAM:
             self._finish(exchange, now)
-            # h2 would compare the declared length with the data that it has seen. It sees no data, so make it regard
-            # the stream as reset.
+            # h2 would compare the declared length with the data that h2 has seen. It has seen no data, so make it
+            # regard the stream as reset.
             self._frames.receive_data(_frame(_RST_STREAM, 0, number, bytes(4)))
             return
         if exchange.is_whole:
@@ -419,7 +430,7 @@ class Http2Connection:
         elif not exchange.body:  # the frame was empty, or all padding
             self._reopen_window(exchange)
         elif len(exchange.body) >= exchange.enough or exchange.credit * 2 <= exchange.window:
-            # If the caller takes the bytes in the second case, the window is reopened.
+            # The second condition makes the caller take the bytes, which reopens the window.
             self._changed.append(exchange)
 
     def _spend_window(self, size: int) -> None:

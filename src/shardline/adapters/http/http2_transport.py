@@ -1,6 +1,6 @@
 """Sends requests over HTTP/2, on asyncio and trio.
 
-Many exchanges share few connections. ``http2_connection`` decides what to send; this shell moves the bytes. Each
+Many exchanges share few connections. ``http2_connection`` decides what to send; this module moves the bytes. Each
 connection has its own two tasks, so that the server's pings are answered while no caller reads, and so that a cancelled
 caller never leaves a frame half sent.
 
@@ -10,7 +10,7 @@ used if the server does not speak HTTP/2, or if a proxy forwards plain requests.
 Invariants:
 
 - One call is one request. Nothing is retried, redirected or decompressed. Only cancellation is raised.
-- A cancelled request resets its stream. Its connection continues to serve other requests.
+- A cancelled request resets its stream. The connection continues to serve other requests.
 - Every wait has a limit. Connecting, including the server's first settings, takes at most ``connect_timeout``. A
   request that cannot be sent, and a response that does not start or stops arriving, fails after ``read_timeout``. A
   response that is not an event stream also has a timeout as a whole (``SLOWEST_ANSWER``). A ping is sent to a server
@@ -62,7 +62,7 @@ class Http2Transport:
     """``HttpTransport`` over a few HTTP/2 connections. Create it inside a running event loop.
 
     ``stream`` uses HTTP/2 if the server supports it. ``post`` uses HTTP/2 only if the settings require it, because a
-    small call costs less over HTTP/1.1.
+    small call takes less CPU time over HTTP/1.1.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Http2Transport:
                 attempt = pool.attempt = _Attempt()
                 try:
                     attempt.failure = await self._connect(pool)
-                finally:  # even if this caller is cancelled: another caller then tries
+                finally:  # also if this caller is cancelled: another caller then tries to connect
                     pool.attempt = None
                     pool.wake_all()
             elif not await pool.wait(self._settings.read_timeout) and attempt is None:
@@ -252,7 +252,7 @@ class _Pool:
         self._waiting.append(wakeup)
         try:
             return await wakeup.wait(limit)
-        except BaseException:  # this caller is cancelled: pass on a wake-up that it does not use
+        except BaseException:  # this caller is cancelled: pass the wake-up, which it does not use, to the next caller
             if wakeup not in self._waiting:
                 self.wake_one()
             raise
@@ -315,7 +315,7 @@ class _Link:
         return call
 
     def leave(self, exchange: "Exchange") -> None:
-        """Forget an exchange, because its caller is done with it. Cancel it if it is not complete."""
+        """Forget an exchange, because its caller is done with it. Cancel the exchange if it is not complete."""
         self.machine.cancel(exchange, anyio.current_time())
         del self._calls[exchange]
         self.pump()
@@ -446,7 +446,7 @@ class _Call:
                 # A caller with a timeout of its own judges its stream alone: a ping shows whether the server is gone.
                 return self._time_out() if timeout == math.inf else broken("ReadTimeout", self._link.host)
         chunk = self._link.machine.take(exchange)
-        self._link.send_output()  # taking it may have reopened the window
+        self._link.send_output()  # taking the bytes may have reopened the window
         return chunk
 
     async def _wait_for_answer(self, *, whole: bool) -> Failure | None:
@@ -463,8 +463,8 @@ class _Call:
             if ends_at <= now:
                 return self._time_out()
             await self.changed.wait(ends_at - now)
-        # The connection may have broken right after the head. The data that has arrived is delivered before the
-        # failure.
+        # The connection may have broken right after the head of the response. The data that has arrived is delivered
+        # before the failure.
         return None if exchange.status and not whole else exchange.failure
 
     def _time_out(self) -> Failure:

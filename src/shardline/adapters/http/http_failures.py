@@ -1,7 +1,7 @@
 """The failures of HTTP connections.
 
-Every HTTP adapter uses this table. Each failure has a code, a kind, a flag that says whether the service may have
-received the request, and a message that says what to do.
+Every HTTP adapter makes its failures with this module. Each failure has a code, a kind, a flag that says whether the
+service may have received the request, and a message that says what to do.
 """
 
 import ssl
@@ -57,7 +57,7 @@ def proxy_broken(host: str, status: int) -> Failure:
 
 def tls_broken(host: str, error: ssl.SSLError) -> Failure:
     """Return the failure for a failed TLS handshake: an untrusted certificate, or another error."""
-    reason = getattr(error, "reason", None)  # missing if Python code raised the error
+    reason = getattr(error, "reason", None)  # the attribute is missing if Python code raised the error
     if isinstance(error, ssl.SSLCertVerificationError):
         return broken("CertificateError", host, getattr(error, "verify_message", None) or reason or error)
     return broken("TlsError", host, reason or error)

@@ -29,9 +29,9 @@ _OK: Final = 200
 
 
 Dial: TypeAlias = Callable[[str, int, ssl.SSLContext | None], Awaitable[WireStream]]
-"""Connects to a name and port, with TLS if there is a context."""
+"""A function that connects to a name and port, with TLS if it gets a context."""
 Trust: TypeAlias = Callable[[], ssl.SSLContext]
-"""Makes a TLS context. Blocks, because it reads files."""
+"""A function that makes a TLS context. The function blocks, because it reads files."""
 
 
 @final
@@ -97,7 +97,7 @@ class Connector:
         self.is_closed = False
 
     async def connect(self, route: Route, begin: Callable[[WireStream], Awaitable[_T]]) -> _T | Failure:
-        """Connect and return the result of ``begin``. If either fails, the connection is closed."""
+        """Connect, call ``begin`` and return its result. If ``begin`` fails, the connection is closed."""
         made: _T | Failure | None = None
         with anyio.move_on_after(self._timeout) as scope:
             self._connecting.add(scope)
@@ -124,7 +124,7 @@ class Connector:
             return stream
         try:
             made = await begin(stream)
-        except BaseException:  # also after a cancellation
+        except BaseException:  # the connection is closed also after a cancellation
             await stream.abort()
             raise
         if isinstance(made, Failure):
@@ -148,7 +148,7 @@ class Connector:
             if status == _OK:
                 await stream.start_tls(await self._context(), route.name)
                 return stream
-        except BaseException:  # also after a cancellation
+        except BaseException:  # the connection is closed also after a cancellation
             await stream.abort()
             raise
         await stream.abort()
@@ -197,9 +197,7 @@ def _not_connected(error: Exception, route: Route) -> Failure:
         return broken("CertificateError", route.host, error)
     if isinstance(error, socket.gaierror):
         return broken("DnsError", route.host)
-    if (
-        isinstance(error, TimeoutError) and error.errno is None
-    ):  # ours: the proxy did not answer in the time that was left
+    if isinstance(error, TimeoutError) and error.errno is None:  # our time limit: a silent proxy
         return broken("ConnectTimeout", route.host)
     if route.tls and isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
         return broken("TlsError", route.host, _reason(error))
@@ -207,8 +205,8 @@ def _not_connected(error: Exception, route: Route) -> Failure:
 
 
 def _reason(error: BaseException) -> object:
-    """Return the message of the first cause. Anyio reports a single failure as a cause, and several as an exception
-    group.
+    """Return the message of the first cause. Anyio reports a single failure as a cause, and several failures as an
+    exception group.
     """
     cause: Any = error.__cause__ or error
     for one in getattr(cause, "exceptions", ())[:1]:

@@ -23,8 +23,9 @@ SLOWEST_ANSWER: Final = 16 * 1024
 
 A response must be complete within ``read_timeout`` seconds after its request was sent, plus one second for each
 ``SLOWEST_ANSWER`` bytes. So a response that trickles in is soon abandoned, but a page of 10 MiB can still arrive over a
-slow line. Event streams have no such limit: they last as long as no pause is longer than ``read_timeout``, or longer
-than the caller's own timeout."""
+slow line. Event streams have no such limit: an event stream fails only if a pause is longer than ``read_timeout``, or
+than the caller's own timeout.
+"""
 
 # The message does not quote the URL, which may contain a password.
 _NO_PROXY: Final = "a proxy must look like http://host:port or http://user:password@host:port"
@@ -101,7 +102,7 @@ def parse_proxy(text: str) -> Proxy:
 
 
 def proxy_for(url: str, proxies: Mapping[str, str] | None) -> Proxy | None:
-    """Return the proxy for ``url``: an explicit one, or the one in the environment."""
+    """Return the proxy for ``url``: the proxy that the caller set, or the one that the environment names."""
     parts = urlsplit(url)
     if proxies is not None:
         found = proxies.get(parts.scheme)
@@ -119,7 +120,7 @@ def environment_ca_bundle() -> str | None:
 
 
 def make_ssl_context(verify: bool | str | ssl.SSLContext, ca_bundle: str | None) -> ssl.SSLContext:
-    """Return the TLS context for ``verify``. Reads files, so call it in a thread.
+    """Return the TLS context for ``verify``. This reads files, so call it in a thread.
 
     Raises:
         UsageError: the CA file cannot be read.
@@ -139,7 +140,9 @@ def make_ssl_context(verify: bool | str | ssl.SSLContext, ca_bundle: str | None)
 
 
 def _default_trust() -> ssl.SSLContext:
-    """Trust the system's certificates and botocore's bundle, because a slim container may have no certificates."""
+    """Return a context that trusts the system's certificates, and botocore's bundle: a slim container may have no
+    certificates.
+    """
     from botocore.httpsession import DEFAULT_CA_BUNDLE  # noqa: PLC0415 - botocore is loaded only if needed
 
     context = ssl.create_default_context()

@@ -83,7 +83,7 @@ class AsyncioStream(asyncio.Protocol):
             _, stream = await loop.create_connection(
                 lambda: cls(loop), sock=connected, ssl=context, server_hostname=hostname
             )
-        except BaseException:  # also if cancelled
+        except BaseException:  # also if the task is cancelled
             connected.close()
             raise
         return stream
@@ -244,14 +244,14 @@ class AnyioStream:
         try:
             if context is not None:
                 await stream.start_tls(context, name)
-        except BaseException:  # also if cancelled
+        except BaseException:  # also if the task is cancelled
             await stream.abort()
             raise
         return stream
 
     async def send(self, data: bytes | memoryview, timeout: float) -> None:  # noqa: ASYNC109 - see WireStream
         with anyio.fail_after(timeout), _os_errors():
-            await self._stream.send(cast("bytes", data))  # it accepts any buffer
+            await self._stream.send(cast("bytes", data))  # anyio accepts any buffer
 
     async def receive(self, timeout: float) -> bytes:  # noqa: ASYNC109 - see WireStream
         with anyio.fail_after(timeout), _os_errors():

@@ -1,1 +1,1 @@
-"""Lease stores. They hold the owner and the checkpoint of each shard of a consumer group."""
+"""Lease stores. A lease store holds the owner and the checkpoint of each shard of a consumer group."""

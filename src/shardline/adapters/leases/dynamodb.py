@@ -215,7 +215,9 @@ class DynamoDbLeases:
         return result
 
     async def read_kcl_rows(self) -> KclRows | Failure:
-        """Return the rows that a KCL fleet keeps in its own tables, and among the leases as of the last listing."""
+        """Return the rows that a KCL fleet keeps in its own tables, and those that the last listing found among the
+        leases.
+        """
         metrics = await self._scan(self._table + METRICS_SUFFIX)
         has_metrics_table = not isinstance(metrics, Failure)
         coordination = await self._scan(self._table + COORDINATION_SUFFIX)
@@ -262,7 +264,7 @@ class DynamoDbLeases:
     # ---- rows
 
     async def _refusal(self, operation: LeaseOperation, response: _Response) -> Lease | Refused | Failure | None:
-        """Return why a write was refused, judging by the current row. The write's condition has failed.
+        """Return why a write whose condition has failed is refused, judging by the current row.
 
         The error response contains the row, unless there is no row or the server is an emulator. In these cases, the
         row is read.

@@ -1,7 +1,7 @@
 """Translates lease operations into conditional writes of DynamoDB.
 
-The conditions of ``core.leases`` are written as DynamoDB expressions. They include the KCL's conditions and, in
-addition, check the holder's name.
+The conditions of ``core.leases`` are written as DynamoDB expressions. These expressions include the KCL's conditions
+and, in addition, check the holder's name.
 
 Invariants:
 
@@ -243,7 +243,8 @@ def _commit(operation: CommitCheckpoint) -> _Change:
 def _reset(operation: ResetLease) -> _Change:
     """Return the change for a reset.
 
-    It writes no group to a row of a KCL, because the operator may call the group by another name than its workers do.
+    The change writes no group to a row of a KCL, because the operator may use another name for the group than its
+    workers.
     """
     condition, fence = _fenced(operation.seen)
     sets, removes, values = _checkpoint(write_checkpoint(operation.checkpoint, operation.latest_at))

@@ -6,8 +6,8 @@ can keep them in the lease table, and marks them with an entity type.
 Invariants:
 
 - A row that cannot be read is skipped: it may belong to a newer KCL.
-- Our metrics row has no metrics, so a KCL leader judges the worker by the throughput of its leases. It is marked as
-  ours with an attribute that the KCL ignores.
+- Our metrics row has no metrics, so a KCL leader judges the worker by the throughput of its leases. An attribute that
+  the KCL ignores marks the row as ours.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,7 +59,7 @@ def decode_kcl_rows(items: Iterable[Item], among_leases: Iterable[Item], *, has_
 
 
 def metrics_request(request: WriteMetrics | DeleteMetrics, lease_table: str) -> tuple[str, dict[str, object]]:
-    """Return the DynamoDB operation that writes or deletes a metrics row, and its members."""
+    """Return the DynamoDB operation that writes or deletes a metrics row, and the members of its request."""
     is_among_leases = request.place is MetricsPlace.LEASE_TABLE
     table = lease_table if is_among_leases else lease_table + METRICS_SUFFIX
     key = {KEY if is_among_leases else _METRICS_KEY: text(request.worker)}

@@ -30,7 +30,7 @@ from shardline.model.position import (
 from shardline.model.sequence import SequenceNumber
 
 UNKNOWN_TIME: Final = 0.0
-"""The time of an AT_TIMESTAMP checkpoint in a row without a time. It is the earliest time, so no record is skipped."""
+"""The time for an AT_TIMESTAMP checkpoint whose row has no time: the earliest one, so that no record is skipped."""
 
 
 class RowError(ValueError):
@@ -170,7 +170,8 @@ def decode_row(row: bytes) -> Lease:
 def decode_rows(rows: Iterable[bytes], known: Mapping[bytes, Lease]) -> dict[bytes, Lease]:
     """Return a mapping from each row to its lease.
 
-    Rows that are ``known`` from the last listing are not decoded again, because most rows do not change in between.
+    Rows that are ``known`` from the last listing are not decoded again, because most rows do not change between two
+    listings.
 
     Raises:
         RowError: a row cannot be read.

@@ -35,7 +35,7 @@ class MemoryLeases:
 
     @classmethod
     def shared(cls, group: str, stream: str) -> "MemoryLeases":
-        """Return a store that shares its rows with all others of this group and stream in this process."""
+        """Return a store that shares its rows with all other stores of this group and stream in this process."""
         with _lock:
             return cls(group, stream, _shared_rows.setdefault((group, stream), {}))
 

@@ -66,7 +66,7 @@ def network_file_system(path: Path, mount_table: str) -> str | None:
 
 
 def read_mount_table() -> str:
-    """Return the text of the mount table, or an empty string if the system has no mount table. Blocks."""
+    """Return the text of the mount table, or an empty string if the system has no mount table. This blocks."""
     try:
         return MOUNT_TABLE.read_text(errors="surrogateescape")
     except OSError:

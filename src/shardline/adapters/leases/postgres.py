@@ -1,13 +1,13 @@
 """A lease store in PostgreSQL.
 
 All groups share one table, ``shardline_leases``. A row holds the JSON of ``lease_rows``. ``row_swaps`` decides what to
-write, and one statement swaps all rows of a write. The client is psycopg 3. Its blocking API runs in worker threads,
-because its asyncio API does not support trio.
+write, and one statement swaps all rows of a write. The client is psycopg 3. The blocking API of psycopg runs in worker
+threads, because the asyncio API does not support trio.
 
 Invariants:
 
-- A write is one statement and one round trip. It locks its rows in the order of the shard ids, so that two writers
-  never wait for each other, and compares each row after it has the lock.
+- A write is one statement and one round trip. A write locks its rows in the order of the shard ids, so that two writers
+  never wait for each other, and compares each row after it has locked the row.
 - No connection has state: there are no prepared statements, settings or advisory locks. So the store works behind
   pgbouncer in transaction mode.
 - A fencing token is never less than the server's time.
@@ -45,7 +45,7 @@ _PARAMETERS: Final = re.compile(
     r"target_session_attrs|load_balance_hosts|hostaddr|keepalives\w*|tcp_user_timeout"
 )
 _OWN_PARAMETERS: Final = frozenset({"user", "password", "host", "port", "dbname"})  # the parts of the URL itself
-_THREADS: Final = 2  # one writes, and one lists
+_THREADS: Final = 2  # one thread writes, and one lists
 _COMMENT: Final = "Shardline leases, format "
 _FORMAT: Final = 1
 
@@ -65,9 +65,10 @@ SELECT to_regclass('{TABLE}') IS NOT NULL, obj_description(to_regclass('{TABLE}'
 """
 
 # The parameters are the shard ids, the expected rows ('' for no row), the new rows in two parts, and the floors.
-# A new row is head || counter || tail if it has a floor, else its head. An empty head removes the row. NULL reads it.
-# "locked" waits for other writers and then sees their rows, although the statement began before they were committed.
-# A row that another writer inserts meanwhile is not seen: "inserted" skips it, and the caller tries again.
+# A new row is head || counter || tail if it has a floor, else its head. If the head is empty, the row is removed; if it
+# is NULL, the row is only read. "locked" waits for other writers and then sees their rows, although the statement began
+# before these rows were committed. A row that another writer inserts meanwhile is not visible: "inserted" skips it, and
+# the caller tries again.
 _SWAP: Final = f"""
 WITH wanted AS (
     SELECT * FROM unnest(%(shards)s::text[], %(expected)s::text[], %(heads)s::text[], %(tails)s::text[],
@@ -132,7 +133,7 @@ T = TypeVar("T")
 
 
 class _UnusableError(Exception):
-    """Carries a ``Failure`` out of a call."""
+    """Carries a ``Failure``. It is raised inside a call, which then returns the ``Failure``."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -149,7 +150,7 @@ class _Call:
         self._is_cut = False
 
     def use(self, connection: Connection | None) -> None:
-        """Set the connection that the call uses now. ``None`` if it uses no connection."""
+        """Set the connection that the call uses now, or ``None`` if the call uses no connection."""
         with self._lock:
             self._connection = connection
             if connection is not None and self._is_cut:
@@ -171,7 +172,7 @@ class PostgresLeases:
         url: ``postgresql://``, with parameters of libpq.
         group: the consumer group.
         stream: the stream.
-        limit: timeout of a call in seconds.
+        limit: how many seconds a call may take.
         existing: open only an existing table; never create one.
 
     Raises:
@@ -267,7 +268,7 @@ class PostgresLeases:
         return None
 
     def _create(self) -> None:
-        """Create the table. It does no harm if another worker creates it at the same time."""
+        """Create the table. Another worker may create the table at the same time, which does no harm."""
         connection = self._take()
         try:
             with connection.transaction():
@@ -359,7 +360,8 @@ class PostgresLeases:
             kind, code = FailureKind.TRANSIENT, "ConnectionError"
         else:
             kind, code = FailureKind.INVALID, "PostgresError"
-        # A statement whose answer was lost may have been carried out. A server that reports an error has undone it.
+        # A statement whose answer was lost may have been carried out. A server that reports an error has undone the
+        # statement.
         maybe_received = code == "ConnectionError" or (state or "").startswith("57P")
         return Failure(kind, code, f"{self._place}: {words}", maybe_received=maybe_received)
 
@@ -394,7 +396,7 @@ def _parse(url: str) -> dict[str, Any]:
 
 
 def _shown(settings: Mapping[str, Any]) -> str:
-    """Return the address for messages, without user and password."""
+    """Return the server's address for messages, without user and password."""
     port = settings.get("port", "")
     address = f"{settings.get('host', 'localhost')}{port and ':'}{port}"
     return f"{address}/{settings['dbname']}" if "dbname" in settings else address

@@ -2,7 +2,7 @@
 
 Each group on a stream has one hash, on one server (``redis_servers``). Each field is a shard, and its value is the JSON
 of ``lease_rows``. ``row_swaps`` decides what to write, and a script swaps each row atomically. The client is redis-py.
-Its blocking API runs in worker threads, because its asyncio API does not support trio.
+The blocking API of redis-py runs in worker threads, because the asyncio API does not support trio.
 
 Invariants:
 
@@ -41,9 +41,9 @@ _EXACT_MAX: Final = 2**53  # Lua's numbers are floats: larger integers are inexa
 # KEYS: the hash. ARGV: the field, its expected value ("" for no value) and the new value ("" to remove the field).
 # For a take, the new value is split at its counter: ARGV holds the part before it, the lowest permitted counter, and
 # the part after it. The script inserts this counter, or the server's time in milliseconds if that is higher.
-# The script returns {found value} if the value was not as expected, otherwise {}, or {"", counter} after a take.
-# Servers before Redis 5 replicate the script itself, which reads the clock: replicate_commands() makes them replicate
-# its writes instead.
+# The script returns {found value} if the value was not as expected, {"", counter} after a take, and {} after any other
+# write. Servers before Redis 5 replicate the script itself, which reads the clock: replicate_commands() makes them
+# replicate its writes instead.
 _SWAP: Final = """
 local found = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if found ~= ARGV[2] then return {found} end
@@ -56,7 +56,8 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[3] .. string.format('%.0f', token) .. 
 return {'', string.format('%.0f', token)}
 """
 
-# The first class that matches an exception decides. A request without a response may have been carried out.
+# The failure of an exception is that of the first class that matches. A request without a response may have been
+# carried out.
 _FAILURES: Final[tuple[tuple[type[Exception], FailureKind, str], ...]] = (
     (redis.exceptions.AuthenticationError, FailureKind.DENIED, "Denied"),
     (redis.exceptions.AuthorizationError, FailureKind.DENIED, "Denied"),
@@ -87,7 +88,7 @@ class RedisLeases:
         url: ``redis://``, ``redis+sentinel://`` or ``redis+cluster://``, or the same with ``rediss`` for TLS.
         group: the consumer group.
         stream: the stream.
-        limit: timeout in seconds, for connecting and for the response to a command.
+        limit: how many seconds connecting may take, and the response to a command.
 
     Raises:
         UsageError: redis-py cannot read the URL, or the URL contains a parameter that is not allowed.

@@ -6,7 +6,7 @@ Invariants:
 
 - One call is one attempt. A command that a node redirected was not carried out, so it is sent to the other node.
 - After a lost connection, the next call finds out where the hash is now.
-- Nothing connects before the first call, which is made in a worker thread.
+- No connection is opened before the first call, which is made in a worker thread.
 """
 
 import re
@@ -54,7 +54,7 @@ class RedisAddress(NamedTuple):
     plain_url: str
     """The URL of the first host, as if it were a single server. redis-py reads the other parts from it."""
     sentinel_url: str = ""
-    """The same for the first sentinel, with the user and the password of the sentinels."""
+    """The URL of the first sentinel, with the user and the password of the sentinels."""
 
 
 def parse_address(url: str) -> RedisAddress | None:
@@ -98,30 +98,32 @@ def parse_address(url: str) -> RedisAddress | None:
 
 
 class RedisServers(Protocol):
-    """Finds the server, and sends commands to it. All methods block."""
+    """Finds the server that has the leases, and sends commands to it. All methods block."""
 
     def client(self) -> Any:
         """Return the client of the server that has the hash."""
         ...
 
     def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send the commands, which all belong to the hash, in one round trip. Failed ones return their exceptions."""
+        """Send the commands, which all belong to the hash, in one round trip. The reply to a failed command is an
+        exception.
+        """
         ...
 
     def scan(self, pattern: str) -> Iterable[bytes]:
-        """Return all keys that match."""
+        """Return all keys that match the pattern."""
         ...
 
     def close(self) -> None: ...
 
 
 def redis_servers(address: RedisAddress, key: str, limit: float) -> RedisServers:
-    """Return the servers of a store. Nothing connects yet.
+    """Return the servers of a store, without connecting to them.
 
     Args:
         address: the parts of the store's URL.
         key: the key of the hash.
-        limit: timeout in seconds, for connecting and for the response to a command.
+        limit: how many seconds connecting may take, and the response to a command.
 
     Raises:
         UsageError: redis-py cannot read the URL.
@@ -141,7 +143,8 @@ def redis_servers(address: RedisAddress, key: str, limit: float) -> RedisServers
     except (ValueError, TypeError) as error:
         raise UsageError(f"redis-py cannot read the store's URL at {address.shown}: {error}") from None
     if address.kind == "sentinel":
-        # The sentinels have no databases, and logins and TLS of their own: redis-py would use none of them.
+        # Sentinels have no databases, but they have logins and TLS settings of their own, which redis-py would not use
+        # by itself.
         make_sentinel: Any = redis.sentinel.Sentinel
         return OneServer(
             make_sentinel(address.hosts, sentinel_kwargs=sentinel_settings, **settings).master_for(address.service)
@@ -163,7 +166,7 @@ def _settings_of(url: str) -> dict[str, Any]:
 
 @final
 class OneServer:
-    """A single server, or the master that the sentinels name: redis-py asks them for each new connection."""
+    """A single server, or the master that the sentinels name. redis-py asks the sentinels for each new connection."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -204,7 +207,7 @@ class Cluster:
         try:
             replies = _send(client, commands)
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError):
-            self._find_nodes(cluster)  # for the next call: this one may have been carried out
+            self._find_nodes(cluster)  # for the next call; this call may have been carried out
             raise
         return [
             self._redirect(cluster, command, reply) if isinstance(reply, _REDIRECTIONS) else reply

@@ -7,10 +7,10 @@ Invariants:
 
 - A decision about one version of a row never overwrites another version. If the row has changed, the operation is
   decided again on the version that the server found.
-- A write takes one round trip. It takes a second round trip only if another worker has changed the row since it was
-  cached. No operation is refused because of a cached row: the server's row decides.
+- A write takes one round trip. A second round trip is needed only if another worker has changed the row since the row
+  was cached. No operation is refused because of a cached row: the server's row decides.
 - Operations that arrive while a write is in flight are sent together with the next write, so that no operation waits
-  long on a slow network. Each operation is swapped separately.
+  long on a slow network. The server swaps each row separately.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ class Swap(NamedTuple):
     expected: bytes
     """The row on which the decision was based, or empty if there was no row."""
     row: bytes | None
-    """The new row. Empty to remove the row, ``None`` to read the row and write nothing."""
+    """The new row. If it is empty, the row is removed. If it is ``None``, the row is only read."""
     floor: int
     """If this is not 0, the server writes a counter that is at least this number and at least its own time."""
 
@@ -58,7 +58,9 @@ class InThread(Protocol):
 class _CachedRow(NamedTuple):
     row: bytes
     writes: int
-    """The value of ``_writes`` when the row was cached. A listing that began at a lower value is older than the row."""
+    """The value of ``_writes`` when the row was cached. A listing that began when ``_writes`` was lower is older than
+    the row.
+    """
 
 
 class _Attempt(NamedTuple):
@@ -78,7 +80,7 @@ class _PendingWrite:
         self.settled = anyio.Event()
         """Set by the task that wrote these operations together with its own, or that failed to write them."""
         self.is_abandoned = False
-        """Whether the caller no longer waits."""
+        """Whether the caller has stopped waiting for the answers."""
 
 
 @final
@@ -87,8 +89,8 @@ class RowSwaps:
 
     Args:
         place: where the rows are, for messages.
-        send: sends swaps to the server, in one round trip. It is called in a worker thread.
-        in_thread: calls a function in a worker thread.
+        send: a function that sends swaps to the server, in one round trip. It is called in a worker thread.
+        in_thread: a function that calls another function in a worker thread.
         writers: how many writes may be in flight at a time.
     """
 
@@ -158,7 +160,7 @@ class RowSwaps:
             return self._unreadable(error)
         for row, lease in self._known.items():
             cached = self._cached.get(lease.shard_id)
-            if cached is None or cached.writes <= writes:  # otherwise this store wrote the row after the listing began
+            if cached is None or cached.writes <= writes:  # if not, this store wrote the row after the listing began
                 self._cached[lease.shard_id] = _CachedRow(row, writes)
         return sorted(self._known.values(), key=lambda lease: lease.shard_id)
 

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class _UnusableError(Exception):
-    """Carries a ``Failure`` out of a transaction."""
+    """Carries a ``Failure``. It is raised inside a transaction, and the call then returns the ``Failure``."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -99,7 +99,7 @@ class SqliteLeases:
         opened = None
         for _ in range(_OPEN_ATTEMPTS):
             opened = await self._in_thread(self._open)
-            # While another process switches a new file to write-ahead logging, SQLite reports "locked" at once. The
+            # While another process switches a new file to write-ahead logging, SQLite reports "locked" immediately: the
             # busy timeout does not apply.
             if opened is None or opened.code != "Locked":
                 return opened

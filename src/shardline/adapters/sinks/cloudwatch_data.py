@@ -49,7 +49,7 @@ class Period(NamedTuple):
     values: dict[MetricKey, Counter[float]]
     """How many times each rounded value occurred."""
     dropped: int
-    """Samples that were dropped because there were too many different metrics."""
+    """How many samples were dropped because there were too many different metrics."""
 
     @property
     def is_empty(self) -> bool:
@@ -151,7 +151,8 @@ def request_bodies(period: Period, at: float, *, resolution: float) -> Iterator[
     Args:
         period: the data.
         at: the time of the data, in seconds since 1970.
-        resolution: how often data is sent, in seconds. Below a minute, they are high-resolution metrics.
+        resolution: how often data is sent, in seconds. If this is less than a minute, the data is sent as
+            high-resolution metrics.
     """
     by_namespace: dict[str, list[bytes]] = {}
     storage = {} if resolution >= _MINUTE else {"StorageResolution": 1}

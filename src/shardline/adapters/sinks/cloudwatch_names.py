@@ -1,4 +1,4 @@
-"""Under which names does an event count in CloudWatch?
+"""Which CloudWatch metrics does an event change, and what are their names?
 
 There are three sets of names: our own, those of the Kinesis Producer Library (KPL) and those of the Kinesis Client
 Library (KCL). With the KPL's and the KCL's names, existing dashboards and alarms keep working.
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     times: int = 1
     """How many times the value occurred."""
     is_sum: bool = False
-    """Whether the values of a period are added up. Otherwise all of them are sent."""
+    """Whether the values of a period are added up, so that only their sum is sent. If not, every value is sent."""
 
 
 class Translation(Protocol):
@@ -46,7 +46,7 @@ class Translation(Protocol):
 
 
 def translation(names: Names, source: ev.EventSource, *, by_shard: bool) -> Translation | None:
-    """Return the translation for a producer or consumer, or ``None`` if these names do not apply to it."""
+    """Return the translation for a producer or consumer, or ``None`` if this set of names does not apply to it."""
     if names == "shardline":
         return OwnNames(source, by_shard=by_shard)
     if names == "kpl":
@@ -71,7 +71,9 @@ def own_unit(metric: Metric) -> Unit:
 
 @final
 class OwnNames:
-    """Shardline's names: those of the Prometheus metrics, in CloudWatch's style."""
+    """Translates events into Shardline's own metrics. The names of these metrics are those of the Prometheus metrics,
+    in CloudWatch's style.
+    """
 
     namespace: str = "Shardline"
 
@@ -95,7 +97,7 @@ class OwnNames:
     ) -> tuple[str, Unit, Dimensions, bool]:
         """Return the name, the unit and the dimensions of a metric, and whether its values are added up.
 
-        The result is remembered: labels have few values, and shards few ids.
+        The result is cached: labels have few values, and there are few shards.
         """
         names = ("".join(word.capitalize() for word in label.split("_")) for label in metric.labels)
         shard = (("ShardId", shard_id),) if shard_id else ()
@@ -114,7 +116,9 @@ class OwnNames:
 
 @final
 class KplNames:
-    """The names of the Kinesis Producer Library, at its granularity ``stream``, or ``shard`` with ``by_shard``."""
+    """Translates a producer's events into metrics with the names of the Kinesis Producer Library (KPL). These metrics
+    are counted by stream, and with ``by_shard`` also by shard.
+    """
 
     namespace: str = "KinesisProducerLibrary"
 
@@ -207,7 +211,9 @@ class KplNames:
 
 @final
 class KclNames:
-    """The names of the Kinesis Client Library. The namespace is the group's name; the KCL uses the application's."""
+    """Translates a consumer's events into metrics with the names of the Kinesis Client Library (KCL). The namespace of
+    these metrics is the name of the group. The KCL uses the name of the application.
+    """
 
     def __init__(self, source: ev.EventSource) -> None:
         self._namespace = source.group or source.stream

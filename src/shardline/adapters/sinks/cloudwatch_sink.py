@@ -1,15 +1,16 @@
 """Sends metrics to CloudWatch: as EMF lines in a log, or by PutMetricData.
 
-EMF lines need no API call and no permission: CloudWatch Logs extracts the metrics from them. They suit AWS Lambda, ECS
-and EKS. PutMetricData suits every other machine that has AWS credentials.
+EMF lines need no API call and no permission: CloudWatch Logs extracts the metrics from them. EMF lines suit AWS Lambda,
+ECS and EKS. PutMetricData suits every other machine that has AWS credentials.
 
 Invariants:
 
 - The thread of the sink only adds up numbers. A publisher thread writes or sends the sums once per period, so neither a
   slow or unreachable CloudWatch nor a blocked file delays anything.
 - Data that CloudWatch did not accept because of a transient failure is kept and sent with the next period, up to
-  ``_BACKLOG_MAX`` requests. Data that CloudWatch refuses is dropped. Both are logged, at most once a minute.
-- ``close`` and ``flush`` publish the data so far, and wait for a limited time until it is published.
+  ``_BACKLOG_MAX`` requests. Data that CloudWatch refuses is dropped. Failures and refusals are logged, at most once a
+  minute.
+- ``close`` and ``flush`` publish the data that has been collected, and wait for a limited time until it is published.
 - The publisher thread ends when no producer or consumer is open and everything is published.
 - A forked child starts empty, with its own publisher.
 """
@@ -62,7 +63,7 @@ class CloudWatchSink:
         period: the number of seconds whose data is added up before it is sent.
         by_shard: also split throughput and lag by shard. CloudWatch bills each metric.
         region: the region for PutMetricData. Without this and the following arguments, the ordinary AWS settings apply.
-        endpoint_url: where to send the requests.
+        endpoint_url: the URL to send the requests to.
         profile: a profile of the AWS configuration.
         session: a boto3 or botocore session.
         credentials: fixed credentials.
@@ -234,7 +235,7 @@ class _Publisher:
 
 @final
 class _EmfWriter:
-    """Writes EMF lines."""
+    """Writes the data of each period as EMF lines."""
 
     def __init__(self, target: EmfTarget) -> None:
         if not (target == "stdout" or isinstance(target, logging.Logger | Path) or hasattr(target, "write")):

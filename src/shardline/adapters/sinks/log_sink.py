@@ -92,8 +92,8 @@ class LogSink:
         format: ``"json"`` or ``"key=value"``.
         level: the level of events that report no problem. Problems are logged as WARNING or ERROR. ``None`` logs
             only problems.
-        levels: the level for each of these types of events, such as ``{RecordsDelivered: "DEBUG"}``. ``None`` does not
-            log events of that type.
+        levels: a mapping from types of events to their levels, such as ``{RecordsDelivered: "DEBUG"}``. ``None`` does
+            not log events of that type.
 
     Raises:
         UsageError: an argument is invalid.
@@ -134,7 +134,7 @@ class LogSink:
             name = kind.__name__
             shard_id, code = (getattr(event, "shard_id", None), None) if kind in _ROUTINE else shard_and_code(event)
             extra = own | {"shard_id": shard_id, "code": code, "event": name}
-            # Do not use logger.log, which looks for the line of code that calls it: this would always be the same line.
+            # Do not use logger.log: it looks up which line of code calls it, and here this is always the same line.
             record = logger.makeRecord(logger.name, level, __file__, 0, "", (), None, "LogSink", extra)
             line: dict[str, Any] = {"time": show_time(record.created), "level": record.levelname, "event": name}
             line |= context
@@ -150,7 +150,7 @@ class LogSink:
 
 @final
 class _Clock:
-    """Writes times in the format of ISO 8601, with milliseconds. The text of a second is kept for the next call."""
+    """Writes times in the format of ISO 8601, with milliseconds. The text of the current second is cached."""
 
     def __init__(self) -> None:
         self._second = -1

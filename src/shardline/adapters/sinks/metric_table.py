@@ -39,7 +39,7 @@ class Metric(NamedTuple):
     has_shards: bool = False
     """Whether the metric can be split by shard."""
     combine: Combine = "sum"
-    """How the values of several shards, producers or consumers are combined. For gauges."""
+    """How the values of a gauge are combined if several shards, producers or consumers have one."""
     idle: float = 0.0
     """The value of a gauge while no producer or consumer reports a value."""
 
@@ -201,10 +201,10 @@ _COMBINED: Final[dict[Combine, Callable[[Iterable[float]], float]]] = {"sum": su
 
 
 def backlogs(event: ev.ProducerMeasured) -> dict[str, float]:
-    """Return how many seconds each shard takes to store the records that are waiting for it, after throttling.
+    """Return how many seconds each shard will take to store the records that are waiting for it, at its current rate.
 
-    If too many records have keys of one shard, a producer that is alone keeps to the limits of the shard. So it is not
-    throttled, and only this time shows the hot shard.
+    If too many records have keys of one shard, and no other producer writes to this shard, the producer stays within
+    its limits. The producer is then not throttled, and only this time shows that the shard is hot.
     """
     return {
         lane.shard_id: max(
@@ -217,7 +217,7 @@ def backlogs(event: ev.ProducerMeasured) -> dict[str, float]:
 
 
 def combined(metric: Metric, values: Iterable[float]) -> float:
-    """Return the value of a gauge from the values of its parts."""
+    """Return the value of a gauge, combined from the values of several shards, producers or consumers."""
     found = list(values)
     return _COMBINED[metric.combine](found) if found else metric.idle
 
@@ -253,7 +253,7 @@ class Meter:
         ]
 
     def bounded(self, code: str) -> str:
-        """Return an error code, or ``other`` if there are too many different ones."""
+        """Return an error code, or ``other`` if there are too many different codes."""
         if code not in self._codes:
             if len(self._codes) >= _CODES_MAX:
                 return _OTHER

@@ -10,7 +10,7 @@ Invariants:
 - An unknown event is ignored, because a newer version may emit more events.
 - Counts are added up here, and the provider reads the totals when it collects (observable counters), because each
   update of a counter costs microseconds. Every duration is recorded.
-- Totals never disappear: the counts of a producer that was closed stay in them.
+- Totals never decrease: the counts of a closed producer stay in the totals.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -192,7 +192,7 @@ class Instruments:
             self._instruments[name] = _create(meter, kind, partial(self._observe, name))(name, unit, description)
 
     def total(self, metric: Metric, attributes: Attributes) -> Total:
-        """Return the total of a counter for these attributes, which must not change later."""
+        """Return the total of a counter for these attributes. The attributes must not change later."""
         totals, key = self._totals[metric.name], frozenset(attributes.items())
         with self._lock:
             return totals.setdefault(key, Total(attributes, self._lock))
@@ -317,7 +317,8 @@ class EventMetrics:
         call: str | None = None,
         change: str | None = None,
     ) -> dict[str, str]:
-        """Return the attributes of an event, the same object for the same arguments. It must not be changed.
+        """Return the attributes of an event, the same object for the same arguments. The caller must not change the
+        object.
 
         Args:
             shard_id: the shard, if the event has one.
@@ -421,7 +422,7 @@ class EventMetrics:
             self._set_lag(event.shards, self._gauge)
 
     def _set_lag(self, shards: tuple[events.ShardLag, ...], attributes: Attributes) -> None:
-        """Set the lag of the shard that is furthest behind, and the sums of the records."""
+        """Set the lag of the shard that is furthest behind, and the numbers of records in all shards together."""
         reading = [shard.reading_lag for shard in shards if shard.reading_lag is not None]
         handling = [shard.handling_lag for shard in shards if shard.handling_lag is not None]
         if reading:

@@ -1,4 +1,4 @@
-"""The sink for OpenTelemetry: metrics and traces. It uses only OpenTelemetry's API, not its SDK.
+"""The sink for OpenTelemetry: metrics and traces. This module uses only OpenTelemetry's API, not its SDK.
 
 Invariants:
 
@@ -115,8 +115,8 @@ class OpenTelemetrySink:
     def process(self, records: Record[Any] | Sequence[Record[Any]]) -> Processing:
         """Return a span around your code, for iterations: ``with sink.process(record): ...``.
 
-        ``Consumer.run`` does this for handlers. The span continues the trace of the record. For a batch, it links to
-        the trace of each record.
+        ``Consumer.run`` does this for handlers. The span of a single record continues the trace of the record. The span
+        of a batch links to the trace of each record.
 
         Raises:
             UsageError: ``records`` is neither a record nor a batch with records.

@@ -55,7 +55,7 @@ from shardline.events import EventSource, PageRead, RequestAnswered
 from shardline.model.record import Record
 
 LINKS_MAX: Final = 128
-"""How many contexts a span links to: the default limit of the OpenTelemetry SDK."""
+"""How many contexts a span links to at most. This is the default limit of the OpenTelemetry SDK."""
 SLOW_START: Final = 0.25
 SUSPENSION: Final = 60.0
 _QUEUE_MAX: Final = 10_000  # spans
@@ -81,10 +81,10 @@ class SpanEnder:
     def __init__(self) -> None:
         self._logged_at = -_LOG_PERIOD
         self._pid = 0
-        self._starts_at = 0.0  # written by the thread: when it began to start a span, or 0 if it does not start one
+        self._starts_at = 0.0  # written by the thread: when it began to start a span, or 0 if it is not starting one
 
     def end(self, span: "HandlerSpan", ended_at: int, error_type: str | None) -> None:
-        """Have the thread end the span, with this time in nanoseconds since 1970. Does not wait."""
+        """Have the thread end the span, with this time in nanoseconds since 1970. This call does not wait."""
         if self._pid != os.getpid():
             self._begin()
         if len(self._waiting) >= _QUEUE_MAX:
@@ -118,7 +118,7 @@ class SpanEnder:
         self._has_spans, self._is_flushing = threading.Event(), threading.Event()
         threading.Thread(target=self._run, name="shardline spans", daemon=True).start()
         if not self._pid:
-            atexit.register(self.flush, _EXIT_TIMEOUT)  # runs before the older providers shut down
+            atexit.register(self.flush, _EXIT_TIMEOUT)  # runs before the providers, which registered earlier, shut down
         self._pid = os.getpid()
 
     def _run(self) -> None:
@@ -191,7 +191,9 @@ class RecordTracing:
         self._decoded: dict[tuple[str | None, ...], tuple[Context, SpanContext]] = {}
         self._fields: tuple[TextMapPropagator | None, tuple[str, ...]] = None, ()  # the names that the propagator reads
         self.put_context: ContextVar[Any] | None = find_context_variable()
-        """Once ``put_headers`` has returned ``None``, it does so again while this variable keeps its value."""
+        """The variable that ``put_headers`` depends on: once ``put_headers`` has returned ``None``, it returns ``None``
+        as long as this variable keeps its value.
+        """
 
     # ---- producers
 
@@ -222,7 +224,7 @@ class RecordTracing:
         return _Encoded(context, span, headers or None)
 
     def trace_request(self, event: RequestAnswered) -> None:
-        """Create the span of a PutRecords request, which has ended."""
+        """Create the span of a PutRecords request that has ended."""
         name, common = self._sending
         attributes: dict[str, str | int] = {**common, _BATCH_SIZE: event.records, _ENTRIES: event.entries}
         if event.refused_entries:
@@ -239,7 +241,7 @@ class RecordTracing:
     # ---- consumers
 
     def trace_page(self, event: PageRead) -> None:
-        """Create the span of a GetRecords request that returned records, and has ended.
+        """Create the span of a GetRecords request that has ended and returned records.
 
         A page of a subscription has no request of its own.
         """
@@ -255,7 +257,9 @@ class RecordTracing:
         self._ender.flush(timeout)
 
     def handling(self, records: Sequence[Record[Any]], /) -> "Processing | None":
-        """Return the span around a call of a handler. A tuple holds the single record of a handler without batches."""
+        """Return the span around a call of a handler. For a handler that takes single records, ``records`` is a tuple
+        of one record.
+        """
         now = time.monotonic()
         return None if now < self._suspended_until or self._ender.has_hung(now) else Processing(self, records)
 
@@ -265,7 +269,7 @@ class RecordTracing:
         return HandlerSpan(self, get_current() if parent is None else parent, self._describe(records), links)
 
     def start(self, context: Context, attributes: dict[str, str | int], links: list[Link], began_at: int) -> Span:
-        """Have the tracer provider start the span of a handler. Its exceptions are logged."""
+        """Have the tracer provider start the span of a handler. Exceptions of the provider are logged."""
         started_at = time.monotonic()
         name = self._processing[0]
         try:
@@ -312,7 +316,7 @@ class RecordTracing:
         for record in records:
             headers = record.headers
             if headers is last:
-                continue  # records of one aggregate that have equal headers share them
+                continue  # equal headers in one aggregate are the same object
             last = headers
             decoded = self._decode(headers)
             span_context = decoded[1]
@@ -342,21 +346,22 @@ class RecordTracing:
 
 
 def pass_through(context: Context) -> Span:
-    """Return a span that records nothing. Spans under it continue the trace of the context."""
+    """Return a span that records nothing. The children of the span continue the trace of the context."""
     return NonRecordingSpan(get_current_span(context).get_span_context())
 
 
 @final
 class HandlerSpan(Span):
-    """The span of a handler. The tracer provider starts it when code uses the span, or else after the span has ended.
+    """The span of a handler. The tracer provider starts the span when code uses it, or else after the handler has
+    ended.
 
-    Its times are those of the handler in either case.
+    In either case, the times of the span are those of the handler.
     """
 
     def __init__(
         self, tracing: RecordTracing, context: Context, attributes: dict[str, str | int], links: list[Link]
     ) -> None:
-        self.parent_context = context  # of the record, or else of the code that calls the handler
+        self.parent_context = context  # the context of the record, or else of the code that calls the handler
         self._start: Callable[[], Span] = partial(tracing.start, context, attributes, links, time.time_ns())
         self._lock = threading.RLock()
         self._span: Span | None = None
@@ -409,7 +414,7 @@ class HandlerSpan(Span):
         self.started().record_exception(exception, attributes, timestamp, escaped)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the SDK's spans have beyond the API, such as ``attributes``."""
+        """Return an attribute that the SDK's spans have in addition to those of the API, such as ``attributes``."""
         return getattr(self.started(), name)
 
 

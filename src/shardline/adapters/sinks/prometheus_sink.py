@@ -69,7 +69,7 @@ class PrometheusSink:
         if not isinstance(by_shard, bool):
             raise UsageError(f"by_shard must be True or False, not {by_shard!r}")
         self.registry: Final[CollectorRegistry] = REGISTRY if registry is None else registry
-        """Where the metrics are registered."""
+        """The registry that contains the metrics."""
         self._metrics = _metrics_of(self.registry, by_shard=by_shard)
 
     def open(self, source: EventSource) -> "_OpenPrometheusSink":
@@ -92,7 +92,7 @@ class _OpenPrometheusSink:
         for change in self._meter.first_values(own):
             self._apply(change)
         for metric in own:
-            if metric.kind == "histogram" and not metric.labels:  # it exists, empty, before the first event
+            if metric.kind == "histogram" and not metric.labels:  # the histogram exists, empty, before the first event
                 metrics.child(metric, self._base, (), "")
 
     def __call__(self, event: Event, /) -> None:
@@ -150,7 +150,7 @@ class _SharedGauge:
 
 @final
 class _Metrics:
-    """The metrics of one registry."""
+    """All metrics of Shardline in one registry."""
 
     def __init__(self, registry: "CollectorRegistry", *, by_shard: bool) -> None:
         self.by_shard: Final = by_shard
