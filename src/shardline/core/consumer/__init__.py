@@ -37,8 +37,8 @@ Each module's docstring says what the module decides. A shell drives the machine
 - The task of a user's handler carries out the steps of its ``HandlerTask``. Only records that the ``HandlerTask``
   reports as done are acknowledged.
 - After each new ``topology.discovery.summary``, set ``by_auto`` of each ``Deaggregator``.
-- To exit: call ``hand_out.close``, ``settle`` the records that users have in hand, call ``worker.close()``, and pump
-  until ``is_closed`` is true or the time is up.
-- The clock also counts the time during which the machine is suspended (CLOCK_BOOTTIME where available). ``latest_at``
-  is the service's time less 1 s.
+- To exit: call ``hand_out.close``, ``settle`` the records that users have in hand, call ``worker.close()``, and keep
+  running the loops until ``is_closed`` is true or the time is up.
+- The clock also counts the time during which the computer is suspended (CLOCK_BOOTTIME where available). ``latest_at``
+  is the service's time minus 1 s.
 """

@@ -14,10 +14,11 @@ Invariants (docs/guarantees.md defines C1 to C5):
   ``seek``. After ``seek``, the tracker accepts nothing more: records that were delivered before the seek must not move
   the checkpoint away from the new position. ``HeldLeases`` replaces the tracker once the position is written.
 - C2: all records at or before a checkpoint were acknowledged.
-- C3: SHARD_END comes last: after ``end``, once every delivered record is done. Nothing is committed after SHARD_END.
-- C4: there is one commit at a time. Acknowledgements that arrive during a commit wait. They are compared with the
-  written checkpoint, so they are neither lost nor written twice. Two commits are at least the interval apart, unless
-  ``flush`` was called.
+- C3: SHARD_END is committed last: after ``end`` was called and every delivered record is done. Nothing is committed
+  after SHARD_END.
+- C4: there is one commit at a time. Acknowledgements that arrive during a commit wait until it has ended. They are then
+  compared with the written checkpoint, so they are neither lost nor written twice. The time between two commits is at
+  least the checkpoint interval, unless ``flush`` was called.
 - C5: delivery does not make a record done. No record is committed before it is acknowledged, however long ago it was
   delivered.
 - A call that an interrupt ended between two steps can be repeated: no record counts twice, and no record is lost.
@@ -36,8 +37,8 @@ from shardline.model.record import Record
 from shardline.model.sequence import SequenceNumber
 
 _Place: TypeAlias = tuple[int, str, int]
-"""The length and the digits of a sequence number, and the sub-sequence. These tuples sort like the numbers themselves,
-and no number has to be parsed.
+"""The place of a record: the length and the digits of its sequence number, and its sub-sequence. These tuples sort like
+the numbers themselves, so no number has to be parsed.
 """
 
 _FINISHED = Checkpoint(SHARD_END)
@@ -55,17 +56,17 @@ class CheckpointTracker:
         self._manual: bool = manual
         self._order: deque[_Place] = deque()  # delivered records above the watermark
         self._open: dict[_Place, float | None] = {}  # unacknowledged records, with their arrival times
-        self._returned: set[_Place] = set()  # records of ``_open`` that the user gave back; they are handed out again
+        self._returned: set[_Place] = set()  # records of ``_open`` that the user gave back
         self._interval: float = interval
         self._due_at: Instant = now + interval
         self._in_flight: _Place | Checkpoint | None = None
-        self._sought: Checkpoint | None = None  # the position that the user sought, until it is written
+        self._sought: Checkpoint | None = None  # the position passed to ``seek``, until it is written
         self.is_sought: bool = False
-        """Whether the position that the user sought was written."""
+        """Whether the position that the user passed to ``seek`` has been written."""
         self.has_ended: bool = False
-        """Whether all records of the shard were delivered."""
+        """Whether all records of the shard have been delivered."""
         self.is_finished: bool = False
-        """Whether SHARD_END was written."""
+        """Whether SHARD_END has been written."""
         self._flushing: bool = False
         self._closed: bool = False
         self._sealed: bool = False
@@ -79,17 +80,19 @@ class CheckpointTracker:
 
     @property
     def unacknowledged(self) -> int:
-        """The number of records that the user has and has not acknowledged (``manual``)."""
+        """With ``manual`` acknowledgements, the number of records that the user has but has not acknowledged."""
         return len(self._open) - len(self._returned)
 
     @property
     def returned(self) -> int:
-        """The number of unacknowledged records that the user gave back (``manual``)."""
+        """With ``manual`` acknowledgements, the number of unacknowledged records that the user gave back."""
         return len(self._returned)
 
     @property
     def remembered(self) -> int:
-        """The number of records that take memory: all delivered records from the first unacknowledged record on."""
+        """The number of records that the tracker remembers: the first unacknowledged record and all that were delivered
+        after it.
+        """
         return len(self._order)
 
     @property
@@ -119,7 +122,7 @@ class CheckpointTracker:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the next commit is SHARD_END. If so, the children's rows have to be written now."""
+        """Whether the next commit is SHARD_END. If so, the rows of the shard's children have to be written now."""
         return self.has_ended and self.is_settled and not self.is_finished
 
     # ---- commands
@@ -143,18 +146,18 @@ class CheckpointTracker:
         self._delivered = max(_place_of(records[-1]), self._delivered or _BEFORE_ALL)
 
     def take_back(self, records: Sequence[Record]) -> None:
-        """Take back ``records``, which the user gave back. Those that are unacknowledged will be delivered again."""
+        """Take back ``records``, which the user gave back. The unacknowledged ones will be delivered again."""
         self._returned.update(place for record in records if (place := _place_of(record)) in self._open)
 
     def ack(self, record: Record) -> bool:
-        """Mark this record as done. Returns False if the record has already been acknowledged, or is not tracked."""
+        """Mark this record as done. Return False if the record has already been acknowledged, or is not tracked."""
         if self._sealed:
             return False
         place = _place_of(record)
         is_new = place in self._open
         self._open.pop(place, None)
         self._returned.discard(place)
-        self._advance()  # even if the record is not new: an interrupt may have ended an earlier call
+        self._advance()  # even if this record was acknowledged before: an interrupt may have ended that call
         return is_new
 
     def ack_through(self, record: Record) -> bool:
@@ -177,7 +180,7 @@ class CheckpointTracker:
         return True
 
     def end(self) -> None:
-        """Called when all records of the shard were delivered (C3)."""
+        """Called when all records of the shard have been delivered (C3)."""
         self.has_ended = True
 
     def flush(self) -> None:
@@ -224,21 +227,23 @@ class CheckpointTracker:
     # ---- inputs
 
     def handle_committed(self) -> None:
-        """Called when the commit in flight was written (C4)."""
+        """Called when the commit in flight has been written (C4)."""
         assert self._in_flight is not None, "C4: a commit is in flight"
         written, self._in_flight = self._in_flight, None
         if not isinstance(written, Checkpoint):
             self._committed = written
         elif written.is_finished:
             self.is_finished = True
-        elif written == self._sought:  # otherwise the user has sought another position meanwhile
+        elif written == self._sought:  # otherwise the user has called ``seek`` again meanwhile
             self._sought, self.is_sought = None, True
         # A flush covers all acknowledgements up to now. Those that came while this commit was in flight are still due
         # at once.
         self._flushing = self._flushing and self._target() is not None
 
     def handle_commit_failed(self) -> None:
-        """Called when the commit in flight failed or may have failed. The same or a newer commit is written later."""
+        """Called when the commit in flight failed or may have failed. It is repeated later, perhaps with a newer
+        checkpoint.
+        """
         assert self._in_flight is not None, "C4: a commit is in flight"
         self._in_flight = None
         self._due_at -= self._interval  # as if the commit had not been sent
@@ -262,7 +267,8 @@ class CheckpointTracker:
 
     def _commit_at(self, target: _Place | Checkpoint) -> Instant:
         # SHARD_END does not wait for the interval, because the children of the shard cannot be read until SHARD_END is
-        # written. Neither does a position that the user sought, because nothing is read until it is written.
+        # written. A position that the user passed to ``seek`` does not wait either, because no record is read until
+        # that position is written.
         return -NEVER if self._flushing or isinstance(target, Checkpoint) else self._due_at
 
     def _forget(self) -> None:
@@ -271,11 +277,11 @@ class CheckpointTracker:
         self._returned.clear()
 
     def _advance(self) -> None:
-        """Move the watermark over the acknowledged records (C2)."""
+        """Move the watermark past the acknowledged records that follow it without a gap (C2)."""
         order, unacknowledged = self._order, self._open
         while order and order[0] not in unacknowledged:
             self._watermark = order[0]
-            order.popleft()  # comes last: if an interrupt comes before it, the next call repeats both steps
+            order.popleft()  # comes last: after an interrupt before this line, the next call repeats both steps
 
 
 _BEFORE_ALL: _Place = (0, "", 0)

@@ -25,7 +25,7 @@ from shardline.model.limits import (
 Ack: TypeAlias = Literal["auto", "manual"]
 AssignBy: TypeAlias = Literal["count", "load"]
 Order: TypeAlias = Literal["shard", "key", "none"]
-"""Which records are handled one after the other: those of a shard, those of a key, or none."""
+"""Which records are handled one after the other: those of the same shard, those with the same key, or none."""
 OutOfRange: TypeAlias = Literal["deliver", "drop"]
 IfRecreated: TypeAlias = Literal["stop", "restart"]
 
@@ -38,8 +38,8 @@ class ConsumerConfig:
     """Every setting of a consumer. Durations are in seconds, and rates are per shard."""
 
     lease_duration: float = 10.0
-    """A worker that does not renew a lease for this long loses it. A dead worker is replaced after this time. All
-    workers of a group should use the same value.
+    """A worker loses a lease that it does not renew for this long. Then another worker may take the lease. All workers
+    of a group should use the same value.
     """
     checkpoint_interval: float | None = None
     """The shortest time between two commits for a shard. ``None`` means 1 s, or 10 s on DynamoDB."""
@@ -58,30 +58,31 @@ class ConsumerConfig:
     prefetch_max_bytes: int = 64 * MIB
     """How many bytes the worker reads ahead, across all shards. Each shard may exceed this limit by one page."""
     page_max_records: int = GET_RECORDS_MAX_RECORDS
-    """The number of records that one GetRecords call asks for."""
+    """The maximum number of records per GetRecords call."""
     idle_poll_interval: float = 1.0
     """The longest wait between two calls to a shard without new records."""
     calls_per_second: float = SHARD_READ_CALLS_PER_SECOND
-    """GetRecords calls per second to a shard."""
+    """The maximum number of GetRecords calls per second per shard."""
     bytes_per_second: float = SHARD_READ_BYTES_PER_SECOND
-    """Bytes per second read from a shard."""
+    """The maximum number of bytes read per second per shard."""
     ack: Ack = "auto"
     """With ``auto``, requesting the next record acknowledges the previous one. With ``manual``, you call ``ack``."""
     max_unacknowledged: int = 100_000
     """With ``ack="manual"``: a shard with this many unacknowledged records pauses. Acknowledged records behind an
-    unacknowledged record also count. With ``run(..., order="key")``: how far handlers may be ahead of the
+    unacknowledged record also count. With ``run(..., order="key")``: how many records handlers may be ahead of the
     checkpoint."""
     out_of_range: OutOfRange = "deliver"
     """What happens to aggregated records that belong to another shard: ``deliver`` or ``drop``. Such records
     are counted in both cases."""
     dedup: bool = False
-    """Whether copies that retries of a producer with ``dedup=True`` stored are dropped."""
+    """Whether to drop copies stored by retries of producers with ``dedup=True``."""
     if_recreated: IfRecreated = "stop"
     """What happens when the stream is deleted and re-created: ``stop``, or ``restart`` at the start position."""
     store_patience: float = 300.0
     """How long the lease store may deny access before the consumer fails."""
     stuck_after: float | None = 300.0
-    """A handler, or a loop body, that holds the same records for this long counts as stuck. ``None`` disables this."""
+    """A handler or loop body that holds the same records for this long counts as stuck. ``None`` disables this check.
+    """
     worker_id: str | None = None
     """The worker's name in the lease store, unique within the group. ``None`` means a new unique name."""
     keep_leases: bool = False

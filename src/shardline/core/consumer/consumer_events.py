@@ -57,7 +57,7 @@ class HandOverAsked(NamedTuple):
     shard_id: str
     by: str
     until: Instant
-    """When the worker hands the lease over, even if the user is not done."""
+    """The time at which the worker hands the lease over, even if the user is not done."""
 
 
 @final
@@ -106,7 +106,7 @@ class StreamReplaced(NamedTuple):
 
 @final
 class ConsumerFailed(NamedTuple):
-    """The consumer cannot continue, and retrying will not help: access was denied, or there is no such stream."""
+    """The consumer cannot continue, and retrying will not help: access was denied, or the stream does not exist."""
 
     operation: str
     failure: Failure
@@ -141,15 +141,17 @@ class RecordsTrimmed(NamedTuple):
 
 @final
 class ShardTrimmed(NamedTuple):
-    """A whole shard was removed after the retention period, before it was finished. Its unread records are lost."""
+    """A whole shard was removed after the retention period, before the group had finished it. Its unread records are
+    lost.
+    """
 
     shard_id: str
 
 
 @final
 class HashRangesUncovered(NamedTuple):
-    """No lease of the group covers these hash ranges, so no worker reads the records in them. Emitted once, after two
-    audits.
+    """No lease of the group covers these hash ranges, so no worker reads the records in them. The event is emitted
+    once, after two audits in a row have found such ranges.
     """
 
     ranges: tuple[HashRange, ...]
@@ -157,7 +159,7 @@ class HashRangesUncovered(NamedTuple):
 
 @final
 class HashRangesCovered(NamedTuple):
-    """The leases of the group cover all hash keys again, after ``seconds``."""
+    """The leases of the group cover all hash keys again. For ``seconds`` seconds, they did not."""
 
     seconds: float
 
@@ -202,7 +204,7 @@ class MaxLeasesChanged(NamedTuple):
 
 @final
 class ReadFailed(NamedTuple):
-    """A call to a shard failed. The reader retries the call at ``retry_at`` (NEVER: no retry)."""
+    """A call to a shard failed. The reader retries it at ``retry_at``. If this time is NEVER, there is no retry."""
 
     shard_id: str
     operation: str
@@ -212,7 +214,7 @@ class ReadFailed(NamedTuple):
 
 @final
 class Subscribed(NamedTuple):
-    """A subscription to the shard began (enhanced fan-out)."""
+    """With enhanced fan-out, a subscription to the shard began."""
 
     shard_id: str
     position: Position
@@ -259,7 +261,9 @@ class ProgressLost(NamedTuple):
 
 @final
 class ListingFailed(NamedTuple):
-    """Listing the shards or describing the stream failed. The worker tries again at ``retry_at`` (NEVER: no retry)."""
+    """Listing the shards or describing the stream failed. The worker tries again at ``retry_at``. If this time is
+    NEVER, there is no retry.
+    """
 
     operation: str
     failure: Failure
@@ -276,7 +280,7 @@ class WorkerIdShared(NamedTuple):
 
 @final
 class Stalled(NamedTuple):
-    """The coordinator was called so late that leases may expire. The event loop was blocked, or the machine was
+    """The coordinator was called so late that leases may expire. The event loop was blocked, or the computer was
     suspended.
     """
 
@@ -368,7 +372,7 @@ class HandlerRecovered(NamedTuple):
 
     shard_id: str
     seconds: float
-    """For how long the code had its records."""
+    """How long the code had its records, in seconds."""
 
 
 # ---- events that measure
@@ -394,7 +398,7 @@ class PageRead(NamedTuple):
 
 @final
 class RecordsFiltered(NamedTuple):
-    """Records of a page did not pass your filter. They are not handed out and count as done."""
+    """Some records of a page did not pass your filter. These records are not handed out and count as done."""
 
     shard_id: str
     records: int
@@ -402,8 +406,8 @@ class RecordsFiltered(NamedTuple):
 
 @final
 class RepeatsDropped(NamedTuple):
-    """Records of a page are copies of earlier records, which a producer's retries stored. They are not handed out, and
-    count as done.
+    """Some records of a page are copies of earlier records, stored by a producer's retries. The copies are not handed
+    out and count as done.
     """
 
     shard_id: str
@@ -418,7 +422,7 @@ class DedupWindowOverflowed(NamedTuple):
 
     shard_id: str
     forgotten: int
-    """How many producer ids, or ranges of their numbers, were forgotten since the last such event of the shard."""
+    """How many producer ids, or ranges of their numbers, were forgotten since the shard's last event of this kind."""
 
 
 @final
@@ -433,8 +437,8 @@ class RecordsHandedOut(NamedTuple):
 class RecordsHandled(NamedTuple):
     """Your code is done with a page, a part of a page, or a batch.
 
-    Code that iterates is done with a record when it requests the next record. A handler is done when it has returned. A
-    page that takes long is reported in parts, about every second.
+    Code that iterates is done with a record when it requests the next record. A handler is done when it has returned.
+    If your code takes long for a page, the page is reported in parts, about one part every second.
     """
 
     shard_id: str
@@ -465,7 +469,7 @@ class LeaseHandedOver(NamedTuple):
 
 @final
 class ShardLag(NamedTuple):
-    """How far behind the work on one shard is."""
+    """How far reading and handling are behind the end of one shard."""
 
     shard_id: str
     reading_lag: float | None
@@ -475,7 +479,7 @@ class ShardLag(NamedTuple):
     prefetched: int
     """The number of records that have been read but not handed out yet."""
     in_hand: int
-    """The number of records that your code has and is not done with."""
+    """The number of records that your code has but is not done with."""
 
 
 @final

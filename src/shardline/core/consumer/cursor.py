@@ -32,7 +32,7 @@ class _Lease(Protocol):
 
 @final
 class Cursor:
-    """Records of one shard in the hands of one taker.
+    """Records of one shard that were handed out to one taker.
 
     The fast path of user code, which needs no call::
 
@@ -42,8 +42,8 @@ class Cursor:
             cursor.place = place + 1  # comes last: now the record is taken
             return record
 
-    Otherwise, if the cursor ``is_open``, begin a time slice and take the next record, or all of them. If the cursor is
-    not open, ask the host for another cursor.
+    Otherwise, if ``is_open`` is true, begin a time slice and take the next record, or all of them. If the cursor is not
+    open, ask the host for another cursor.
     """
 
     __slots__ = (
@@ -74,8 +74,9 @@ class Cursor:
     ) -> None:
         self.records: Sequence[Record[Any]] = records
         self.places: Sequence[int] | None = places
-        """The places of the records in their shard if they were taken from its lanes (``key_lanes``), ``None`` if the
-        records follow one another."""
+        """The places of the records in their shard, if the records were taken from its lanes (``key_lanes``). ``None``
+        if each record directly follows the one before it.
+        """
         self.lease: _Lease | None = lease
         self.is_last: bool = is_last
         """Whether the shard ends with these records."""
@@ -84,7 +85,7 @@ class Cursor:
         self.end: int = len(records)
         """How many records may be taken."""
         self.place: int = 0
-        """How many records were taken."""
+        """How many records user code has taken."""
         self.taken_at: Instant | None = None
         """When user code took the last record, to within ``SLICE`` seconds, or ``None`` if user code has no record."""
         self.slice_end: Instant = -NEVER
@@ -95,9 +96,9 @@ class Cursor:
         """How many records were reported to the coordinator as acknowledged or, with manual acknowledgements, as
         delivered."""
         self.counted: int = 0
-        """How many records have been counted as handled. Written by the hand-out."""
+        """How many records have been counted as handled. The hand-out writes this field."""
         self.counted_at: Instant = -NEVER
-        """When user code got the records that are not counted yet. Written by the hand-out."""
+        """When user code got the records that are not counted yet. The hand-out writes this field."""
         self.given: int = self.step
         """How many records user code has at a time: fewer than ``step`` while a failing batch is bisected."""
 

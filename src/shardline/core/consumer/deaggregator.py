@@ -7,13 +7,13 @@ Invariants:
 - Records whose (sequence number, sub-sequence) is at or before the checkpoint are skipped. This is necessary because
   reading resumes AT the checkpoint, which may lie inside an aggregate.
 - Records in an aggregate are counted if their own hash keys lie outside the shard. With ``drop``, these records are
-  dropped one by one, never the whole aggregate. Under AUTO distribution, keys mean nothing, so no record is counted or
-  dropped.
+  dropped one by one, never the whole aggregate. If the stream uses AUTO record distribution, a key does not decide the
+  shard, so no record is counted or dropped.
 - With ``dedup``, records whose stamps are known (``dedup_window``) are left out and counted. Only records after the
   checkpoint and inside the shard are compared: a record that is dropped for another reason is not remembered.
 - A page without aggregates costs one object per record and one check of the first bytes of each record.
-- Opening an aggregate of tiny records takes forty times its size in memory. So a page is opened in slices: each slice
-  has as many entries as are needed to reach a given number of records.
+- Opening an aggregate of tiny records takes forty times as much memory as the aggregate itself. So a page is opened in
+  slices: each slice has as many entries as are needed to reach a given number of records.
 """
 
 import sys
@@ -51,16 +51,16 @@ class Deaggregator:
         self._stream: str = stream
         self._shard_id: str = shard_id
         self._hash_range: HashRange | None = hash_range
-        self._done: SequenceNumber | None = done  # None once a record after the checkpoint was read
+        self._done: SequenceNumber | None = done  # None once a record after the checkpoint has been read
         self._drop: bool = drop
-        # The hash range as keys_in_range takes it, and the cache of that function.
+        # The hash range in the form that keys_in_range expects, and the cache of that function.
         self._digests: tuple[bytes, bytes] = (b"", b"") if hash_range is None else hash_range.digests
         self._inside: dict[str, bool] = {}
         self.window: DedupWindow | None = window
-        """The stamps that are known, with ``dedup``."""
+        """With ``dedup``, the known stamps. Without it, ``None``."""
         self._left_out: tuple[int, Record | None] = 0, None
         self.by_auto: bool = False
-        """Whether the stream uses AUTO record distribution. Set by the shell."""
+        """Whether the stream uses AUTO record distribution. The shell sets this."""
         self.out_of_range: int = 0
         """How many records of aggregates have been outside the shard's hash range so far."""
 
@@ -111,7 +111,7 @@ class Deaggregator:
         return make_structs(Record, len(raws), columns)
 
     def stop_skipping(self) -> None:
-        """Skip no records, because the checkpoint is no longer valid. Duplicates are better than losses."""
+        """Skip no records from now on, because the checkpoint is no longer valid. Duplicates are better than losses."""
         self._done = None
         if self.window is not None:
             self.window.clear()
@@ -125,8 +125,8 @@ class Deaggregator:
         """Return the records of an aggregate that are not copies of earlier ones."""
         window, number, arrived_at = self.window, int(raw.sequence_number), raw.arrived_at or 0.0
         assert window is not None
-        # Only records that are left count: one that was skipped, or dropped because it belongs to another shard, may
-        # not be remembered, because its copy may be the only one that is handed out.
+        # Only the stamps of the remaining records are compared and remembered. A record that was skipped, or dropped
+        # because it belongs to another shard, must not be remembered: its copy may be the only one that is handed out.
         end = stamps[-1].place + stamps[-1].length
         is_whole = end <= len(found) and found[-1].sub_sequence == len(found) - 1
         left = () if is_whole else {record.sub_sequence for record in found}
@@ -178,7 +178,7 @@ class Deaggregator:
     def _in_range(self, members: list[Record], columns: Columns) -> list[Record]:
         """Count the records outside the shard's hash range. With ``drop``, leave these records out."""
         kept = keys_in_range(columns.keys, *self._digests, self._inside)
-        # An explicit hash key replaces the hash of the partition key, so it decides.
+        # An explicit hash key replaces the hash of the partition key, so the explicit one decides.
         if any(columns.explicit_hash_keys):
             for place, text in enumerate(columns.explicit_hash_keys):
                 kept[place] = kept[place] if text is None else self._holds_explicit(text, by_key=kept[place])

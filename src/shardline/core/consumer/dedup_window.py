@@ -7,19 +7,19 @@ the reader leaves out the records whose stamps it knows.
 Why no record is lost: a copy is left out only if an earlier record of the same lineage has the same stamp. That record
 was done before the lease was gained (its stamp was stored beside the checkpoint), or it was read under the same lease.
 In the second case, the checkpoint passes the copy only after the earlier record is done (C2), because a record that was
-left out counts as done together with the records before it. If the worker dies first, both are read again.
+left out counts as done together with the records before it. If the worker dies first, both records are read again.
 
 Invariants:
 
 - The text that is stored with a checkpoint contains only stamps of records at or before this checkpoint. Records after
   the checkpoint are read again by the next owner, and must not count as copies.
-- The text names the checkpoint with which it was written. It counts only while the row's checkpoint is at or after that
-  one, so a reset by a tool that does not know the text never makes the group skip records.
+- The text names the checkpoint with which it was written, and counts only while the row's checkpoint is at or after
+  that one. So the group skips no records if a tool that does not know the text sets the checkpoint back.
 - The window is bounded: it has at most ``PRODUCERS_MAX`` ids and ``RANGES_MAX`` ranges of numbers. If there is no room,
-  it forgets the lowest ranges, or the id that has been silent for the longest time, and counts this in ``forgotten``:
-  copies of forgotten records get through. An id that was silent for ``SILENCE_MAX`` seconds is forgotten without being
-  counted.
-- Remembering one more consecutive number takes no memory, and constant time. A range takes 16 bytes.
+  it forgets the lowest ranges, or the id that has been silent for the longest time, and counts them in ``forgotten``,
+  because copies of forgotten records get through. An id that has been silent for ``SILENCE_MAX`` seconds is forgotten
+  without being counted.
+- Remembering the number that follows a known range takes no more memory, and constant time. A range takes 16 bytes.
 """
 
 from array import array
@@ -57,7 +57,7 @@ class _Numbers:
         bounds = self.bounds
         at = bisect_right(bounds, first)
         is_new = at % 2 == 0
-        if not is_new or (at and bounds[at - 1] == first):  # inside a range, or the range before it ends here
+        if not is_new or (at and bounds[at - 1] == first):  # inside a range, or right after one
             at -= 1 if not is_new else 2
             first = bounds[at]
         to = at
@@ -76,9 +76,9 @@ class SeenStamps:
 
     def __init__(self) -> None:
         self.by_id: dict[bytes, _Numbers] = {}
-        """The numbers of each producer id. No id is without numbers."""
+        """The numbers of each producer id. Each id has at least one number."""
         self._by_age: list[tuple[float, bytes]] = []
-        """A heap of all ids, each with the arrival time of its newest record, or of an earlier one."""
+        """A heap of all ids, each with the arrival time of its newest record, or of an earlier record."""
         self._ranges: int = 0
         self.forgotten: int = 0
         """How many ranges or ids were forgotten although copies of their records may still come."""
@@ -110,7 +110,7 @@ class SeenStamps:
             return None
         if arrived_at > numbers.newest_at:  # noqa: PLR1730 - faster than max
             numbers.newest_at = arrived_at
-        # No range is known that overlaps these numbers. They may be adjacent to the range before them, and after them.
+        # No known range overlaps these numbers. The ranges directly before and after them may be adjacent to them.
         is_joined = not is_last and end == bounds[at]
         if at and first == bounds[at - 1]:
             if is_joined:
@@ -147,7 +147,7 @@ class SeenStamps:
             self.add(producer, first, end, newest_at)
 
     def add_range(self, producer: bytes, first: int, end: int, arrived_at: float) -> None:
-        """Like ``add``, but there may be no stamps to add."""
+        """Like ``add``, but the range may be empty."""
         if first < end:
             self.add(producer, first, end, arrived_at)
 
@@ -161,15 +161,15 @@ class SeenStamps:
                 yield producer, bounds[at], bounds[at + 1], numbers.newest_at
 
     def _add_id(self, producer: bytes, bounds: "array[int]", arrived_at: float) -> None:
-        """Add an id. If there is no room, forget the ids that were silent for too long. If there is no such id, forget
-        the id that was silent for the longest time.
+        """Add an id. If there is no room, forget the ids that have been silent for too long. If there is no such id,
+        forget the id that has been silent for the longest time.
         """
         by_id, by_age = self.by_id, self._by_age
         if len(by_id) >= PRODUCERS_MAX:
             while by_age:
                 newest_at, oldest = by_age[0]
                 numbers = by_id[oldest]
-                if numbers.newest_at > newest_at:  # it had records since its entry was made
+                if numbers.newest_at > newest_at:  # the id had records after this entry was made
                     heapreplace(by_age, (numbers.newest_at, oldest))
                     continue
                 is_silent = arrived_at - newest_at > SILENCE_MAX
@@ -188,7 +188,7 @@ class SeenStamps:
             self._forget_lowest()
 
     def _forget_lowest(self) -> None:
-        """Forget the lowest numbers, which are the oldest records, of the ids with the most ranges.
+        """Among the ids with the most ranges, forget the lowest numbers, which belong to the oldest records.
 
         An eighth of all ranges is forgotten at once, because it takes time to find these ids. Every id keeps a range,
         because there is room for more ranges than ids.
@@ -254,7 +254,7 @@ class DedupWindow:
     __slots__ = ("_ahead", "_done", "_read", "_reported")
 
     def __init__(self, done: SeenStamps) -> None:
-        self._done: SeenStamps = done  # the stamps at or before the last checkpoint that was asked for
+        self._done: SeenStamps = done  # the stamps at or before the last checkpoint that was encoded
         self._read: SeenStamps = SeenStamps()  # the stamps of all records that were read
         self._read.add_all(done)
         self._ahead: deque[_Run] = deque()  # the stamps that are in ``_read`` and not in ``_done``, in order
@@ -266,14 +266,15 @@ class DedupWindow:
 
         Args:
             row: the row of the lease.
-            parents: the rows of the shard's parents, as far as they are known. A shard from which no record was
-                committed inherits their stamps (after a merge, those of both parents).
+            parents: the rows of the shard's parents, as far as they are known. If no record of the shard was committed,
+                the shard inherits the stamps of its parents (after a merge, of both).
         """
         done = _read_window(row)
         if done is None:
             done = SeenStamps()
             for parent in parents if row.checkpoint.position == TRIM_HORIZON else ():
-                # Stamps of a parent that is not finished would be of records that the group may read again.
+                # The group may read records of an unfinished parent again, so the stamps of such a parent must not
+                # count.
                 seen = _read_window(parent) if parent.checkpoint.is_finished else None
                 if seen is not None:
                     done.add_all(seen)
@@ -282,7 +283,7 @@ class DedupWindow:
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether stamps were forgotten since ``take_forgotten`` was last called."""
+        """Whether stamps have been forgotten since ``take_forgotten`` was last called."""
         return self._read.forgotten > self._reported
 
     def take_forgotten(self) -> int:
@@ -291,8 +292,9 @@ class DedupWindow:
         return count
 
     def admit_run(self, number: int, run: StampRun, arrived_at: float) -> bool | None:
-        """Remember records. Return False if all of them are copies of earlier records. If only some of them are copies,
-        remember nothing and return ``None``. The caller then asks ``admit`` about each record.
+        """Remember the stamps of consecutive records. Return False if all of these records are copies of earlier
+        records. If only some of them are copies, remember nothing and return ``None``. The caller then asks ``admit``
+        about each record.
 
         Args:
             number: the sequence number of the records' aggregate. Aggregates come in the order of the shard.
@@ -302,8 +304,8 @@ class DedupWindow:
         place, producer, first, length = run
         end = first + length
         numbers = self._read.by_id.get(producer)
-        # Nearly all records follow those before them, so this has to be fast: it is ``_read.admit`` without its other
-        # cases.
+        # The numbers of nearly all records follow the numbers before them, so this case has to be fast. It is the code
+        # of ``_read.admit`` for this case alone.
         if numbers is not None and numbers.bounds[-1] == first and numbers.newest_at <= arrived_at:
             numbers.bounds[-1] = end
             numbers.newest_at = arrived_at
@@ -315,7 +317,7 @@ class DedupWindow:
         return True
 
     def admit(self, number: int, stamp: StampRun, arrived_at: float) -> bool:
-        """Remember one record. Return False if it is a copy of an earlier record."""
+        """Remember the stamp of one record. Return False if the record is a copy of an earlier one."""
         return self.admit_run(number, stamp, arrived_at) is True  # never None, because there is no part of one record
 
     def clear(self) -> None:
@@ -362,7 +364,7 @@ def _read_window(row: Lease) -> SeenStamps | None:
     """Return the stamps in a row, or ``None`` if they are missing or do not belong to the row's checkpoint."""
     form, _, rest = row.window.partition(" ")
     place, _, text = rest.partition(" ")
-    if form != _FORMAT:  # also for a later format: without the stamps, copies get through, and nothing is lost
+    if form != _FORMAT:  # perhaps a later format; without its stamps, copies get through, but nothing is lost
         return None
     checkpoint = row.checkpoint
     try:

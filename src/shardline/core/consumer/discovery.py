@@ -7,9 +7,9 @@ Invariants:
 - There is one request at a time. After failures, discovery backs off for 1 s to 30 s, with jitter.
 - Only complete listings are returned. A listing whose token expired is started again. A listing that never ends counts
   as failed.
-- A caller that requests a listing gets one that began after the request.
-- If the group starts at a timestamp, discovery asks the service once which shards were open at that time. If a group at
-  LATEST has to be completed, discovery asks which shards were open when the group began (``match_at``).
+- A caller that requests a listing gets a listing that began after the request.
+- If the group starts at a timestamp, discovery asks the service once which shards were open at that time. If a group
+  that started at LATEST lacks rows, discovery asks which shards were open when the group began (``match_at``).
 - If a listing fails permanently, the consumer fails. The summary is optional: if the service refuses it, discovery
   continues.
 - When a missing stream exists again, discovery begins with the summary, because the shards alone do not show that the
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
     shards: list[Shard]
     begun_at: Instant
     number: int
-    """The number of this listing. The first listing that was begun has the number 1."""
+    """The number of this listing. The listing that began first has the number 1."""
 
 
 class _Step(Enum):
@@ -79,7 +79,7 @@ class Discovery:
         self.described_at: Instant = -NEVER
         """When the last summary was requested."""
         self.begun: int = 0
-        """How many listings were begun."""
+        """How many listings have begun."""
         self.has_failed: bool = False
         self.summary: StreamSummary | None = None
         self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
@@ -208,8 +208,8 @@ class Discovery:
     def _match_again(self) -> None:
         self.matching = None
         if self._steps:
-            # The last step of the list may be in progress. The new step is inserted before that step, so that the
-            # response is not taken for the response to the new step.
+            # The last step of the list may be in progress. The new step is inserted before that step, so that its
+            # response is not mistaken for the response to the new step.
             under_way = self._in_flight or self._token is not None
             self._steps.insert(len(self._steps) - under_way, _Step.MATCHING)
 

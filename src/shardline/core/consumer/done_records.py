@@ -1,9 +1,9 @@
-"""Which records of a shard does the user's database contain already, and what does the next transaction write about
-them?
+"""Which records of a shard are already in the user's database, and which rows must the next transaction write about its
+records?
 
-``exactly_once`` commits the rows of a handler and the position of its records in one transaction. The position is a
-*watermark* (``through``: every record at or before it is done) and the records *beyond* the watermark that are done.
-If records are handled in order, a transaction only moves the watermark. If keys are handled concurrently
+``exactly_once`` commits the rows of a handler and the position of its records in one transaction. The position consists
+of a *watermark* (``through``: every record at or before it is done) and of the done records *beyond* the watermark. If
+records are handled in order, a transaction only moves the watermark. If keys are handled concurrently
 (``order="key"``), records finish out of order: a transaction adds its records to those beyond the watermark, and the
 consumer reports how far all records are done (``Grant.done_through``).
 
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, final
 from shardline.model.sequence import BEFORE_FIRST, SequenceNumber
 
 NOTHING_DONE: Final = SequenceNumber(0, BEFORE_FIRST)
-"""The watermark of a shard without a record that is done."""
+"""The watermark of a shard of which no record is done."""
 PRUNE_AT: Final = 256
 
 
@@ -48,14 +48,17 @@ class PositionWrite(NamedTuple):
     beyond: Sequence[SequenceNumber]
     """The records to add to those beyond the watermark."""
     through: SequenceNumber | None
-    """The new watermark. ``None``: it does not move. Records at or before it are removed from those beyond it."""
+    """The new watermark, or ``None`` if the watermark does not move. Records at or before the new watermark are removed
+    from those beyond it.
+    """
 
     def after(self, stored: StoredPosition) -> "PositionWrite":
-        """Return this write, without its watermark if another of our transactions has moved past it since ``plan``.
+        """Return this write. If another of our transactions has moved the watermark to the same or a later place since
+        ``plan``, the returned write does not move the watermark.
 
-        Two transactions that finish together plan their watermarks in one order, and may lock the row in the other.
-        The first one has removed the records up to its own watermark, so with a lower watermark, nothing would show
-        that these records are done.
+        Two transactions that finish together may lock the row in the opposite order to that in which they planned their
+        watermarks. The transaction with the higher watermark then comes first, and removes the records up to this
+        watermark. If the other transaction lowered the watermark again, nothing would show that these records are done.
         """
         is_passed = self.through is not None and self.through <= stored.through
         return self._replace(through=None) if is_passed else self
@@ -122,11 +125,11 @@ class DoneRecords:
             return Verdict.CHANGED  # the row was removed, or restored from a backup
         if stored.token > self.token:
             return Verdict.FENCED
-        # Another transaction of ours may have moved the watermark over records that are done, but not over these.
+        # Another transaction of ours may have moved the watermark past records that are done, but not past these.
         return Verdict.COMMIT if stored.through < min(write.records) else Verdict.CHANGED
 
     def handle_committed(self, write: PositionWrite) -> None:
-        """Take a committed transaction into account."""
+        """Note that a transaction was committed, so that its records count as done."""
         self._beyond.update(write.beyond)
         if write.through is not None and write.through > self.through:
             self.through = through = write.through

@@ -4,20 +4,20 @@ A worker_id alone does not identify the process that holds a lease: two processe
 process that was killed leaves its id in rows. So every consumer draws its own random id, its *incarnation*, and
 writes it into the rows that it takes. Two live processes with the same worker_id are duplicates. Each duplicate keeps
 the leases that it took and does not take the leases of the other, so that no record is handled by both. Both processes
-report the mistake.
+report that they share a worker_id.
 
 Invariants:
 
 - We may take a row under our worker_id immediately if the row names our incarnation (we took the row, but the response
   was lost) or no incarnation (a hand-over to us has ended, and no process acts on a lease before it has taken the
-  lease). The same is true of a row that our last process has kept for its restart (``KEPT``).
+  lease). The same is true of a row that our previous process has kept for the restart (``KEPT``).
 - A row under our worker_id with another incarnation belongs to another worker. We take it only after its owner has been
   silent for its lease duration. This is how a worker that was killed and restarted gets its leases back.
 - If the counter of such a row moves twice, the other process is alive and thus a duplicate. One move proves nothing:
-  the last write of a process that was killed may arrive late. A second write cannot be in flight, because no process
-  has two writes to one lease in flight (L1).
+  the last write of a process that was killed may arrive late. Two late writes are impossible, because no process has
+  two writes to one lease in flight (L1).
 - If we held a lease, and another process that writes no incarnation (a KCL, or a version without incarnations) moved
-  its counter, we must not take the lease immediately, although the row still names us.
+  its counter, we must not take the lease immediately, even though the row still names us.
 """
 
 from typing import Final, NamedTuple, final
@@ -60,8 +60,8 @@ class DuplicateWorkers:
         shard_id, other = row.shard_id, row.incarnation_of(self.me.owner)
         if row.holder != self.me.owner:
             self._contested.discard(shard_id)
-        # The lease is no longer held by another process under our worker_id. Forget its moves: for a later holder, the
-        # count starts from zero.
+        # No other process holds the lease under our worker_id any more. Forget the moves of the counter: for a later
+        # holder, the count starts from zero.
         if row.holder != self.me.owner or other is None or not row.is_foreign_to(self.me):
             self._seen_rows.pop(shard_id, None)
             return

@@ -14,8 +14,9 @@ Invariants:
 - A handler that was fenced, because another worker has taken the lease, did not fail because of its records. These
   records are not retried, bisected or dead-lettered: they wait until the lease is found to be lost. If a later renewal
   proves that this worker has the lease after all, the fence was wrong, and the consumer stops.
-- Each other failure causes exactly one event (``take_events``). If a handler fails, the event is ``HandlerRetried``,
-  ``RecordsDeadLettered`` or ``HandlingStopped``. If a dead letter cannot be written, the event is ``DeadLetterFailed``.
+- Every failure other than a fenced handler causes exactly one event (``take_events``). If a handler fails, the event is
+  ``HandlerRetried``, ``RecordsDeadLettered`` or ``HandlingStopped``. If a dead letter cannot be written, the event is
+  ``DeadLetterFailed``.
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ from shardline.model.record import Record
 Finally: TypeAlias = Literal["stop", "dead-letter"]
 
 _NOT_DESCRIBED: Final = ErrorSummary("", "", "")
-# The pause in seconds after a lease lapsed. After this pause, the lease is lost, or a late renewal has extended it.
+# The pause after a lease has lapsed, in seconds. When the pause is over, either the lease is lost or a late renewal has
+# extended it.
 _LAPSED_PAUSE: Final = 0.1
 
 
@@ -51,16 +53,19 @@ class FailurePolicy:
     """How often to retry a failing record, and what to do after the last attempt."""
 
     attempts: int = 5
-    """How many times, at most, the consumer passes a record, or a whole batch, to the handler."""
+    """How many times, at most, the handler gets a record or a whole batch."""
     backoff: float = 0.5
-    """The pause after the first failure, in seconds. Each further failure doubles it."""
+    """The pause after the first failure, in seconds. Each further failure doubles the pause."""
     backoff_max: float = 30.0
     """The longest pause between two attempts, in seconds."""
     bisect: bool = True
-    """Whether a failing batch is split in half repeatedly, until the failing record is alone. Otherwise the whole batch
-    is dead-lettered, or stops the run."""
+    """Whether a failing batch is halved repeatedly until the failing record is alone. If false, the whole batch is
+    dead-lettered, or stops the run.
+    """
     finally_: Finally = "stop"
-    """What happens after the last attempt: ``stop`` or ``dead-letter``. Passing ``dead_letter=`` implies the latter."""
+    """What happens after the last attempt: ``stop`` or ``dead-letter``. Passing ``dead_letter=`` implies
+    ``dead-letter``.
+    """
 
     def __post_init__(self) -> None:
         check_number("attempts", self.attempts, 1, inf, whole=True)
@@ -119,7 +124,7 @@ class BatchWork:
         self._handler_error: object = None
         self._summary: ErrorSummary = _NOT_DESCRIBED  # describes the handler's error
         self.error: object = None
-        """The last error in the handler or in writing the dead letter."""
+        """The last error that was raised by the handler, or while writing the dead letter."""
 
     @property
     def is_done(self) -> bool:
@@ -196,7 +201,7 @@ class BatchWork:
         self._phase, self._fenced_at, self._next_at = _Phase.FENCED, now, now + _LAPSED_PAUSE
 
     def handle_renewed(self, sent_at: Instant, now: Instant) -> None:
-        """Stop if the handler was fenced although this worker has the lease.
+        """Stop if the handler was fenced even though this worker has the lease.
 
         Args:
             sent_at: when the last confirmed renewal was sent. If this was after the handler was fenced, the lease was

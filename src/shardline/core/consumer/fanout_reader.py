@@ -1,16 +1,16 @@
 """Reads one shard by enhanced fan-out.
 
 The reader calls SubscribeToShard and then takes the events of the subscription, until the shard ends. The shell carries
-out the requests that ``poll_request`` returns, and answers each request with exactly one ``handle_*`` call. It keeps
-the subscription open while ``is_subscribed`` is true, closes it before the next SubscribeToShard, and passes on the
-pages that ``take_pages`` returns.
+out the requests that ``poll_request`` returns, and answers each request with exactly one ``handle_*`` call. The shell
+keeps the subscription open while ``is_subscribed`` is true, closes it before the next SubscribeToShard, and passes on
+the pages that ``take_pages`` returns.
 
 Invariants:
 
 - There is one request at a time, and one subscription. An older subscription is closed before the next one begins, so
-  the events of the older one never arrive.
-- The byte budget provides backpressure: if there is no room, no event is requested, so the transport stops reading.
-  Time spent waiting for room does not count as silence, and ends no subscription.
+  that no event of the older one arrives after that.
+- The byte budget provides backpressure: if the budget has no room, no event is requested, so the transport stops
+  reading. Time spent waiting for room does not count as silence, and ends no subscription.
 - Pages are returned in the order of the shard, without gaps or repetitions. A new subscription continues after the last
   event that the reader took: at its continuation number or at its last record, whichever is later. On some endpoints
   the two are equal, and on others the continuation number is greater.
@@ -19,7 +19,7 @@ Invariants:
   partly done.
 - If an event without a continuation number names child shards, the shard has ended. Otherwise the endpoint is broken,
   and the reader subscribes again.
-- Calls respect the service's limits: there is one call per second per shard. There is no call within 5 s of a
+- Calls respect the service's limits: there is at most one call per second per shard. There is no call within 5 s of a
   successful call, because the service would refuse it. A call that was refused because of another subscription
   (ResourceInUse) is retried after at least 5 s.
 - A subscription that is silent for ``SILENCE`` is closed and replaced, because the service sends an event about every
@@ -47,9 +47,11 @@ from shardline.model.record import LeaseInForce
 from shardline.model.stream import StreamRef
 
 SILENCE: Final = 30.0
-"""After this many seconds without an event, a subscription counts as broken. It is six times the service's interval."""
+"""After this many seconds without an event, a subscription counts as broken. This is six times the interval at which
+the service sends events.
+"""
 _CALL_DISTANCE: Final = 1.0  # the time between two calls in seconds: the service's limit per consumer and shard
-_TAKEOVER_WAIT: Final = 5.0  # for this many seconds after a successful call, the service refuses the next call
+_TAKEOVER_WAIT: Final = 5.0  # for this many seconds after a successful call, the service refuses another call
 _TAKEOVER_JITTER: Final = 0.2
 _BACKOFF: Final = (0.25, 10.0)
 # If the reader waited for an event for at least this many seconds, the service sent the event after the reader had
@@ -127,7 +129,9 @@ class FanOutReader(PageReader):
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """Return the time of the next poll. A reader without room is polled when the budget admits it."""
+        """Return the time of the next poll. If the budget has no room, the reader is polled again when the budget
+        admits it.
+        """
         if self.has_unopened or self._blocked:
             return NEVER
         if self.state is ReaderState.READY:
@@ -186,7 +190,7 @@ class FanOutReader(PageReader):
         self.handle_failure(_SILENT, now)
 
     def handle_failure(self, failure: Failure, now: Instant) -> None:
-        """Handle the failure of the request: the subscription was refused or interrupted."""
+        """Handle a failed request: the subscription was refused or interrupted."""
         if self.state is ReaderState.STOPPED:
             return
         is_refused_position = failure.kind is FailureKind.INVALID and self.state is ReaderState.ASKING
@@ -201,7 +205,9 @@ class FanOutReader(PageReader):
             self._give_up(failure, ReaderState.GONE if failure.kind is FailureKind.NOT_FOUND else ReaderState.FAILED)
 
     def handle_deregistered(self, failure: Failure) -> None:
-        """Handle a failure because the service does not know the registered consumer. The shard itself may exist."""
+        """Handle a request that failed because the service does not know the registered consumer. The shard itself may
+        exist.
+        """
         if self.state is not ReaderState.STOPPED:
             self._give_up(failure, ReaderState.FAILED)
 

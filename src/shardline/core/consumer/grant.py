@@ -11,7 +11,7 @@ Invariants:
 - The token is the counter that the lease had when it was taken. Every later holder has a greater token.
 - While ``is_in_order`` is true, a handler gets a record only when all records before it are done.
 - All records at or before ``done_through`` are done.
-- A grant does not refer to records: records refer to it, and the garbage collector does not track them.
+- A grant does not refer to records. Records refer to their grant, and the garbage collector does not track records.
 """
 
 from collections.abc import Callable
@@ -36,36 +36,37 @@ class Grant:
     ) -> None:
         self.shard_id: str = shard_id
         self.token: int = token
-        """The fencing token."""
+        """The fencing token, which is greater than the token of every earlier holder."""
         self.held_until: Instant = held_until
         self.is_in_order: bool = False
-        """Whether the records of the shard are handled one after the other. Written by ``HeldShard``."""
+        """Whether the records of the shard are handled one after the other. ``HeldShard`` writes this field."""
         self.done_place: tuple[str, int] | None = None
         """If records are not handled in order: all records through this sequence number and sub-sequence are done.
-        Written by ``HeldShard``.
+        ``HeldShard`` writes this field.
         """
         self._revoked: bool = False
         self._clock: Callable[[], Instant] | None = clock
 
     def in_force(self, now: Instant) -> bool:
-        """Return whether we may act as the owner."""
+        """Return whether we may act as the owner of the lease at the time ``now``."""
         return not self._revoked and now < self.held_until
 
     @property
     def done_through(self) -> SequenceNumber | None:
-        """How far all records of the shard are done. Only set if records are not handled in order."""
+        """The position up to which all records of the shard are done. ``None`` if records are handled in order."""
         # The number is parsed here, and not for each record that is done.
         return None if self.done_place is None else SequenceNumber.parse(*self.done_place)
 
     @property
     def held(self) -> bool:
-        """Whether we may act as the owner. Like ``in_force``, but for user code: the time is read from the clock."""
+        """Whether we may act as the owner now. Like ``in_force``, but for user code: the time comes from the clock."""
         # Without a clock, as in tests and simulations, only a revocation ends the grant for user code.
         return not self._revoked if self._clock is None else self.in_force(self._clock())
 
     def extend(self, held_until: Instant) -> None:
         """Extend the grant after a confirmed renewal. Responses may arrive out of order: an earlier end is ignored."""
-        # A renewal that was sent earlier may be answered later. It proves nothing about the later one.
+        # The response to an earlier renewal may arrive after the response to a later one. It must not shorten the
+        # grant.
         self.held_until = max(self.held_until, held_until)
 
     def revoke(self) -> None:

@@ -10,16 +10,18 @@ Invariants (docs/guarantees.md defines L3 and L6):
   as finished (L3).
 - A shard that is found later and descends from a shard with a row starts at TRIM_HORIZON, whatever the start position
   is. It gets its row when its parents are finished.
-- Such a shard may have a parent that descends from no row (the other side of a merge). That side gets a row at the
-  start position, because otherwise the child would wait for it forever. At LATEST, the row is for the parent itself; at
-  a timestamp, for the shard that was open at that time; otherwise, for the oldest shard of that side.
+- Such a shard may have a parent that descends from no shard with a row (the other side of a merge). That side gets a
+  row at the start position, because otherwise the child would wait for it forever. If the group starts at LATEST, this
+  row is for the parent itself. If it starts at a timestamp, the row is for the shard that was open at that time.
+  Otherwise, the row is for the oldest shard of that side.
 - A row is deleted when its shard is finished, its parents have no rows, and each child has a row that has left its
   first position (the KCL's rule). If the row were deleted earlier, the shard or its children would look new.
 - Rows of a stream that was deleted and re-created are recognised by a checkpoint before the beginning or after the end
   of the shard, by another hash range, or by SHARD_END on an open shard.
-- A group at LATEST that has begun is completed from the time to which its rows were pinned, with the shards that were
-  open at that time. The shards that are open now may differ for each worker that completes the group, and records that
-  were written to the parents of these shards meanwhile would be skipped.
+- If a group that started at LATEST lacks rows, the missing rows are created for the shards that were open at the time
+  to which the existing rows were pinned, and they start at that time. The shards that are open now are not used: they
+  may differ for each worker that creates rows, and records that were written to the parents of these shards meanwhile
+  would be skipped.
 - If no row shows that time any more, the group must have been complete. Then a shard that has no relatives among the
   rows, and whose parents are gone, descends from shards that no worker has read. This shard is read from its beginning,
   and its descendants are read after it, whether they are open or not.
@@ -50,10 +52,13 @@ class GroupStart:
         self.is_pinned: bool = begun_at < math.inf
         """Whether it is known when a group at LATEST began."""
         self.latest_at: float = min(latest_at, begun_at)
-        """The time to which LATEST is pinned (L6): the time at which the group began, or the service's time less 1 s
-        when this worker started."""
+        """The time to which LATEST is pinned (L6): the time at which the group began, or the service's time minus 1 s
+        when this worker started.
+        """
         self.matching: frozenset[str] = matching
-        """The shards that were open at the start time or when a group at LATEST began, or empty if they are unknown."""
+        """The shards that were open at the start time, or when a group at LATEST began. The set is empty if they are
+        unknown.
+        """
 
     def matches(self, shard_id: str, graph: ShardGraph, without: set[str], *, begun: bool) -> bool:
         """Return whether a shard without a row gets a row at the start position.
@@ -139,7 +144,7 @@ def _has_finished_parents(graph: ShardGraph, shard_id: str, rows: Rows, missing:
 
 
 def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
-    """Return the rows to create before this shard, which was read to its end, is marked as finished (L3).
+    """Return the rows to create before this shard is marked as finished (L3). The shard has been read to its end.
 
     The child of a merge gets no row until the other parent has a row. Otherwise the child's row would make that parent
     count as finished.
@@ -155,7 +160,7 @@ def child_rows(graph: ShardGraph, shard_id: str, rows: Rows) -> list[Lease]:
 def unrowed_children(graph: ShardGraph, shard_id: str, rows: Rows) -> set[str]:
     """Return the children that need a row.
 
-    A child with a descendant that has a row needs none: the child is finished, and its row was deleted.
+    A child with a descendant that has a row needs no row: the child is finished, and its row was deleted.
     """
     return {child for child in graph.children(shard_id) if _is_new(graph, child, rows)}
 

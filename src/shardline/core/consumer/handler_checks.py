@@ -23,7 +23,9 @@ class SideBySide(NamedTuple):
     concurrency: int | None = None
     """How many handlers may work at the same time. ``None`` means one for each shard."""
     order: Order = "shard"
-    """Which records are handled one after the other: those of a ``shard``, those of a ``key``, or ``none``."""
+    """Which records are handled one after the other: those of one shard (``shard``), those with one key (``key``), or
+    ``none``.
+    """
 
 
 def check_side_by_side(concurrency: object, order: object, *, ack: Ack) -> SideBySide:
@@ -43,7 +45,9 @@ def check_side_by_side(concurrency: object, order: object, *, ack: Ack) -> SideB
 def check_processes(
     processes: object, handler_timeout: object, concurrency: object, *, ack: Ack, stuck_after: float | None
 ) -> tuple[int | None, float | None]:
-    """Return the number of processes, or ``None``, and how long a handler in a process may take."""
+    """Check the settings for handlers in processes. Return the number of processes (or ``None``), and how long a
+    handler may take in a process.
+    """
     check_number("processes", processes, 1, PROCESSES_MAX, whole=True, optional=True)
     check_number("handler_timeout", handler_timeout, 0.01, 86_400.0, optional=True)
     if processes is None:
@@ -62,8 +66,8 @@ def check_processes(
 
 
 def check_handler(handler: object, policy: object, *, has_dead_letter: bool) -> FailurePolicy:
-    """Check the handler and the policy, and return the policy. If there is a target for dead letters, the policy uses
-    it.
+    """Check the handler and the policy, and return the policy. If there is a target for dead letters, the returned
+    policy uses it.
     """
     if not callable(handler):
         raise UsageError(f"handler must be callable, not {type(handler).__name__}")
@@ -85,7 +89,7 @@ def check_policy(policy: object, *, has_dead_letter: bool) -> FailurePolicy:
 
 def is_async_callable(handler: object) -> bool:
     """Return whether calling the handler returns a coroutine."""
-    call = getattr(handler, "__call__", None)  # noqa: B004 - its kind matters, not its existence
+    call = getattr(handler, "__call__", None)  # noqa: B004 - it matters what __call__ is, not that it exists
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 

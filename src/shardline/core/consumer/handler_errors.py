@@ -2,8 +2,9 @@
 
 Invariants:
 
-- The description leaves out words of the message that occur in the data or the key of a record, and passwords in URLs
-  or after words such as ``password``. If the records are too large to search, it leaves out the whole message.
+- The description leaves out words of the message that occur in the data or the key of a record. It also leaves out
+  passwords in URLs, and words that follow ``password`` or a similar name. If the records are too large to search, it
+  leaves out the whole message.
 - Describing an exception never fails, even if the exception's ``__str__`` raises.
 - The place is a line of the caller's code: the line of the first frame that does not belong to Shardline.
 """
@@ -19,8 +20,8 @@ _MESSAGE_MAX_LENGTH: Final = 200
 _COMPARED_MAX_BYTES: Final = 1_048_576  # searching this many bytes for one word takes about 0.1 ms
 _LEFT_OUT: Final = "…"
 _WORD: Final = re.compile(r"[\w.@+-]+")
-_SHORT: Final = 3  # shorter words without a digit are shown, because they occur in every text
-_SECRET_NAMES: Final = r"pass|passwd|password|secret|token|authorization|api[_-]?key"  # noqa: S105 - their names
+_SHORT: Final = 3  # shorter words without a digit are always shown, because they occur in every text
+_SECRET_NAMES: Final = r"pass|passwd|password|secret|token|authorization|api[_-]?key"  # noqa: S105 - names, not secrets
 _SECRETS: Final = (
     (re.compile(r"(?<=://)[^/\s@]+(?=@)"), _LEFT_OUT),
     (re.compile(rf"(?i)\b((?:{_SECRET_NAMES})['\"]?\s*[=:]\s*)\S+"), rf"\1{_LEFT_OUT}"),

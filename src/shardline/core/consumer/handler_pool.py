@@ -7,7 +7,7 @@ Invariants:
 
 - At most ``concurrency`` tasks are at work. A handler in a thread that outlived its task counts until it returns.
 - A pausing task does not count, so failing records hold up no records of other keys. At most ``PAUSING_MAX`` tasks
-  pause while others work: with more, new records wait.
+  pause while others work: if more were pausing, new records would wait.
 - A task whose pause is over is served before tasks that wait for new records.
 - Waking a task takes constant time: tasks are woken one by one, each by the task that was started before it.
 """
@@ -29,13 +29,13 @@ class HandlerPool:
         self._at_work: dict[Taker, None] = {}
         self._idle: dict[Taker, None] = {}
         self._pausing: dict[Taker, None] = {}
-        self._due: dict[Taker, None] = {}  # tasks whose pause is over, and that wait until they may work
+        self._due: dict[Taker, None] = {}  # tasks whose pause is over, waiting until they may work
 
     # ---- queries
 
     @property
     def at_work(self) -> list[Taker]:
-        """The tasks whose handlers run."""
+        """The tasks whose handlers are running."""
         return [*self._at_work]
 
     @property
@@ -61,7 +61,7 @@ class HandlerPool:
         return next(iter(self._idle), None) if has_records and self.may_take else None
 
     def missing(self, waiting: int) -> int:
-        """Return how many tasks to start, if no task is idle and ``waiting`` records wait."""
+        """Return how many tasks to start, if no task is idle and ``waiting`` records are waiting."""
         if self._idle or not self.may_take:
             return 0
         # Tasks that were started and have not asked for records yet count as free.
@@ -79,22 +79,22 @@ class HandlerPool:
         self._at_work[task] = None
 
     def rest(self, task: Taker) -> None:
-        """Note that the task's handler is not running. A task that is over is forgotten."""
+        """Note that the task's handler is not running. A task that has ended is forgotten."""
         for tasks in (self._at_work, self._idle, self._pausing, self._due):
             if task in tasks:
                 del tasks[task]
-                break  # a task is in one of them at most
+                break  # a task is in at most one of these collections
         if task.is_over:
             self._tasks.pop(task, None)
 
     def wait(self, task: Taker) -> None:
-        """Note that the task waits for new records."""
+        """Note that the task is waiting for new records."""
         self._idle[task] = None
 
     def pause(self, task: Taker) -> None:
-        """Note that the task's records wait for their next attempt."""
+        """Note that the task's records are waiting for their next attempt."""
         self._pausing[task] = None
 
     def wait_to_retry(self, task: Taker) -> None:
-        """Note that the task's pause is over, and that it waits until it may work."""
+        """Note that the task's pause is over, and that the task is waiting until it may work."""
         self._due[task] = None

@@ -1,4 +1,4 @@
-"""Defines how far behind the handling of records is.
+"""Defines how far the handling of records is behind the stream.
 
 A record is read, waits (*prefetched*), is handed to user code (*in hand*), and is done. The *handling lag* of a shard
 is the age of its oldest record that is not done, whether that record was read or not. The *reading lag* is how far the
@@ -17,14 +17,14 @@ _DATE_RESOLUTION: Final = 1.5  # in seconds: an HTTP Date has whole seconds, and
 
 @final
 class HandlingState(NamedTuple):
-    """The records of one page that user code has, and the records that wait for user code."""
+    """The records of one page that user code has, and those that are waiting for user code."""
 
     oldest: Record | None = None
     """The first record of the page that is not done."""
     records: int = 0
     """How many records user code has."""
     waiting: int = 0
-    """How many records of the page wait for user code."""
+    """How many records of the page are waiting for user code."""
     since: Instant | None = None
     """When user code got its records. ``None`` while the records wait for a retry."""
 
@@ -33,8 +33,8 @@ def service_now(service_time: float, wall_time: float) -> float:
     """Return the service's current time, in seconds since 1970. The ages of records are measured against this time.
 
     Args:
-        service_time: the estimate from the Date header of the last response. Dates have whole seconds, so the estimate
-            may be up to a second early.
+        service_time: the estimate from the Date header of the last response. The header has whole seconds, so the
+            estimate may be up to a second behind.
         wall_time: the time of our own clock, which is more precise. This time is used if it agrees with the estimate.
     """
     # The estimate is rounded down to a second. If our clock lies within that second, both clocks agree.
@@ -47,8 +47,8 @@ def handling_lag(
     """Return the age of the shard's oldest record that is not done, or ``None`` if the age is unknown.
 
     Args:
-        arrivals: the arrival time of the oldest record of each stage that has records (in hand, waiting). ``None`` for
-            a record whose arrival time the service did not send.
+        arrivals: the arrival time of the oldest record in each stage (in hand, waiting) that has records. ``None``
+            stands for a record whose arrival time the service did not send.
         unread_age: the age of the oldest unread record. This is the result if no stage has records.
         reading_lag: the result if records exist but no arrival time is known.
         now: the service's time.

@@ -20,7 +20,7 @@ from shardline.core.consumer.shard_graph import ShardGraph
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange
 from shardline.model.lease import Lease
 
-_SMALLEST_SHARE: Final = 0.001  # per cent: smaller shares are not worth digits
+_SMALLEST_SHARE: Final = 0.001  # per cent: smaller shares are shown as "less than" this
 
 CoverageEvent: TypeAlias = HashRangesUncovered | HashRangesCovered
 
@@ -45,8 +45,8 @@ def percentage_of(ranges: Iterable[HashRange]) -> str:
 
 
 def find_uncovered(rows: Mapping[str, Lease], graph: ShardGraph) -> tuple[HashRange, ...] | None:
-    """Return the hash ranges that no unfinished row covers. ``None`` if the range of a row is unknown, or if there are
-    no rows yet.
+    """Return the hash ranges that no unfinished row covers, or ``None`` if the range of a row is unknown, or if there
+    are no rows yet.
     """
     unfinished = [row for row in rows.values() if not row.checkpoint.is_finished]
     ranges = [graph.hash_range(row.shard_id) or row.hash_range for row in unfinished]

@@ -1,7 +1,7 @@
 """Keeps the leases that this worker holds and finds those that need attention.
 
 ``HeldLeases`` contains the held leases of a worker (``Holding``), by shard. It receives the acknowledgements of user
-code, and emits the events about each lease. Thousands of leases cost nothing while none of them is due
+code, and emits the events about each lease. Thousands of leases cost no CPU time while none of them is due
 (``DeadlineHeap``).
 
 Invariants (docs/guarantees.md):
@@ -13,8 +13,8 @@ Invariants (docs/guarantees.md):
   arrived.
 - A shard with too many unacknowledged records is full until the user acknowledges some. One event reports that the
   shard is full.
-- If the worker holds more leases than ``max_leases`` allows, because the user has lowered the limit, it releases those
-  that it gained last. The user has as much time for the records in hand as with a hand-over.
+- If the worker holds more leases than ``max_leases`` allows, because the user has lowered the limit, it releases the
+  leases that it gained last. The user has as much time to finish the records in hand as in a hand-over.
 - Each gained lease causes one ``LeaseGained``, and later exactly one ``LeaseLost`` or ``LeaseReleased``.
 """
 
@@ -70,7 +70,7 @@ HeldEvent: TypeAlias = (
 
 @final
 class HeldOperation(NamedTuple):
-    """An operation and its holding.
+    """An operation, and the holding of the lease that it is for.
 
     The shard id alone would not identify the holding: the lease may be lost and gained again before the response
     arrives.
@@ -142,11 +142,12 @@ class HeldLeases:
         self._full: set[str] = set()  # shards with too many unacknowledged records
         self._missing: set[str] = set()  # shards that the service does not know
         self.holdings: dict[str, Holding] = {}
-        self._childless_since: dict[str, Instant] = {}  # when the first listing without children of an ended shard came
+        self._childless_since: dict[str, Instant] = {}  # by ended shard: when the first listing without children came
         self.ending: dict[str, int] = {}
-        """The shards that were read to their end, and the number of listings up to that time (C3)."""
+        """For each shard that was read to its end, the number of listings up to that time (C3)."""
         self.has_changed: bool = False
-        """Whether a lease was lost or released. If so, other leases may be readable now. Reset by the coordinator."""
+        """Whether a lease was lost or released. If so, other leases may be readable now. The coordinator resets this.
+        """
 
     def count_kept(self) -> int:
         """Return how many leases are held and not being released."""
@@ -167,13 +168,13 @@ class HeldLeases:
                 self._events.append(TooManyUnacknowledged(shard_id, count))
 
     def count_handling(self, grant: Grant, duration: float) -> None:
-        """Count seconds for which user code had records of the shard."""
+        """Add to the load of the shard the seconds for which user code had records of the shard."""
         holding = self.holdings.get(grant.shard_id)
         if holding is not None and holding.grant is grant and holding.meter is not None:
             holding.meter.add_handling(duration)
 
     def window_of(self, grant: Grant) -> DedupWindow | None:
-        """Return the stamps that the reader of this grant compares with. ``None`` without ``dedup``."""
+        """Return the stamps with which the reader of this grant compares its records, or ``None`` without ``dedup``."""
         holding = self.holdings.get(grant.shard_id)
         return holding.window if holding is not None and holding.grant is grant else None
 
@@ -243,7 +244,7 @@ class HeldLeases:
         self._arrange(holding)
 
     def mark_missing(self, shard_id: str) -> None:
-        """Called when the service does not know the shard. After the next listing, the shard is ended or its lease
+        """Called when the service does not know the shard. After the next listing, the shard is ended or its lease is
         released.
         """
         self._missing.add(shard_id)
@@ -337,7 +338,7 @@ class HeldLeases:
         self._settle_current(holding, now)
 
     def handle_listing(self) -> None:
-        """Decide about the shards that the service reported as unknown.
+        """Decide what to do with the shards that the service reported as unknown.
 
         A shard that is gone from the stream has ended. If a shard still exists, its lease is released.
         """
@@ -363,7 +364,8 @@ class HeldLeases:
             # The other parent of a merge may be younger than the last listing. While that parent is unknown, the child
             # can neither be placed nor get a row.
             if not all(map(self._graph.is_placed, children)):
-                # The first listing is wanted at once. If it lags behind, so may those that follow it at once.
+                # The first listing is requested at once. If it is out of date, a listing right after it may be out of
+                # date, too.
                 look_at = -NEVER if self._graph.listings <= listings else self._graph.came_at + CONFIRM_AFTER
             list_at = min(list_at, look_at)
             if look_at == NEVER and not unrowed_children(self._graph, shard_id, rows):
@@ -395,7 +397,7 @@ class HeldLeases:
     def _go_on_at_sought_position(self, holding: Holding, before: Checkpoint, now: Instant) -> None:
         """Report that the store has written the position that the user passed to ``seek``.
 
-        Unless the lease is being released, its records are read and acknowledged from there, under a new grant.
+        Unless the lease is being released, records are read and acknowledged from this position on, under a new grant.
         """
         row, grant = holding.row, holding.grant
         if holding.phase is Phase.ACTIVE:

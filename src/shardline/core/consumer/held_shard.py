@@ -1,4 +1,5 @@
-"""Manages one held lease: the pages that wait for the user, the user's cursor, and the reports to the coordinator.
+"""Manages one held lease: the pages that are waiting for the user, the user's cursor, and the reports to the
+coordinator.
 
 Invariants (docs/guarantees.md defines the C and L invariants):
 
@@ -8,7 +9,7 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - A page leaves the queue, and the prefetch budget, when the user is done with its last record.
 - Handlers of a run with ``order="key"`` or ``"none"`` take records from the shard's lanes (``key_lanes``), and finish
   them in any order. A record that is done stays in the queue until all records before it are done, and is not handed
-  out again. Only then is it acknowledged, so the tracker sees a shard whose records are done in order (C2).
+  out again. Only then is it acknowledged, so to the tracker, all records of the shard are done in order (C2).
 """
 
 from collections import deque
@@ -38,7 +39,7 @@ class _Queued(NamedTuple):
 class HeldShard:
     """The shard of a lease that we hold.
 
-    If a method returns a bool, it says whether the coordinator should be polled soon.
+    If a method that changes the shard returns a bool, the result says whether the coordinator should be polled soon.
     """
 
     def __init__(self, coordinator: Coordinator, grant: Grant, reader: Reader, *, is_manual: bool) -> None:
@@ -61,22 +62,26 @@ class HeldShard:
         self.lanes: ShardLanes | None = None
         """The lanes from which handlers take records. ``None`` if records are handed out in the order of the shard."""
         self.placed: dict[Cursor, ShardLanes] = {}
-        """The cursors with records from lanes that user code has."""
+        """The cursors that user code has on records from lanes, with the lanes of each cursor."""
         self._by_key: bool | None = None  # whether the lanes keep the order by key; None if there are to be no lanes
         self._keys: KeyLanes | None = None
         self._first: int = 0  # the place of the first record in ``pages`` that is not done
         self._done: set[int] = set()  # the places of records that are done, although an earlier record is not
-        self._passed: Record | None = None  # the last of these records that left ``pages``, until it is acknowledged
+        self._passed: Record | None = None  # the last record done early that left ``pages``, until it is acknowledged
         self.children: Children = ()
         self.is_stopping: bool = False
         """Whether the hand-out has stopped the shard: the lease goes to another worker, or the consumer ends."""
         self.is_asked: bool = False
-        """Whether the lease goes to another worker: one asked for it, or this worker has too many leases."""
+        """Whether the lease goes to another worker, because that worker asked for it or because this one has too many
+        leases.
+        """
         self.is_paused: bool = False
-        """Whether the user has paused the shard. If so, no more records are handed out. Written by the hand-out."""
+        """Whether the user has paused the shard. If so, no more records are handed out. The hand-out writes this field.
+        """
         self.is_sought: bool = False
-        """Whether the user has called ``seek``: the records that were read are void, and when the store has
-        written the position, another ``HeldShard`` takes the place of this one."""
+        """Whether the user has called ``seek``. If so, the records that were read are void. When the store has written
+        the new position, another ``HeldShard`` takes the place of this one.
+        """
         self.is_over: bool = False
         """Whether the lease is gone, or the shard was replaced after a seek."""
         self.has_ended: bool = False
@@ -141,14 +146,14 @@ class HeldShard:
 
     @property
     def unreported(self) -> int:
-        """With manual acknowledgements: the number of records that user code has taken and that the tracker does not
-        know yet.
+        """With manual acknowledgements: the number of records that user code has taken, but that were not reported to
+        the tracker yet.
         """
         return self.cursor.place - self.cursor.reported if self.cursor is not None and self.is_manual else 0
 
     @property
     def next_record(self) -> Record | None:
-        """The first record that waits for the user."""
+        """The first record that is waiting for the user."""
         place = self.offset + (0 if self.cursor is None else self.cursor.place)
         if self.placed:
             return None  # an older record is in hand
@@ -175,7 +180,7 @@ class HeldShard:
         """The facts on which the bounds of a run depend."""
         return ShardFacts(
             has_iterator=self.reader.state in WITH_ITERATOR or self.is_stopping,
-            # While a seek is in progress, there may be records after the sought position.
+            # While a seek is in progress, there may be records after the new position.
             has_records=self.is_in_hand or bool(self.pages) or self.reader.has_unopened or self.is_sought,
             has_caught_up=self.reader.has_caught_up,
             has_ended=self.has_ended,
@@ -195,7 +200,7 @@ class HeldShard:
                 if self.lanes is not None:
                     self.lanes.add(page.records, now)
             elif page.through is not None and self.pages:
-                # No record passed the filter. They are done together with the page before them.
+                # No record of this page passed the filter. These records are done together with the page before them.
                 last = self.pages[-1]
                 self.pages[-1] = last._replace(page=last.page._replace(through=page.through))
             elif page.through is not None:
@@ -221,8 +226,8 @@ class HeldShard:
             self.offset = self.records = 0
 
     def _drop_untouched(self, count: int) -> None:
-        """Drop all records except the first ``count``, some of which handlers have. The watermark may still move over
-        them.
+        """Drop all records except the first ``count``. Handlers have some of these, and the watermark may still move
+        past them.
         """
         left, kept = self.offset + count, deque[_Queued]()
         for queued in self.pages:
@@ -241,7 +246,7 @@ class HeldShard:
     def use_lanes(self, keys: KeyLanes, *, by_key: bool | None) -> None:
         """From now on, hand out records from these lanes or, with ``None``, in the order of the shard.
 
-        Records that user code has are done, or are given back, before other records are handed out.
+        Before any other record is handed out, the records that user code has now are done or given back.
         """
         self._keys, self._by_key = keys, by_key
         if self.lanes is not None:
@@ -259,12 +264,12 @@ class HeldShard:
             skipped = 0
 
     def open_lanes(self, limit: int, *, whole: bool, room: int) -> Cursor:
-        """Open a cursor on the next records that may be handled now. It is empty if all keys are in flight.
+        """Open a cursor on the next records that may be handled now. The cursor is empty if all keys are in flight.
 
         Args:
             limit: the maximum number of records.
             whole: whether user code takes all records at once, as a batch.
-            room: how far the records may be ahead of the watermark.
+            room: how many places the records may be ahead of the watermark.
         """
         lanes = self.lanes
         assert lanes is not None, "the shard has lanes"
@@ -310,11 +315,11 @@ class HeldShard:
         holding = self.holding
         if self.is_manual and not whole and holding is not None:
             # Limit the cursor, so that user code, which takes records without asking the host, cannot exceed
-            # ``max_unacknowledged``. Records that user code gave back count already.
+            # ``max_unacknowledged``. Records that user code gave back already count as unacknowledged.
             room = max(room - holding.tracker.remembered, holding.tracker.returned)
             limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, room)
         if self._done:
-            # Records of an earlier run are done already. The cursor ends before the first of them.
+            # An earlier run may have finished records out of order. The cursor ends before the first of these.
             ahead = min(self._done) - self._first
             limit = min(len(self.pages[0].page.records) - self.offset if limit is None else limit, ahead)
         records = self._next(limit)
@@ -368,7 +373,7 @@ class HeldShard:
         return [*found, *islice(rest, limit - len(found))]
 
     def _advance(self, count: int) -> list[Page]:
-        """Move over the first ``count`` records, and over the records after them that are already done."""
+        """Move past the first ``count`` records, and past the records after them that are already done."""
         through: list[Page] = []
         done, place = self._done, self._first + count
         while place in done:
@@ -387,7 +392,8 @@ class HeldShard:
     def _record_at(self, count: int) -> Record:
         """Return the record after the first ``count`` records."""
         place = self.offset + count
-        # Pages are skipped as a whole: this runs for each record of a run with lanes, and a page has many records.
+        # Pages are skipped as a whole, because this code runs for each record of a run with lanes, and a page has many
+        # records.
         pages = iter(self.pages)
         while place >= len(records := next(pages).page.records):
             place -= len(records)

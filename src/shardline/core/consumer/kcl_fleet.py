@@ -1,6 +1,6 @@
 """Decides how a worker behaves on a lease table that Java KCL workers may share.
 
-A KCL 3 fleet has a leader that assigns the leases. A KCL 2 fleet has none: each worker takes its share itself. The
+A KCL 3 fleet has a leader that assigns the leases. A KCL 2 fleet has no leader: each worker takes its share itself. The
 worker finds out which kind of fleet uses the table from rows that the KCL keeps beside the leases, and takes one of
 three roles: it is alone (no KCL worker is alive), it follows the leader, or it takes leases by the rules of KCL 2.
 
@@ -14,8 +14,9 @@ Invariants:
 - A follower writes its metrics row every 30 s. On exit, it deletes the row before it releases a lease. Otherwise the
   leader would assign the leases to this worker again.
 - The metrics row is in the KCL's own table for these rows. It is in the lease table only if the KCL keeps its rows
-  there, because older KCLs cannot read a lease table that has other rows. While a fleet of KCL 3.5 moves its rows, the
-  worker moves with it: the KCL finishes the move only when no live worker writes to the old table.
+  there, because older KCLs cannot read a lease table that has other rows. While a KCL 3.5 fleet moves its rows to
+  another table, the worker moves its own row, too, because the KCL finishes the move only when no live worker writes to
+  the old table.
 - A fleet that upgrades from KCL 2, or that was rolled back to it, takes leases by the rules of KCL 2, whatever the
   leader's row contains.
 - If reading the KCL's rows is denied, the worker assumes that no KCL worker is alive, and reports the denial once.
@@ -81,7 +82,7 @@ def longest_silence(failover: float) -> float:
 
 
 def metrics_place(rows: KclRows, live: Collection[str]) -> MetricsPlace | None:
-    """Return where the fleet keeps its metrics rows, or ``None`` if it keeps none.
+    """Return where the fleet keeps its metrics rows, or ``None`` if it has no such rows.
 
     Args:
         rows: the rows of the fleet.
@@ -93,7 +94,7 @@ def metrics_place(rows: KclRows, live: Collection[str]) -> MetricsPlace | None:
         places = {row.place for row in rows.metrics if row.worker in live}
         is_moving = rows.table_migration == _CAN_MOVE and places == {MetricsPlace.LEASE_TABLE}
         return MetricsPlace.LEASE_TABLE if is_moving else MetricsPlace.OWN_TABLE
-    # A new application of KCL 3.5 has one table from its start, and no migration.
+    # A new KCL 3.5 application has one table from the start, and no migration.
     is_one_table = rows.table_migration is None and rows.has_rows_among_leases
     return MetricsPlace.LEASE_TABLE if is_one_table else None
 
@@ -115,7 +116,7 @@ class KclFleet:
         self.role: KclRole = KclRole.ALONE
         self._has_looked: bool = False
         self._is_denied: bool = False
-        self._counters: dict[str, tuple[str, int]] = {}  # the holder and the counter of each lease that may be a KCL's
+        self._counters: dict[str, tuple[str, int]] = {}  # holder and counter of each lease that a KCL may hold
         self._owners: dict[str, Instant] = {}  # when a lease of each KCL owner last changed
         self._workers: dict[str, Instant] = {}  # when the metrics row of each KCL worker last changed
         self._leader_changed_at: Instant = -NEVER
@@ -160,7 +161,7 @@ class KclFleet:
     # ---- inputs
 
     def handle_leases(self, leases: Mapping[str, Lease], now: Instant) -> None:
-        """Look for leases whose owner renews them and states no incarnation: a KCL worker."""
+        """Look for leases that are renewed by an owner without an incarnation: this owner is a KCL worker."""
         counters: dict[str, tuple[str, int]] = {}
         for shard_id, row in leases.items():
             holder = row.holder
@@ -182,7 +183,7 @@ class KclFleet:
         self._in_flight = None
         known = {row.worker: row.updated_at for row in self.rows.metrics}
         for row in rows.metrics:
-            # A row that appears between two looks was written by a live worker.
+            # A row that appears between two reads was written by a live worker.
             is_changed = self._has_looked and known.get(row.worker) != row.updated_at
             if is_changed and row.shardline is None and row.worker != self._me:
                 self._workers[row.worker] = now
@@ -201,7 +202,8 @@ class KclFleet:
             self._write_at = now + METRICS_INTERVAL
 
     def handle_refused(self, shard_id: str) -> bool:
-        """Handle a refused write. Return whether it was a steal, after which the worker has to plan again immediately.
+        """Handle a refused write. Return whether the write was a steal. If so, the worker has to plan again
+        immediately.
 
         A KCL 2 worker that commits after each batch changes the row of a lease more often than we scan. So a steal is
         tried again with the row that the refusal returned, just as KCL 2 reads a row again before it steals the lease.

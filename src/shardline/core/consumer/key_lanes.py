@@ -1,25 +1,26 @@
 """Which record may be handled next, given the keys in flight?
 
-``ShardLanes`` contains the records of one held shard that wait for a handler, in the order of the shard. ``KeyLanes``
-contains the keys that handlers have, over all shards of the worker. A record whose key is free may be handled
-immediately. While a handler has a record of some key, the next record of this key waits in the *lane* of the key, and
-later records of other keys overtake it.
+``ShardLanes`` contains the records of one held shard that are waiting for a handler, in the order of the shard.
+``KeyLanes`` contains the keys that handlers have, over all shards of the worker. A record whose key is free may be
+handled immediately. While a handler has a record with some key, the next record with the same key waits in the *lane*
+of the key, and later records with other keys overtake it.
 
 A *place* is the number of a record in its shard, counted from the first record that was read under the lease.
 
 Invariants (docs/guarantees.md defines C6):
 
 - C6: a key is in at most one record or batch in flight. This holds over all shards, because with explicit hash keys, or
-  after a reshard, two shards can contain records of one key.
-- The records of one key and one shard are taken in the order of the shard. If records are put back, they are the first
-  to be taken again.
-- A batch may contain several records of one key. The records of a batch are in the order of the shard.
-- With ``by_key=False``, and for a record without a key, there is no order: each record is a key of its own.
-- A key is *claimed* from the moment when one of its records may be taken until its last record in flight is released.
-  Only the first record of a claimed key may be taken: the later ones wait in its lane.
+  after a reshard, two shards can contain records with the same key.
+- Records with the same key in the same shard are taken in the order of the shard. If records are put back, they are the
+  first to be taken again.
+- A batch may contain several records with the same key. The records of a batch are in the order of the shard.
+- With ``by_key=False``, and for a record without a key, there is no order: each record is treated as if its key were
+  unique.
+- A key is *claimed* from the moment when a record with this key may be taken until the last such record in flight is
+  released. Only the first record with a claimed key may be taken: the later ones wait in the key's lane.
 - No record at or after the place ``end`` is taken, so the distance between the watermark and the furthest handled
   record is bounded.
-- Looking at a record takes constant time, and each record is looked at once or twice, however many records wait.
+- Looking at a record takes constant time, and each record is looked at once or twice, however many records are waiting.
 """
 
 from collections import deque
@@ -37,33 +38,34 @@ Placed: TypeAlias = tuple[int, Record]
 
 @final
 class HotKey(NamedTuple):
-    """A key with records that wait, because a handler has an earlier record of the key."""
+    """A key with waiting records. They wait because a handler has an earlier record with the same key."""
 
     key: str
     waiting: int
-    """How many records of the key wait."""
+    """How many records with this key are waiting."""
 
 
 @final
 class KeyLanes:
-    """The claimed keys of one worker, and the records that wait for these keys."""
+    """The claimed keys of one worker, and the records that are waiting for these keys."""
 
     def __init__(self) -> None:
-        # By claimed key: the records that wait for the key. ``None`` while no record waits, which is nearly always so.
+        # For each claimed key, the records that are waiting for the key, or ``None`` if no record is waiting, which is
+        # nearly always the case.
         self.lanes: dict[str, deque[tuple[ShardLanes, Placed]] | None] = {}
         self._freed: dict[ShardKey, None] = {}
 
     # ---- queries
 
     def hot_keys(self, count: int) -> list[HotKey]:
-        """Return the keys for which the most records wait, the hottest first."""
+        """Return up to ``count`` keys for which the most records are waiting, the hottest key first."""
         found = ((len(lane), key) for key, lane in self.lanes.items() if lane)
         return [HotKey(key, waiting) for waiting, key in nlargest(count, found)]
 
     # ---- commands, output
 
     def release(self, keys: Iterable[str]) -> None:
-        """Release claimed keys. The first record that waits for each of them may now be taken."""
+        """Release claimed keys. For each key, the first waiting record may now be taken."""
         for key in keys:
             lane = self.lanes[key]
             while lane:
@@ -76,19 +78,19 @@ class KeyLanes:
                 del self.lanes[key]
 
     def take_freed(self) -> list[ShardKey]:
-        """Return the shards that have records that can be taken now because a key was released."""
+        """Return the shards with records that can be taken now because a key was released."""
         freed, self._freed = self._freed, {}
         return [*freed]
 
 
 @final
 class ShardLanes:
-    """The records of one held shard that wait for a handler.
+    """The records of one held shard that are waiting for a handler.
 
     Args:
         keys: the keys of the worker.
         key: the shard.
-        by_key: whether the records of one key are handled in order.
+        by_key: whether records with the same key are handled in order.
         first: the place of the first record that will be added.
         done: the places of records that are already done. These records are left out.
     """
@@ -96,10 +98,10 @@ class ShardLanes:
     def __init__(self, keys: KeyLanes, key: ShardKey, *, by_key: bool, first: int, done: Collection[int] = ()) -> None:
         self.key: ShardKey = key
         self.ready: deque[Placed] = deque()
-        """Records whose claimed key is free for them. ``KeyLanes`` also appends to it."""
+        """Records that may be taken now, because their key is claimed for them. ``KeyLanes`` also appends to it."""
         self.is_closed: bool = False
         self.next_place: int = first
-        """The place of the first record that was never looked at. All records before it were taken or wait."""
+        """The place of the first record that was never looked at. All earlier records were taken or are waiting."""
         self._keys: KeyLanes = keys
         self._by_key: bool = by_key
         self._done: frozenset[int] = frozenset(done)
@@ -111,7 +113,7 @@ class ShardLanes:
 
     @property
     def waiting(self) -> int:
-        """How many records can perhaps be taken: their keys may turn out to be in flight."""
+        """The maximum number of records that can be taken. Some of their keys may turn out to be in flight."""
         return len(self.ready) + self._end - self.next_place
 
     @property
@@ -132,7 +134,7 @@ class ShardLanes:
             self._end += len(records)
 
     def take(self, limit: int, end: int) -> list[Placed]:
-        """Take up to ``limit`` records that may be handled now. The places of all of them are before ``end``."""
+        """Take up to ``limit`` records that may be handled now, and whose places are before ``end``."""
         taken: list[Placed] = []
         mine: set[str] = set()
         ready = self.ready
@@ -151,13 +153,13 @@ class ShardLanes:
     def release(self, records: Sequence[Record]) -> None:
         """Release the keys of records that are done, or that no handler of this worker will get."""
         if self._by_key:
-            # Most often there is one record. The order of the keys must not depend on their hashes, because it decides
-            # which shard comes first.
+            # Most often there is one record. The order of the keys must not depend on their hashes, because this order
+            # decides which shard comes first.
             keys = [records[0].key] if len(records) == 1 else dict.fromkeys(record.key for record in records)
             self._keys.release([key for key in keys if key is not None])
 
     def put_back(self, taken: Sequence[Placed]) -> None:
-        """Put back records that were taken, in the order of the shard, and whose keys were not released."""
+        """Put back records that were taken. They are in the order of the shard, and their keys were not released."""
         again: list[Placed] = []
         behind: dict[str, list[Placed]] = {}
         for placed in taken:
@@ -177,7 +179,7 @@ class ShardLanes:
                 self._keys.lanes[key] = lane
 
     def close(self) -> None:
-        """Forget the records that wait. Records in flight keep their keys until they are released."""
+        """Forget the waiting records. The keys of records in flight stay claimed until they are released."""
         self.is_closed = True
         ready, self.ready = self.ready, deque()
         self._pages.clear()
@@ -209,7 +211,7 @@ class ShardLanes:
             mine.add(key)
             return place, record
         lane = lanes[key]
-        # A record joins the batch that has its key, unless earlier records of the key wait.
+        # A record joins the batch that has its key, unless earlier records with the same key are waiting.
         if key in mine and not lane:
             return place, record
         if lane is None:
@@ -218,7 +220,7 @@ class ShardLanes:
         return None
 
     def _join(self, taken: list[Placed], limit: int, mine: set[str]) -> None:
-        """Take the records that wait for the key of the last taken record, as far as they belong to this shard."""
+        """Take the records of this shard that are waiting for the key of the last taken record."""
         key = taken[-1][1].key if self._by_key else None
         if key is None:
             return

@@ -6,7 +6,7 @@ Invariants:
 
 - Records are handled in order, one record or batch at a time. So the records that are done are always the first ones.
 - Lambda retries from a *Kinesis* record, which may be an aggregate. Every record that is not done is delivered again.
-  So are the done records of an aggregate that contains a record that is not done.
+  If an aggregate contains such a record, all its records are delivered again, even those that are done.
 - With a tumbling window, the returned state covers exactly the records before the reported record. So the reported
   record must follow a place where both a call and a Kinesis record have ended. If a successful batch ends inside an
   aggregate, and a later record of that aggregate is not done, the function goes back to the last such place.
@@ -93,7 +93,7 @@ class LambdaInvocation:
         self.state: State | None = state
         """The state after the last call that succeeded."""
         self.done: int = 0
-        """How many records are done. Written by the shell in a ``HandleEach`` step."""
+        """How many records are done. During a ``HandleEach`` step, the shell writes this field."""
         self.ending: Ending | None = None
         """Why the invocation is over, or ``None`` if it is not over."""
 

@@ -105,7 +105,7 @@ class Holding:
         self.grant: Grant = grant
         self.tracker: CheckpointTracker = tracker
         self.window: DedupWindow | None = window
-        """The stamps of the records that were read, with ``dedup``. The reader adds to them."""
+        """With ``dedup``, the stamps of the records that were read. The reader adds new stamps."""
         self._duration: float = lease_duration
         self._renew_at: Instant = sent_at + lease_duration / _RENEWALS
         self._retry_at: Instant = -NEVER
@@ -113,17 +113,17 @@ class Holding:
         self._sent_at: Instant = sent_at
         self._uncertain: HoldingOperation | None = None  # an operation whose response was lost
         self._first_sent_at: Instant = sent_at
-        self._children: frozenset[str] | None = None  # set once the shard was read to its end and all have rows
+        self._children: frozenset[str] | None = None  # set once the shard was read to its end and each has a row
         self.phase: Phase = Phase.ACTIVE
         self._is_kept: bool = False  # whether the row goes on naming this worker after the release
         self.drain_until: Instant = NEVER
         self._is_overdue: bool = False
         self.is_arranged: bool = False
-        """Whether the commit of the acknowledged records is scheduled. Written by ``HeldLeases``."""
+        """Whether the commit of the acknowledged records is scheduled. ``HeldLeases`` writes this field."""
         self.why: str = ""
         """Why the lease was lost."""
         self.asked_at: Instant | None = None
-        """When another worker's request for the lease was noticed. Written by ``HeldLeases``."""
+        """When another worker's request for the lease was noticed. ``HeldLeases`` writes this field."""
         self.handed_to: str | None = None
         """The worker that the lease was handed over to, if any."""
         self._committed: WrittenCheckpoint | None = None  # the last confirmed checkpoint, until it is reported
@@ -233,7 +233,7 @@ class Holding:
         if self._children and self.tracker.is_at_end and self.row.child_ids != self._children:
             return WriteChildren(shard_id, self._children)
         if self._reports_throughput and self.tracker.is_at_end and self._may_end and self.row.throughput:
-            # The KCL's leader adds up the throughput of all rows, and nothing is read from a finished shard any more.
+            # The KCL's leader adds up the throughput of all rows. From a finished shard, nothing is read any more.
             return RenewLease(shard_id, me, counter, 0.0)
         checkpoint = self.tracker.poll_commit(now, may_end=self._may_end)
         if checkpoint is not None:
@@ -401,7 +401,7 @@ class Holding:
 
 
 def _counter_of(operation: HoldingOperation) -> int | None:
-    """Return the counter that the operation expected in the row, or ``None`` if it expected none."""
+    """Return the counter that the operation expected in the row, or ``None`` if it expected no counter."""
     match operation:
         case WriteChildren():
             return None

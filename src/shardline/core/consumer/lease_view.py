@@ -62,7 +62,7 @@ class LeaseView:
         self._written_at = {shard_id: at for shard_id, at in self._written_at.items() if at > sent_at}
 
     def take_emptied(self) -> int:
-        """Return how many unfinished rows were lost if the last scan found no row at all, otherwise 0."""
+        """Return how many unfinished rows were lost if the last scan found no row at all. If it found one, return 0."""
         # A few lost rows are normal when a stream is re-created. A store without any row has lost the group.
         gone = 0 if self.rows else self._lost_rows
         self._lost_rows = 0
@@ -88,7 +88,7 @@ class LeaseView:
         return now - self._changed_at[shard_id] > self.duration_of(self.rows[shard_id])
 
     def duration_of(self, row: Lease) -> float:
-        """Return how long the row's holder may be silent."""
+        """Return how long the row's holder may be silent before it counts as dead."""
         stated = row.incarnation_of(row.holder)
         return self._unstated_duration if stated is None else stated.lease_duration
 

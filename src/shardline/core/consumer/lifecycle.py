@@ -162,7 +162,7 @@ class Lifecycle:
             self._moved[older] = newer
 
     def end(self, shard: HeldShard) -> bool:
-        """Called when the user is done with the last record. Return whether SHARD_END may be committed now."""
+        """Called when the user is done with the shard's last record. Return whether SHARD_END may be committed now."""
         if CallbackKind.SHARD_END not in self._wanted:
             return True
         self._stages[shard] = _Stage.ENDING
@@ -170,7 +170,8 @@ class Lifecycle:
         return False
 
     def release(self, shard: HeldShard, reason: Reason) -> bool:
-        """Called to release a lease when user code has no records of it. Return whether it may be released now.
+        """Called to release a lease when user code has no records of its shard. Return whether the lease may be
+        released now.
 
         If not, the lease may be released after the last callback has ended (``handle_called``).
         """
@@ -189,7 +190,7 @@ class Lifecycle:
             self._cancel(shard)
         if stage is _Stage.REVOKING:
             calls = self._calls[shard.key]
-            # If ``on_revoked`` waits for the callbacks of an older lease, it is called after the loss.
+            # If ``on_revoked`` still has to wait for the callbacks of an older lease, it is called only after the loss.
             for place in range(1, len(calls)):
                 if calls[place].shard is shard:
                     calls[place] = calls[place]._replace(lost=True)

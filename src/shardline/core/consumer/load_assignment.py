@@ -6,12 +6,13 @@ move a lease only if the gain is clear, and only if it is still clear after some
 
 Invariants:
 
-- If the load of no lease is known, leases are shared by number. If some loads are known, each of the other leases
-  counts as much as the average of these.
-- A lease moves only to the worker with the lowest load, and only if this worker then has at most 80 % of the giver's
-  load before. A worker whose load is above the mean plus the largest lease also gives a lease away for a smaller gain.
-  Each move brings the two loads closer together, so with steady loads, the moves come to an end. Then no single move
-  lowers the highest load by 20 % or more, and the highest load is at most the mean plus the largest lease.
+- If the load of no lease is known, leases are shared by number. If some loads are known, each lease without a known
+  load counts as much as the average of the known loads.
+- A lease moves only to the worker with the lowest load, and only if the load of this worker is then at most 80 % of the
+  load that the giver had before. A worker whose load is above the mean plus the largest lease also gives a lease away
+  for a smaller gain. Each move brings the two loads closer together, so with steady loads, the moves come to an end.
+  Then no single move lowers the highest load by 20 % or more, and the highest load is at most the mean plus the largest
+  lease.
 - A worker begins to ask only if the plan has given it leases for ``PATIENCE_LEASES`` lease durations without a break.
   It then asks until the plan gives it no more. A worker that has no lease does not wait, nor does a worker
   that has just started and has less than half of the leases of an average worker.
@@ -31,7 +32,7 @@ from shardline.core.consumer.assignment import Assignment, ReadableLease, most_t
 
 PATIENCE_LEASES: Final = 3
 """How long the plan must give a worker leases before the worker asks for them, in lease durations."""
-_GAIN: Final = 0.8  # the taker then has at most this part of the load that the giver had before
+_GAIN: Final = 0.8  # after a move, the taker has at most this fraction of the giver's earlier load
 
 
 class _Weighed(NamedTuple):
@@ -56,8 +57,8 @@ class LoadBalancer:
         self._patience: float = PATIENCE_LEASES * lease_duration
         self._hurries_until: Instant = now + self._patience  # workers that start together take leases at random
         self._rng: Chance = rng
-        self._wanted_since: Instant = NEVER  # since when the plan gives us leases
-        self._uneven_since: Instant = NEVER  # since when the plan moves leases
+        self._wanted_since: Instant = NEVER  # since when the plan has been giving us leases
+        self._uneven_since: Instant = NEVER  # since when the plan has been moving leases
         self._is_asking: bool = False
 
     def assign(

@@ -8,7 +8,7 @@ Invariants:
 - A page is opened slice by slice, and each slice only when there is room, because opened aggregates may take much
   memory.
 - The end of the shard is reported once, with the last page, which names the children.
-- If the service refuses a position, reading continues at TRIM_HORIZON (``PositionLost``). If the record of the
+- If the service refuses a position, reading continues at TRIM_HORIZON (``PositionLost``). If the record at the
   checkpoint is gone (``RecordsTrimmed``), or retention may have removed records between two pages (``TrimWatch``), the
   loss is reported. Records are never skipped silently.
 - A stopped reader returns no pages.
@@ -40,7 +40,7 @@ class PageReader:
     """Opens the pages of one shard. The subclasses request the pages."""
 
     read_by: ClassVar[Literal["polling", "fan-out"]]
-    """How the reader gets its records."""
+    """How the reader gets its records: by polling or by fan-out."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class PageReader:
         self._pages: list[Page] = []
         self._unopened: list[RawRecord] = []  # the rest of the page that was read last
         self._unopened_bytes: int = 0
-        self._is_last: bool = False  # whether that page is the last of the shard
+        self._is_last: bool = False  # whether the page that was read last is the last of the shard
         self._children: Children = ()
         self._events: list[ReaderEvent] = []
         self.state: ReaderState = ReaderState.STARTING
         self.lag: float | None = None
         """How far behind the end of the shard the last page was, in seconds."""
         self.failure: Failure | None = None
-        """Why the reader is GONE or FAILED."""
+        """Why the reader is in the state GONE or FAILED."""
 
     @property
     def is_over(self) -> bool:
@@ -148,7 +148,7 @@ class PageReader:
         return pages
 
     def _open_slice(self) -> None:
-        """Open entries until there is a page. Entries whose records are all done already add no page."""
+        """Open entries until there is a page. Entries whose records are all already done add no page."""
         pages = len(self._pages)
         while self.has_unopened and len(self._pages) == pages:
             self._open_some()
@@ -222,7 +222,7 @@ class PageReader:
         """Continue at TRIM_HORIZON, because the service refused the position."""
         self._events.append(PositionLost(self.shard_id, self.position, failure))
         self.position, self._expected = TRIM_HORIZON, None
-        self._deaggregator.stop_skipping()  # numbers that the service does not know cannot show what is done
+        self._deaggregator.stop_skipping()  # numbers unknown to the service cannot show which records are done
 
     def _notice_trimmed(self, raws: Sequence[RawRecord], now: Instant) -> None:
         """Check whether retention may have removed unread records before this page, which may be empty."""
@@ -240,7 +240,7 @@ class PageReader:
 
         The lag is the age of the page's last record, or of the record after it. At the end of the shard, the lag is 0,
         although the records may have any age. So there are two lower bounds: the lag plus the time span of the page,
-        and the age of the last record of the previous page, less the time between that record and this page's first
+        and the age of the last record of the previous page, minus the time between that record and this page's first
         record.
         """
         age = self.lag or 0.0

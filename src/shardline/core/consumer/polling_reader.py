@@ -86,7 +86,9 @@ class PollingReader(PageReader):
     # ---- time
 
     def next_deadline(self) -> Instant:
-        """Return the time of the next poll. A reader without room is polled when the budget admits it."""
+        """Return the time of the next poll. If the budget has no room, the reader is polled again when the budget
+        admits it.
+        """
         if self.has_unopened:
             return NEVER
         if self.state is ReaderState.STARTING or (self.state is ReaderState.READY and not self._blocked):

@@ -5,8 +5,8 @@ handling has *begun*. The shell looks at this number from time to time.
 
 Invariants:
 
-- A message has up to ``MESSAGE_MAX_BYTES`` of data, or one record. A process has one message at a time, so the memory
-  for messages is bounded.
+- A message has at most ``MESSAGE_MAX_BYTES`` of data, or a single record of any size. A process has one message at a
+  time, so the memory for messages is bounded.
 - A process *hangs* if it handles the same record or batch for longer than ``timeout``.
 - If a process dies or hangs, the record that it was handling has failed. The records before it are done, and the
   records after it were not handled. If the process had not begun, the first record counts as failed, so that a record
@@ -43,7 +43,7 @@ class Handled(NamedTuple):
     done: int
     """How many of the records are done."""
     has_failed: bool
-    """Whether the record after them has failed."""
+    """Whether the record that follows the done records has failed."""
 
     def report(self, cursor: Cursor, first: int) -> None:
         """Move the cursor past the handled records. The first record of the message is at ``first`` in the cursor."""
@@ -75,7 +75,7 @@ class MessageWatch:
             self._begun, self._moved_at = begun, now
 
     def is_hung(self, now: Instant) -> bool:
-        """Whether the process hangs. Report its progress first."""
+        """Whether the process hangs. Call ``handle_progress`` first."""
         return now >= self.next_deadline()
 
     def next_deadline(self) -> Instant:

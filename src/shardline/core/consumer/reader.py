@@ -60,7 +60,7 @@ class Page(NamedTuple):
     is_last: bool
     """Whether this is the last page of the shard."""
     child_shards: Children
-    """The children of the shard. Empty unless this is the last page."""
+    """The children of the shard if this is the last page. Any other page has none."""
     filtered: int = 0
     """How many records are missing from ``records`` because they did not pass the user's filter (``record_filter``)."""
     through: Record | None = None
@@ -112,7 +112,7 @@ class Reader(Protocol):
     """
 
     read_by: ClassVar[Literal["polling", "fan-out"]]
-    """How the reader gets its records."""
+    """How the reader gets its records: by polling or by fan-out."""
 
     @property
     def key(self) -> ShardKey: ...
@@ -122,7 +122,7 @@ class Reader(Protocol):
     def state(self) -> ReaderState: ...
     @property
     def failure(self) -> Failure | None:
-        """Why the reader is GONE or FAILED."""
+        """Why the reader is in the state GONE or FAILED."""
         ...
 
     @property
@@ -160,7 +160,9 @@ class Reader(Protocol):
     def take_events(self) -> list[ReaderEvent]: ...
 
     def next_deadline(self) -> Instant:
-        """Return the time of the next poll. A reader without room is polled when the budget admits it."""
+        """Return the time of the next poll. If the budget has no room, the reader is polled again when the budget
+        admits it.
+        """
         ...
 
     def stop(self) -> None:

@@ -1,13 +1,13 @@
 """Leaves the records that do not pass the user's filter out of a page.
 
 The shell calls the filter, which is user code, and passes its answers to ``leave_out``. The hand-out (``handout``) and
-``HeldShard`` do the rest.
+``HeldShard`` then handle the remaining records.
 
 Invariants:
 
 - A record that does not pass counts as done for the checkpoint, like a record that the user has finished: together with
-  the records before it, and not earlier. For this, a page keeps its last record (``Page.through``) if that record did
-  not pass. If another record follows, the checkpoint of that record covers it.
+  the records before it, and not earlier. For this purpose, a page keeps its last record (``Page.through``) if that
+  record did not pass. If another record follows, the checkpoint of that record covers it.
 - The memory of records that did not pass is freed immediately (``Page.freed_bytes``).
 """
 

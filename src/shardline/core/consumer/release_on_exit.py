@@ -41,7 +41,7 @@ class ReleaseOnExit:
         self._incarnation: Incarnation = me
         self._me: str = me.owner
         self.keeps_leases: bool = False
-        """Whether kept leases stay with this worker. Written by the coordinator."""
+        """Whether kept leases stay with this worker. The coordinator writes this field."""
         self._pending: dict[str, ExitOperation] = {}
         self._retry_at: Instant = -NEVER
         self._until: Instant = NEVER

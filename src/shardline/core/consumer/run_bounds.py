@@ -28,11 +28,11 @@ class ShardFacts(NamedTuple):
     has_iterator: bool
     """Whether a record that is put from now on will be read."""
     has_records: bool
-    """Whether the user has records of the shard, or records of the shard wait for the user."""
+    """Whether the user has records of the shard, or records of the shard are waiting for the user."""
     has_caught_up: bool
     """Whether the shard was once read up to its newest record."""
     has_ended: bool
-    """Whether the user is done with the last record. If so, the shard's children come next."""
+    """Whether the user is done with the shard's last record. If so, the shard's children come next."""
 
 
 @final
@@ -49,7 +49,7 @@ class GroupFacts(NamedTuple):
     """The state of the group of one stream."""
 
     is_ready: bool
-    """Whether the rows and the shards are known, and this worker has no operation left to do."""
+    """Whether the rows and the shards are known, and this worker has no operation left to carry out."""
     is_listed: bool
     """Whether a listing is complete and contains the shard of every row."""
     others: Sequence[OtherLease]
@@ -67,14 +67,14 @@ class RunBounds:
         self._idle_since: Instant = NEVER
         self.is_ready: bool = False
         self.is_paused: bool = False
-        """Whether the user has paused a shard. Written by the hand-out."""
+        """Whether the user has paused a shard. The hand-out writes this field."""
         self.is_exhausted: bool = False
         """Whether the run will end once the user is done with the records that were read."""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether any page that is read and any record that is finished may change the result. If so, ``handle_facts``
-        is due soon.
+        """Whether the next page or the next finished record may make the consumer ready or end the run. If so, call
+        ``handle_facts`` soon after it.
         """
         return not self.is_ready or self._until_latest
 

@@ -7,7 +7,7 @@ Invariants (docs/guarantees.md defines L3):
 
 - L3: a shard is read only when each parent is finished. A shard is finished if its row is at SHARD_END, if it is absent
   from the stream, or if it has no row while a descendant has a row (the rows of finished shards are deleted). If a
-  parent has no row, its own parents must be finished, too: every generation counts, and both parents of a merge.
+  parent has no row, its own parents must be finished, too. Every generation counts, and so do both parents of a merge.
 - If a shard without a row has an unfinished ancestor, and the rows of its descendants have not begun, the shard was
   never read: two workers began the group with different shards. The row of this shard is created before the ancestor
   ends (C3).

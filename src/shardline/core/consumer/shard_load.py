@@ -30,7 +30,7 @@ _SECONDS_PER_LEASE: Final = 0.002
 
 @final
 class LoadMeter:
-    """Measures one shard from ``now`` on.
+    """Measures the load of one shard from ``now`` on.
 
     Args:
         now: the current time.
@@ -52,7 +52,7 @@ class LoadMeter:
         self._bytes += size_bytes
 
     def add_handling(self, duration: float) -> None:
-        """Count seconds for which user code had records."""
+        """Count seconds for which user code had records of the shard."""
         self._handling += duration
 
     def measure(self, now: Instant) -> tuple[float, float]:

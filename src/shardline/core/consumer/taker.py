@@ -1,7 +1,7 @@
 """The mailboxes between user code and the host: user code asks for records, and the host writes the answer.
 
 A taker is the mailbox of one iterator, of one handler's task, or of one run. ``Questions`` is the host's list of the
-takers that wait for an answer.
+takers that are waiting for an answer.
 
 Invariants:
 
@@ -86,7 +86,7 @@ class Taker(ABC):
         self.answered: int = 0
         """The number of the last answered question."""
         self.measured_at: Instant = -NEVER
-        """Until when the time for which user code had its records is counted in the load of their shard."""
+        """The load of the shard already includes the time for which user code had its records, up to this instant."""
         # User code writes the following three fields. The host only reads them.
         self.asked: int = 0
         """The number of the last question."""
@@ -131,7 +131,7 @@ class Taker(ABC):
             pass
 
     def is_awaited(self, caller: object, has_ended: Callable[[object], bool]) -> bool:
-        """Return whether a live caller other than ``caller`` waits for an answer."""
+        """Return whether a live caller other than ``caller`` is waiting for an answer."""
         # Copy the queue first: another thread may change it during the iteration.
         return any(wait.caller is not caller and not has_ended(wait.caller) for wait in [*self.waiting])
 
@@ -158,15 +158,15 @@ class Taker(ABC):
 
 @final
 class Questions:
-    """The takers that wait for an answer."""
+    """The takers that are waiting for an answer."""
 
     def __init__(self) -> None:
         self._waiting: dict[Taker, Instant] = {}  # when to serve each taker again at the latest
-        self._due: dict[Taker, None] = {}  # the takers to serve next; those that do not wait are ignored
+        self._due: dict[Taker, None] = {}  # the takers to serve next; those that are not waiting are ignored
         self._answered: list[Taker] = []
         self._is_serving: bool = False
         self.is_sooner: bool = False
-        """Whether ``next_deadline`` has moved to an earlier time. Reset by the hand-out."""
+        """Whether ``next_deadline`` has moved to an earlier time. The hand-out resets this field."""
 
     def ask(self, taker: Taker, number: int) -> None:
         """Add the taker's question, unless an answer has already covered it."""
@@ -179,7 +179,9 @@ class Questions:
         self._waiting.pop(taker, None)
 
     def mark_due(self, takers: Iterable[Taker] | None = None) -> None:
-        """Serve these takers next, if they wait, because their answers may have changed. ``None`` means all takers."""
+        """Serve these takers next, if they are waiting, because their answers may have changed. ``None`` means all
+        takers.
+        """
         self._due.update(dict.fromkeys(self._waiting if takers is None else takers))
 
     def mark_one_due(self, taker: Taker) -> None:
