@@ -43,7 +43,7 @@ class ReadableLease(NamedTuple):
     owner: str | None
     """The current owner, or the next owner during a hand-over, or ``None`` if the lease is available."""
     available_for: float = 0.0
-    """For how many seconds the lease has been available."""
+    """How many seconds the lease has been available."""
     in_hand_over: bool = False
     load: float | None = None
     """The load of the lease, if the group shares its work by load and the load is known (``shard_load``)."""
@@ -138,7 +138,7 @@ def share(
 ) -> list[ReadableLease]:
     """Return the available leases that the plan gives to ``me``, and some that their planned takers did not take.
 
-    Each lease goes to the worker with the lowest load. A lease without a known load counts 1.
+    Each lease goes to the worker with the lowest load. A lease without a known load counts as 1.
     """
     by_fewest = [(load, worker) for worker, load in loads.items()]
     heapify(by_fewest)

@@ -473,9 +473,9 @@ class ShardLag(NamedTuple):
 
     shard_id: str
     reading_lag: float | None
-    """How far reading is behind the end of the shard, in seconds. ``None`` while it is unknown."""
+    """How far reading is behind the end of the shard, in seconds, or ``None`` while this is unknown."""
     handling_lag: float | None
-    """How far handling is behind the end of the shard, in seconds. ``None`` while it is unknown."""
+    """How far handling is behind the end of the shard, in seconds, or ``None`` while this is unknown."""
     prefetched: int
     """The number of records that have been read but not handed out yet."""
     in_hand: int

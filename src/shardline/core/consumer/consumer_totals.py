@@ -39,7 +39,7 @@ _COUNT_INTERVAL: Final = 1.0  # after this many seconds, the handled part of a p
 @final
 @dataclass(frozen=True, slots=True)
 class ConsumerTotals:
-    """Totals since the start of a consumer: pages, records, bytes, commits, leases and failures."""
+    """The numbers of pages, records, bytes, commits, leases and failures since the start of a consumer."""
 
     pages: int = 0
     """The number of pages that were read, including empty pages."""
@@ -104,9 +104,9 @@ class ReadCounts:
         self.records: int = 0
         self.size_bytes: int = 0
         self.is_observed: bool = False
-        """Whether the readers also emit an event for each page. Written by ``WorkCounts``."""
+        """Whether the readers also emit an event for each page. ``WorkCounts`` writes this field."""
         self.wall_offset: float = 0.0
-        """The offset that turns an instant into seconds since 1970. Written by ``WorkCounts``."""
+        """The offset that turns an instant into seconds since 1970. ``WorkCounts`` writes this field."""
 
 
 @final
@@ -138,7 +138,9 @@ class WorkCounts:
         self._rates: tuple[Rate, Rate, Rate] | None = None  # records read, bytes read, records handled
 
     def observe(self, now: Instant) -> None:
-        """From now on, emit the events that only sinks need: about pages and about the lag (``take_measure_due``)."""
+        """From now on, also emit the events that only sinks need: one for each page, and the lag at regular intervals
+        (``take_measure_due``).
+        """
         self._reads.is_observed = True
         self.measure_at = now + MEASURE_INTERVAL
 

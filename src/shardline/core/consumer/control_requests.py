@@ -79,13 +79,13 @@ def sought_checkpoint(position: Position, latest_at: float) -> Checkpoint:
         return Checkpoint(position)
     if position.kind is PositionKind.AFTER_SEQUENCE_NUMBER:
         return Checkpoint(at_sequence_number(number))
-    # A checkpoint is at the last record that is done. The record at the sought position is not done.
+    # A checkpoint is at the last record that is done. The record at the position passed to ``seek`` is not done.
     return Checkpoint(at_sequence_number(SequenceNumber(number.number, max(BEFORE_FIRST, number.sub_sequence - 1))))
 
 
 @final
 class PendingWrites:
-    """The requests that wait for the lease store."""
+    """The requests that are waiting for the lease store."""
 
     def __init__(self) -> None:
         self._waits: dict[Request, list[_Wait]] = {}

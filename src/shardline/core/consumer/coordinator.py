@@ -13,7 +13,7 @@ Invariants (docs/guarantees.md):
 
 - L1: each lease has at most one operation in flight, and there is at most one scan.
 - L2: a lease that was not renewed in time is lost, whatever the store answers. This includes time during which the
-  machine was suspended.
+  computer was suspended.
 - L3: the worker takes only leases whose shards may be read. The rows of the children exist before SHARD_END is written.
 - L4: the worker reports a lost lease and writes nothing more for it. During an outage of the store, reading continues
   until the leases expire, and starts again after the outage.
@@ -100,7 +100,7 @@ class Coordinator:
         config: the settings.
         scan_interval: the store's default, used if the config sets no interval.
         checkpoint_interval: the store's default, used if the config sets no interval.
-        latest_at: the service's current time less 1 s. LATEST is pinned to this time (L6), and fencing tokens start
+        latest_at: the service's current time minus 1 s. LATEST is pinned to this time (L6), and fencing tokens start
             from it.
         kcl_failover: on a KCL table, the KCL's failover time. It determines when owners without a stated lease duration
             count as dead.
@@ -576,7 +576,7 @@ class Coordinator:
         return now + max(delay, min(failure.retry_after or 0.0, self._config.lease_duration / 3))
 
     def _notice_stall(self, now: Instant) -> None:
-        # ``next_deadline`` noted when the shell should have called. If the machine was suspended or the event loop was
+        # ``next_deadline`` noted when the shell should have called. If the computer was suspended or the event loop was
         # blocked, the call is late.
         late = now - self._alarm_at
         if _STALL_SHARE * self._config.lease_duration < late < NEVER:

@@ -83,7 +83,7 @@ class Discovery:
         self.has_failed: bool = False
         self.summary: StreamSummary | None = None
         self.matching: frozenset[str] | None = None if start.kind is PositionKind.AT_TIMESTAMP else frozenset()
-        """The shards that were open at the start time. ``None`` while they are not known."""
+        """The shards that were open at the start time, or ``None`` while they are not known."""
 
     # ---- commands
 

@@ -119,7 +119,7 @@ class DoneRecords:
 
         Args:
             write: what the transaction writes.
-            stored: the row of the shard, which the transaction has locked. ``None`` if there is no row.
+            stored: the row of the shard, which the transaction has locked, or ``None`` if there is no row.
         """
         if stored is None or stored.token < self.token:
             return Verdict.CHANGED  # the row was removed, or restored from a backup

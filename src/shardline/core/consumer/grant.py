@@ -53,7 +53,7 @@ class Grant:
 
     @property
     def done_through(self) -> SequenceNumber | None:
-        """The position up to which all records of the shard are done. ``None`` if records are handled in order."""
+        """The position up to which all records of the shard are done, or ``None`` if records are handled in order."""
         # The number is parsed here, and not for each record that is done.
         return None if self.done_place is None else SequenceNumber.parse(*self.done_place)
 

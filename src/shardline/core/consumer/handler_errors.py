@@ -35,7 +35,7 @@ class ErrorSummary(NamedTuple):
     error_type: str
     message: str
     place: str
-    """Where in the caller's code the exception was raised, such as ``bill (worker.py:12)``. Empty if unknown."""
+    """Where in the caller's code the exception was raised, such as ``bill (worker.py:12)``, or ``""`` if unknown."""
 
 
 def summarize_error(error: object, records: Sequence[Record]) -> ErrorSummary:

@@ -8,7 +8,7 @@ Invariants:
 - At most ``concurrency`` tasks are at work. A handler in a thread that outlived its task counts until it returns.
 - A pausing task does not count, so failing records hold up no records of other keys. At most ``PAUSING_MAX`` tasks
   pause while others work: if more were pausing, new records would wait.
-- A task whose pause is over is served before tasks that wait for new records.
+- A task whose pause is over is served before tasks that are waiting for new records.
 - Waking a task takes constant time: tasks are woken one by one, each by the task that was started before it.
 """
 

@@ -7,8 +7,8 @@ failure policy (``failure_policy.BatchWork``) decides about retries, bisection a
 
 Invariants (C5 and L2 are defined in docs/guarantees.md):
 
-- Within a shard, records are handled in order, one record or batch at a time. With ``order="key"``, this holds for the
-  records of one key, and with ``order="none"`` for no records (``key_lanes``).
+- Within a shard, records are handled in order, one record or batch at a time. With ``order="key"``, only records with
+  the same key are handled in order, and with ``order="none"``, no records are (``key_lanes``).
 - A record is done when its handler has returned or its dead letter has been written. If the policy stops the run, the
   record is delivered again later.
 - A handler is *at work* from the moment when its task gets a step until the task asks again or leaves. This includes
@@ -86,8 +86,8 @@ NOT_CALLED: Final = Outcome()
 
 @final
 class HandlerTask(Taker):
-    """The task that calls the handler for one lease, or for the leases of a pool (``shard=None``). The answer to its
-    request is ``step``, or ``None`` if it ends.
+    """The task that calls the handler for one lease, or for the leases of a pool (``shard=None``). The answer to the
+    task's request is ``step``, which is ``None`` if the task ends.
 
     The shell writes ``outcome`` before it requests a step, and sets ``cursor.taken_at`` when it calls the handler.
     """
@@ -109,7 +109,7 @@ class HandlerTask(Taker):
         self._work: BatchWork | None = None
         self.step: Step | None = None
         self.outcome: Outcome = Outcome()
-        """The outcome of the last step. Written by the shell."""
+        """The outcome of the last step. The shell writes this field."""
         if shard is not None:
             self._hand_out.bind(self, shard)
 

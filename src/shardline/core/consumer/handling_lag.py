@@ -26,7 +26,7 @@ class HandlingState(NamedTuple):
     waiting: int = 0
     """How many records of the page are waiting for user code."""
     since: Instant | None = None
-    """When user code got its records. ``None`` while the records wait for a retry."""
+    """When user code got its records, or ``None`` while these are waiting for a retry."""
 
 
 def service_now(service_time: float, wall_time: float) -> float:

@@ -91,7 +91,7 @@ class StopReading(NamedTuple):
 
 
 class WakeReader(NamedTuple):
-    """The reader of this shard has room for a page."""
+    """Wake the reader of this shard, because there is room for a page."""
 
     shard: HeldShard
 
@@ -118,7 +118,7 @@ OutEvent: TypeAlias = HandlingEvent | WatchEvent | ControlEvent | WorkEvent
 
 @final
 class HandOut:
-    """The records of one consumer that user code has in hand, and the records that wait for user code.
+    """The records of one consumer that user code has in hand, and the records that are waiting for user code.
 
     Args:
         coordinators: the coordinator of each stream, by the name of the stream. ``add_stream`` adds others later.
@@ -198,7 +198,7 @@ class HandOut:
         return shard is not None and shard.is_sought and not shard.is_asked and not self.is_over
 
     def handling_state(self, shard: HeldShard) -> HandlingState:
-        """Return which records of the shard user code has."""
+        """For this shard, return which records user code has."""
         return shard.handling_state
 
     def keys_in_flight(self) -> dict[str, Instant]:
@@ -237,7 +237,7 @@ class HandOut:
 
     def bind(self, taker: Taker, shard: HeldShard) -> None:
         """Bind the taker to this shard, so that it takes records from no other shard."""
-        if taker.shard is not None and taker.shard.key != shard.key:  # a shard that was lost or sought
+        if taker.shard is not None and taker.shard.key != shard.key:  # a shard that was lost, or moved by ``seek``
             self._unbind(taker, is_free=True)
         taker.shard = shard
         self._tasks.setdefault(shard.key, {})[taker] = None
@@ -535,7 +535,7 @@ class HandOut:
         return True
 
     def _close(self, taker: Taker, shard: HeldShard, done: int, now: Instant) -> list[Page]:
-        """Close the taker's cursor. Returns the pages that are finished."""
+        """Close the taker's cursor. Return the pages that are finished."""
         cursor = taker.cursor
         if cursor.places is None:
             self._want_pump(shard.report(done, now))
@@ -708,7 +708,7 @@ class HandOut:
         return [*events, *self.work.take_events()]
 
     def take_pump_due(self) -> bool:
-        """Whether the coordinators should be polled soon, or ``next_deadline`` has come closer."""
+        """Return whether the coordinators should be polled soon, or ``next_deadline`` moved to an earlier time."""
         is_due = self._is_pump_due or self._questions.is_sooner
         self._is_pump_due = self._questions.is_sooner = False
         return is_due
@@ -768,7 +768,7 @@ class HandOut:
             self._line[shard.key] = shard
 
     def _enqueue_freed(self) -> None:
-        """Queue the shards that have waiting records of a key that became free."""
+        """Queue the shards that have waiting records with a key that became free."""
         for key in self.keys.take_freed():
             self._enqueue(self.shards[key])  # the lanes of a shard that is gone are closed, and get no key
             self.wake_run()
@@ -802,8 +802,8 @@ class HandOut:
         return None, None if self.bounds.is_exhausted and not has_pages else until
 
     def _due_at(self, shard: HeldShard, taker: Taker) -> Instant:
-        """Return the time at which to hand out the next records of the shard. NEVER if an acknowledgement, the return
-        of a handler, the end of a callback or the end of a pause has to come first.
+        """Return the time at which to hand out the next records of the shard, or NEVER if an acknowledgement, the
+        return of a handler, the end of a callback or the end of a pause has to come first.
         """
         is_busy = self.is_busy(shard.key, taker) if taker.order == "shard" else shard.key in self._outliving
         if shard.is_paused or shard.is_full or is_busy or not self.lifecycle.may_hand_out(shard):
@@ -927,7 +927,7 @@ class HandOut:
     # ---- internal: watching user code
 
     def _find_work(self) -> dict[ShardKey, Work]:
-        """Return the records of each shard that user code has."""
+        """For each shard, return the records that user code has."""
         found: dict[ShardKey, Work] = {}
         if self.is_manual:
             for key, shard in self.shards.items():

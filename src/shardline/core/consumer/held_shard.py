@@ -60,7 +60,8 @@ class HeldShard:
         self.cursor: Cursor | None = None
         """The cursor that user code has, if any."""
         self.lanes: ShardLanes | None = None
-        """The lanes from which handlers take records. ``None`` if records are handed out in the order of the shard."""
+        """The lanes from which handlers take records, or ``None`` if records are handed out in the order of the shard.
+        """
         self.placed: dict[Cursor, ShardLanes] = {}
         """The cursors that user code has on records from lanes, with the lanes of each cursor."""
         self._by_key: bool | None = None  # whether the lanes keep the order by key; None if there are to be no lanes
@@ -337,7 +338,7 @@ class HeldShard:
                 cursor.take_back()
 
     def close(self, done: int) -> list[Page]:
-        """Close the cursor, whose first ``done`` records are done. Returns the pages that are finished."""
+        """Close the cursor, whose first ``done`` records are done. Return the pages that are finished."""
         cursor, self.cursor = self.cursor, None
         assert cursor is not None, "there is a cursor in hand"
         # If the lease is gone, so are the pages. The next owner reads their records again. After a seek, the

@@ -173,7 +173,7 @@ class ShardLanes:
                 again.append(placed)
         self.ready.extendleft(reversed(again))
         for key, rest in behind.items():
-            if rest:  # only the first record of a key may be taken
+            if rest:  # only the first record with a key may be taken
                 lane = self._keys.lanes[key] or deque()
                 lane.extendleft((self, placed) for placed in reversed(rest))
                 self._keys.lanes[key] = lane

@@ -1,7 +1,7 @@
 """Measures how far behind this worker is, shard by shard.
 
 ``handling_lag`` defines the lags. This module finds the records that determine the lags: the records that user code
-has, the records that wait for user code, and the records that are not read yet.
+has, those that are waiting for user code, and those that were not read yet.
 """
 
 from shardline.core.clock import Instant

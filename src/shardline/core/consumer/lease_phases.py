@@ -9,7 +9,8 @@ Invariants (docs/guarantees.md defines the C and L invariants):
 - L2: we act as the owner only until one lease duration after the last confirmed write was sent. Then the lease is lost.
 - L4: nothing is written for a lost lease. Every write carries the counter of the row that we saw last.
 - The lease is lost if another process took it under our worker_id, or moved its counter. While we hold the lease, only
-  our own writes may move the counter. The response to such a write may have been lost.
+  our own writes may move the counter. A counter that such a write has moved proves no loss, even if the response to the
+  write was lost.
 - C3: SHARD_END is written last, and only when every child has a row.
 - An operation whose response was lost is sent again unchanged before any other operation. If the store refuses the
   second attempt, the first may have been applied (``landed``). The operation then counts from the time of the first

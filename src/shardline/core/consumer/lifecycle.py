@@ -1,4 +1,4 @@
-"""Decides when the callbacks of a lease are called, and what has to wait for them.
+"""Decides when the callbacks of a lease are called, and which steps have to wait until the callbacks have returned.
 
 The user may pass three callbacks: ``on_assigned``, ``on_revoked`` and ``on_shard_end``. The hand-out asks ``Lifecycle``
 whether records of a shard may be handed out, and whether the shard may be finished or its lease released. The shell

@@ -14,7 +14,7 @@ Invariants:
   Then no single move lowers the highest load by 20 % or more, and the highest load is at most the mean plus the largest
   lease.
 - A worker begins to ask only if the plan has given it leases for ``PATIENCE_LEASES`` lease durations without a break.
-  It then asks until the plan gives it no more. A worker that has no lease does not wait, nor does a worker
+  It then asks until the plan gives it no more. Two kinds of workers do not wait: a worker without a lease, and a worker
   that has just started and has less than half of the leases of an average worker.
 - The limits of ``assignment`` apply: a worker asks for no lease while leases are available, it at most doubles the
   number of its leases, and a fleet that stays uneven for twice as long lets any worker with less load ask.

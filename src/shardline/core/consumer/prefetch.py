@@ -1,7 +1,7 @@
 """Decides whether a shard may prefetch one more page.
 
-The whole worker shares one budget of bytes. The budget counts the data that was read and that the user is not done
-with: opened records, including the memory that each record object takes, and unopened entries.
+The whole worker shares one budget of bytes. The budget counts the data that was read but that the user is not done with
+yet: opened records, including the memory that each record object takes, and unopened entries.
 
 Invariants:
 
@@ -11,7 +11,7 @@ Invariants:
   fair share. The share is the budget divided by the number of shards that hold records, so a thousand idle shards do
   not reduce the share of a busy shard.
 - The worker holds at most the budget, plus one page and one opened slice per shard.
-- A shard that was refused is returned by ``take_admitted`` once it may read, so it does not have to ask repeatedly.
+- Once a shard that was refused may read, ``take_admitted`` returns this shard, so it does not have to ask repeatedly.
 """
 
 from typing import Final, final

@@ -9,11 +9,11 @@ Invariants:
   second by default. After a page of 10 MiB, the maximum, the reader waits 5 s, so that the service has no reason to
   throttle.
 - While the reader is behind the end of the shard, there is no other wait. At the end of the shard, the wait grows with
-  every empty page, up to the idle interval. The first record makes the wait short again.
+  every empty page, up to the idle interval. The first record that arrives makes the wait short again.
 - After a failure, the wait has jitter and grows to at most 10 s. It is never shorter than the delay that the service
   requested, up to the same 10 s.
-- Idle waits end at common ticks, ten per second. So idle shards are polled in small groups, because waking up
-  costs more than polling. Short waits are not rounded.
+- Idle waits end at common ticks, ten per second. So idle shards are polled in small groups, which saves CPU time
+  because waking up costs more than polling. Short waits are not rounded.
 """
 
 from typing import Final, final

@@ -8,9 +8,9 @@ Invariants:
 
 - If a row names us as its next owner, or as its holder although we do not hold the lease, the lease is given back. A
   hand-over in progress is cancelled. If the hand-over has ended, the lease is released (L5), or handed over to another
-  worker that asked for it in the meantime. If the store refuses a write, its response contains the row, which
-  determines the next step. A lease that another process took under our worker_id is not given back, nor is a lease
-  that an earlier process kept if this worker keeps its leases.
+  worker that asked for it in the meantime. If the store refuses a write, the store's response contains the row, which
+  determines the next step. A lease that another process took under our worker_id is not given back, nor is a lease that
+  an earlier process kept if this worker keeps its leases.
 - Failed operations are retried for one lease duration. After that time, the leases have expired, so that other workers
   can take them anyway.
 """

@@ -7,8 +7,8 @@ row, so that all workers compute the same loads.
 Invariants:
 
 - The measurements are moving averages. Work that was done one half-life ago counts half as much as work that is done
-  now, however often the averages are measured. The averages of a new shard first cover only the time that was observed,
-  so they do not begin too low.
+  now, however often the averages are measured. At first, the averages of a new shard cover only the time that was
+  observed, so that they are not too low.
 - A new holder continues the averages of the row.
 - A lease without measurements has no known load. Every known load is above 0.
 - If several pieces of user code have records of a shard, their times are added up.

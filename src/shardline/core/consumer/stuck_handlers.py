@@ -1,8 +1,8 @@
 """Detects handlers that are stuck.
 
-The hand-out reports which records of each shard user code has, and since when. Code that has had the same records for
-``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With manual acknowledgements,
-code counts as stuck if one record has blocked the checkpoint of its shard for that time.
+For each shard, the hand-out reports which records user code has, and since when user code has had them. Code that has
+had the same records for ``stuck_after`` seconds counts as stuck. The body of a loop is watched like a handler. With
+manual acknowledgements, code counts as stuck if one record has blocked the checkpoint of its shard for that time.
 
 Invariants:
 

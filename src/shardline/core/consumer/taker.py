@@ -75,8 +75,9 @@ class Taker(ABC):
         """
         # The host writes the following six fields. User code reads them after it was woken.
         self.shard: HeldShard | None = None
-        """The only shard from which the taker takes records, or, if it is pooled, the shard of its records. ``None`` if
-        all shards take turns."""
+        """The only shard from which the taker takes records, or, if it is pooled, the shard of its records. This is
+        ``None`` if all shards take turns.
+        """
         self.cursor: Cursor = Cursor()
         """The last answer that contained records."""
         self.is_over: bool = False

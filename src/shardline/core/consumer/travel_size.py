@@ -6,8 +6,8 @@ the handler is quick, and few if it is slow.
 Invariants:
 
 - The first message has one record. Each later message is expected to take at most ``TRAVEL_TIME``, and has one record
-  if the handler takes longer. So no record waits long behind the other records of its message, and a hand-over or a
-  close does not wait long for the records that are in a process.
+  if the handler takes longer. So no record waits long behind the other records of its message, and no hand-over or
+  close waits long for the records that a process has.
 - The number of records at most doubles from message to message, and is at most ``TRAVEL_MAX_RECORDS``.
 """
 
