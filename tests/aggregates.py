@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from shardline.codec.aggregation import encode_aggregate, encode_tags, split_columns
-from shardline.codec.packing import split_length_prefixed, split_netstrings
+from shardline.codec.value_packing import split_length_prefixed, split_netstrings
 
 
 class UserRecord(NamedTuple):

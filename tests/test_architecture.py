@@ -50,7 +50,7 @@ BREACHES = {
     ),
     "model imports codec": ({"model/limits.py": "import shardline.codec"}, {"layers", "acyclic"}),
     "a top-level package that no layer names": ({"utils/__init__.py": ""}, {"layers"}),
-    "failures imports requests": ({"core/failures.py": "import shardline.core.requests"}, {"core-layers"}),
+    "error_codes imports requests": ({"core/error_codes.py": "import shardline.core.requests"}, {"core-layers"}),
     "a part of core that no layer names": ({"core/gossip.py": ""}, {"core-layers"}),
     "core reads the clock": ({"core/producer/machine.py": "import time"}, {"pure"}),
     "core draws chance": ({"core/requests.py": "from random import Random"}, {"pure"}),
@@ -60,7 +60,7 @@ BREACHES = {
         {"adapters"},
     ),
     "an adapter reads the clock": ({"adapters/aws/endpoints.py": "import time"}, {"clock"}),
-    "the server imports core": ({"server/endpoint.py": "import shardline.core.failures"}, {"oracle"}),
+    "the server imports core": ({"server/endpoint.py": "import shardline.core.error_codes"}, {"oracle"}),
     "the server's model reads the clock": ({"server/model/buckets.py": "import time"}, {"pure"}),
     "the command line imports the console": ({"cli/quantities.py": "import shardline.console"}, {"layers", "acyclic"}),
     "two siblings import each other": (

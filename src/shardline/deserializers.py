@@ -13,7 +13,7 @@ Invariants:
 import json
 from typing import Any
 
-from shardline.codec.packing import split_length_prefixed, split_netstrings
+from shardline.codec.value_packing import split_length_prefixed, split_netstrings
 
 
 def json_lines(data: bytes) -> list[Any]:

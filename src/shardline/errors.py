@@ -20,7 +20,7 @@ This is the whole tree::
         └── TransportError              no usable answer: DNS, connect, TLS, timeout, reset, unparseable
 
 To decide how to react, read the attributes. There is no subclass per error: ``ServiceError`` and ``TransportError``
-carry a ``kind`` (see ``shardline.core.failures.FailureKind``), ``code``, ``status``, ``request_id``, ``retry_after``
+carry a ``kind`` (see ``shardline.core.error_codes.FailureKind``), ``code``, ``status``, ``request_id``, ``retry_after``
 and ``maybe_received``.
 
 Only the public API raises exceptions. Inside the library, an expected failure is a ``Failure`` value.

@@ -58,7 +58,7 @@ from shardline.core.consumer.consumer_events import (
     WorkerIdShared,
 )
 from shardline.core.consumer.consumer_events import Event as ConsumerEvent
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer_events import (
     AggregationStopped,
     ChannelsFound,

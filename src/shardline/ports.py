@@ -21,7 +21,7 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, WriteMetrics
 from shardline.core.leases import LeaseOperation, Refused
 from shardline.core.requests import (

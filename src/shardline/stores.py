@@ -6,7 +6,7 @@ a store.
 """
 
 from shardline.adapters.leases.lease_rows import RowError, decode_row, encode_row
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,

@@ -18,7 +18,7 @@ from shardline.adapters.http.http_failures import broken
 from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.leases import dynamodb as module
 from shardline.adapters.leases.dynamodb import DynamoDbLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, MetricsPlace, MetricsRow, WriteMetrics
 from shardline.core.leases import (
     AskHandOver,

@@ -26,7 +26,7 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
-from shardline.core.failures import KIND_BY_CODE, Failure, FailureKind
+from shardline.core.error_codes import KIND_BY_CODE, Failure, FailureKind
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,

@@ -13,7 +13,7 @@ import trustme
 from shardline.adapters.leases import redis as redis_leases
 from shardline.adapters.leases.lease_rows import encode_row
 from shardline.adapters.leases.redis import PREFIX, RedisLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Checkpoint, Incarnation, Lease
 from shardline.model.position import at_sequence_number

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from shardline.adapters.leases.redis import RedisLeases
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.leases import CreateLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Lease
 

@@ -14,7 +14,7 @@ from tests.programs import command_for
 
 from shardline.adapters.leases import sqlite as module
 from shardline.adapters.leases.sqlite import APPLICATION_ID, SqliteLeases
-from shardline.core.failures import FailureKind
+from shardline.core.error_codes import FailureKind
 from shardline.core.leases import CreateLease, DeleteLease, RenewLease, TakeLease
 from shardline.model.lease import Lease
 
@@ -47,7 +47,7 @@ import sys, anyio
 from pathlib import Path
 from shardline.adapters.leases.sqlite import SqliteLeases
 from shardline.core.leases import TakeLease
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.lease import Lease
 
 async def main(path, name, times):

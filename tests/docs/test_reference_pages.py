@@ -7,7 +7,7 @@ from tests.docs.programs import run
 
 import shardline
 from shardline import Client, errors
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 
 def test_the_operations_are_the_methods_of_the_client():

@@ -23,7 +23,7 @@ from worker import name_of
 from shardline import ProducerConfig
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.store_urls import lease_store
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.position import PositionKind
 from shardline.sync import Producer
 from shardline.testing import LocalKinesis

@@ -12,7 +12,7 @@ from fleet import require, running_fleet, wait_for
 from java_worker import START_LIMIT, OldJavaWorker, SlowNewestJavaWorker, WheelJavaWorker
 from verdict import finish, open_shards, require_parents_first
 
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 
 FLEET = {"lease_duration": 10.0, "checkpoint_interval": 1.0}
 SHARDS = 6

@@ -16,7 +16,7 @@ import drill
 from fleet import BrokenPromiseError, DrillError, listed
 from standstill import Standstill
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 HERE = Path(__file__).resolve().parent
 PAGE = "".join(f"<!-- results: {part} -->\n<!-- end of results -->\n" for part in ("catalogue", "drills"))

@@ -24,7 +24,7 @@ from shardline.core.consumer.consumer_events import (
     LeaseSurplus,
 )
 from shardline.core.consumer.coordinator import Coordinator, ScanLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import Refused, apply_to
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.hashing import HASH_KEY_COUNT

@@ -21,7 +21,7 @@ from botocore.exceptions import EventStreamError
 
 import shardline
 from shardline import deserializers
-from shardline.codec.packing import PACKINGS
+from shardline.codec.value_packing import PACKINGS
 from shardline.server.model.settings import Delays
 from shardline.testing import LocalKinesis
 

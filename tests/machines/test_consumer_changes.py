@@ -16,7 +16,7 @@ from shardline.core.consumer.consumer_events import (
     StreamReplaced,
     TooManyUnacknowledged,
 )
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 HOUR = 3600.0
 

@@ -25,7 +25,7 @@ from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.fanout_reader import SILENCE, NextEvent
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import ReaderState
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import SubscribeToShard
 from shardline.model.position import (
     TRIM_HORIZON,

@@ -21,7 +21,7 @@ from shardline.core.consumer.handling_lag import HandlingState
 from shardline.core.consumer.handout import CancelHandler, HandOut, Iteration, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.consumer.run_bounds import GroupFacts, OtherLease, RunBounds, ShardFacts, group_facts
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import SHARD_END
 from shardline.model.record import Record

@@ -34,7 +34,7 @@ from shardline.core.consumer.consumer_events import (
     StreamReplaced,
 )
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import (
     AskHandOver,
     CancelHandOver,

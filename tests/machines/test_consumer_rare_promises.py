@@ -25,7 +25,7 @@ from shardline.core.consumer.failure_policy import BatchWork, FailurePolicy
 from shardline.core.consumer.lease_view import LeaseView
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.limits import MIB

@@ -16,7 +16,7 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import ReadFailed
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.core.requests import GetShardIterator
 from shardline.model.hashing import HASH_KEY_COUNT
 from shardline.model.limits import MIB

@@ -22,7 +22,7 @@ from shardline.core.consumer.consumer_events import PositionLost, ReadFailed, Re
 from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import PrefetchBudget
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange, hash_key_of
 from shardline.model.lease import Checkpoint
 from shardline.model.limits import MIB

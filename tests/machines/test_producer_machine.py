@@ -10,7 +10,7 @@ from tests.aggregates import split_entry
 from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.core.producer.intake import Put
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import Receipt, Undelivered

@@ -12,7 +12,7 @@ from tests.harness.producer_shell import ACCEPTED, ProducerShell, shard, stream_
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.model.hashing import HASH_KEY_COUNT, hash_key_of
 

@@ -21,7 +21,7 @@ from shardline.codec.shapes import (
     ShardShape,
 )
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.core.producer.intake import Put
 from shardline.core.producer.lane import TRUST, Lane
 from shardline.core.producer.machine import ProducerMachine

@@ -21,7 +21,7 @@ from tests.sim.interrupting import entered_once_more
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult, StreamSummary
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord

@@ -14,7 +14,7 @@ from tests.harness.producer_shell import shard
 
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.shard_map import MapState, ShardMap
 from shardline.core.requests import ShardFilter
 from shardline.model.hashing import HASH_KEY_COUNT, HashRange

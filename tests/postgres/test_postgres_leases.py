@@ -20,7 +20,7 @@ from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.lease_rows import encode_row
 from shardline.adapters.leases.postgres import TABLE, PostgresLeases
 from shardline.adapters.leases.store_urls import lease_catalog, lease_store
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, CreateLease, DeleteLease, Refused, RenewLease, TakeLease
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import at_sequence_number

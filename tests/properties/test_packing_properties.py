@@ -1,4 +1,4 @@
-"""Packs of any values come back unchanged, and have the announced size. Tests of ``shardline.codec.packing``."""
+"""Packs of any values come back unchanged, and have the announced size. Tests of ``shardline.codec.value_packing``."""
 
 import json
 from random import Random
@@ -10,7 +10,7 @@ from tests.aggregates import split_entry
 
 from shardline import deserializers
 from shardline.codec.aggregation import MAGIC, split_columns
-from shardline.codec.packing import PACKINGS, split_length_prefixed, split_netstrings
+from shardline.codec.value_packing import PACKINGS, split_length_prefixed, split_netstrings
 from shardline.core.producer.lane import Lane
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import BufferedRecord, payload_bytes

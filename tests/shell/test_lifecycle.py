@@ -11,7 +11,7 @@ import pytest
 import shardline.aio.client as client_module
 import shardline.aio.connection as connection_module
 from shardline import Closed, Entry, TransportError
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import PutRecords
 from shardline.model.stream import StreamRef
 

@@ -29,7 +29,7 @@ from shardline import (
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.leases.store_urls import lease_store
-from shardline.core.failures import Failure, to_error
+from shardline.core.error_codes import Failure, to_error
 
 pytestmark = pytest.mark.anyio
 

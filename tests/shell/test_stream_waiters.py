@@ -10,7 +10,7 @@ import trio.testing
 from shardline import ServiceError, UsageError, WaitTimeout
 from shardline.aio import stream_waiters
 from shardline.aio.stream_waiters import wait_limit, wait_until
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 THROTTLED = Failure(FailureKind.LIMIT_EXCEEDED, "LimitExceededException", "slow down", 400)
 BROKEN = Failure(FailureKind.TRANSIENT, "ConnectionReset", "broke")

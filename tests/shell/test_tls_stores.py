@@ -13,7 +13,7 @@ import trustme
 from shardline import Credentials
 from shardline.adapters.aws.aws_service import AwsAccess
 from shardline.adapters.leases.store_urls import lease_store
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 
 pytestmark = pytest.mark.anyio
 

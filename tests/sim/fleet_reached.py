@@ -2,7 +2,7 @@
 
 from producer_reached import STATES as PRODUCER_STATES
 
-from shardline.core.failures import FailureKind
+from shardline.core.error_codes import FailureKind
 
 STATES = frozenset({
     # leases

@@ -10,7 +10,7 @@ from shardline.core.consumer.fanout_reader import FanOutReader
 from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.record_filter import leave_out
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.requests import GetRecords, SubscribeToShard
 from shardline.model.stream import StreamRef
 

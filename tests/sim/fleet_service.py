@@ -19,7 +19,7 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.server.model import inputs
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service

@@ -10,7 +10,7 @@ from producer_endpoint import BEGIN
 from tests.harness.coordinator import FakeStore
 
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import DeleteLease, Refused, TakeLease, landed
 
 UNSENT = Failure(FailureKind.TRANSIENT, "ConnectError", "sim: never sent", maybe_received=False)

@@ -24,7 +24,7 @@ from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFaile
 from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.consumer.stream_shares import StreamShares
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards
 from shardline.model.position import LATEST, TRIM_HORIZON, at_timestamp

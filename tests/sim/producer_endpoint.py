@@ -8,7 +8,7 @@ from producer_scenario import POISON, REQUEST_ERRORS, TRANSPORT_ERRORS
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult, StreamSummary
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.server.model import inputs
 from shardline.server.model.faults import Faults
 from shardline.server.model.service import Service

@@ -9,7 +9,7 @@ from tests.aggregates import SPLITTERS, split_aggregate, split_entry, split_head
 
 from shardline.codec.aggregation import is_framed, split_columns
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.producer.producer_record import Undelivered, payload_bytes
 from shardline.core.producer.retries import EXPIRED, HEADERS_REFUSED, landed_wrong_twice
 from shardline.core.producer.verdicts import WRONG_SHARD, Rules

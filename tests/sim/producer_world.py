@@ -14,7 +14,7 @@ from producer_scenario import draw_scenario
 from tests.harness.producer_shell import MOST_POLLS, ProducerShell
 
 from shardline.core.clock import NEVER
-from shardline.core.failures import FailureKind
+from shardline.core.error_codes import FailureKind
 from shardline.core.producer.intake import Put
 from shardline.core.producer.machine import SLICE_RECORDS
 from shardline.core.producer.producer_config import SettingChanges

@@ -29,7 +29,7 @@ from shardline.codec.shapes import (
     StreamSummary,
     SubscribeToShardEvent,
 )
-from shardline.core.failures import COUNT_MISMATCH, Failure, classify
+from shardline.core.error_codes import COUNT_MISMATCH, Failure, classify
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,

@@ -20,7 +20,7 @@ from shardline.codec.shapes import (
     StreamListing,
     StreamSummary,
 )
-from shardline.core.failures import Failure, to_error
+from shardline.core.error_codes import Failure, to_error
 from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.errors import UsageError

@@ -25,7 +25,7 @@ from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events
 from shardline.core.consumer.hash_coverage import CoverageEvent, percentage_of
 from shardline.core.consumer.store_outages import StoreTrouble, trouble_of
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.events import EventSource
 
 CLOSED: Final = Failure(FailureKind.TRANSIENT, "Cancelled", "the consumer was closed during the request")

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import anyio
 
-from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.error_codes import Failure, FailureKind, to_error
 from shardline.errors import UsageError, WaitTimeout
 
 Wait: TypeAlias = bool | float

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, final
 import anyio
 
 from shardline.codec.shapes import SubscribeToShardEvent
-from shardline.core.failures import Failure, to_error
+from shardline.core.error_codes import Failure, to_error
 from shardline.errors import UsageError
 from shardline.ports import ShardEvents
 

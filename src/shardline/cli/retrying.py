@@ -18,7 +18,7 @@ import anyio
 
 from shardline.aio.client import Client
 from shardline.aio.stream_waiters import wait_until
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import RequestError
 from shardline.model.stream import parse_stream

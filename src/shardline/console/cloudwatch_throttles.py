@@ -18,7 +18,7 @@ import anyio.to_thread
 import msgspec
 
 from shardline.adapters.aws.aws_service import AwsSettings, find_service, open_cloudwatch
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import UsageError
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ from shardline.console.dead_letter_files import DeadLetterPlace, newest_dead_let
 from shardline.console.lineage_times import LineageTimes, fingerprint, with_times
 from shardline.console.record_search import OpenSearches, RecordSearch
 from shardline.console.record_views import RecordFilter
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.requests import ShardFilter
 from shardline.errors import ServiceError, ShardlineError, UsageError, WaitTimeout
 from shardline.model.hashing import hash_key_of

@@ -9,7 +9,7 @@ Invariants:
 
 from typing import Final, final
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 BAD_SHARD_LIST: Final = "BadShardList"
 # A page contains up to 1,000 shards. No account has this many pages of shards, streams, consumers or tags.

@@ -7,7 +7,7 @@ passes them to the user's sink. No event contains data, keys or credentials.
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, final
 
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 
 
 @final

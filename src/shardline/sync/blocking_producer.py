@@ -41,7 +41,7 @@ from shardline.aio.producer.validation import (
     check_tagged_record,
     check_timeout,
 )
-from shardline.codec.packing import PackingName
+from shardline.codec.value_packing import PackingName
 from shardline.core.producer.intake import Put
 from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import payload_bytes

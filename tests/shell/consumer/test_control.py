@@ -20,7 +20,7 @@ from shardline import (
     at_sequence_number,
 )
 from shardline.adapters.leases.memory import MemoryLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.events import LeaseLost, RecordsFiltered, ShardSought, ShardsPaused, ShardsResumed
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from shardline.core.consumer.consumer_events import (
     StoreFailed,
 )
 from shardline.core.consumer.coordinator import Coordinator
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.testing import LocalKinesis
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from tests.shell.blocking import EVERY_API
 
 from shardline import AssignedShard, RevokedShard, UsageError
 from shardline.adapters.leases.memory import MemoryLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CommitCheckpoint, FinishHandOver, ReleaseLease
 from shardline.testing import LocalKinesis
 

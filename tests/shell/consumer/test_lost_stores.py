@@ -13,7 +13,7 @@ from tests.shell.blocking import EVERY_API
 from shardline import StoreError
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.core.consumer.consumer_events import ConsumerFailed, ProgressLost, StoreFailed
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 pytestmark = pytest.mark.anyio
 

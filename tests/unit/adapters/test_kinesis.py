@@ -12,7 +12,7 @@ from shardline.codec import awscbor, awsjson
 from shardline.codec.envelope import BodyError
 from shardline.codec.eventstream import encode_message
 from shardline.codec.shapes import ListStreamsResponse, SubscribeToShardEvent
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import (
     DescribeStreamSummary,
     GetRecords,

@@ -10,7 +10,7 @@ from shardline.core import producer_events as produced
 from shardline.core.clock import NEVER
 from shardline.core.consumer import consumer_events as consumed
 from shardline.core.consumer.grant import Grant
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.events import EventSource
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint

@@ -8,7 +8,7 @@ from shardline.aio.control_plane import value_of
 from shardline.codec.shapes import GetRecordsResponse, RawRecord
 from shardline.console.record_search import PAGES, SEARCHES, OpenSearches, RecordSearch
 from shardline.console.record_views import RecordFilter
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.errors import UsageError
 from shardline.model.position import TRIM_HORIZON
 

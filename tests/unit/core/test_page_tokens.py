@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.page_tokens import PAGES_MAX, PageTokens
 
 ENDLESS = Failure(FailureKind.TRANSIENT, "BadShardList", "the pages of the shard list do not end")

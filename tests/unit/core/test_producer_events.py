@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from shardline.core import producer_events as events
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer_events import (
     AggregationStopped,
     ChannelsFound,

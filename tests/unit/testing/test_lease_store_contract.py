@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from shardline.adapters.leases.memory import MemoryLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CreateLease, Refused, TakeLease
 from shardline.model.lease import Lease
 from shardline.testing import BatchingLeaseStoreContract, LeaseStoreContract

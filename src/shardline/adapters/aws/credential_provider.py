@@ -19,7 +19,7 @@ from typing import Final, Protocol, final
 import anyio
 
 from shardline.adapters.blocking_calls import BlockingCalls
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.errors import CredentialsError
 from shardline.model.credentials import Credentials
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from shardline.adapters.blocking_calls import BlockingCalls
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 
 # The request members that botocore's endpoint rules depend on.

@@ -24,7 +24,7 @@ from shardline.adapters.aws.credential_provider import CredentialSource
 from shardline.adapters.aws.endpoints import Endpoint, Endpoints
 from shardline.codec.envelope import read_error
 from shardline.codec.sigv4 import Signer, payload_sha256
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.errors import UsageError
 from shardline.model.credentials import Credentials
 from shardline.ports import Body, HttpResponse, HttpStream, HttpTransport

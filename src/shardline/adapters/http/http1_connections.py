@@ -18,7 +18,7 @@ from shardline.adapters.http.http_failures import broken
 from shardline.adapters.http.http_routes import Connector, Dial, Route, find_route
 from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.http.wire_streams import WireStream
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import UsageError
 
 

@@ -31,7 +31,7 @@ from shardline.adapters.http.http_failures import broken
 from shardline.adapters.http.http_routes import Dial
 from shardline.adapters.http.http_settings import SLOWEST_ANSWER, HttpSettings
 from shardline.codec.http1 import CutShortError, HttpError, ResponseReader, encode_request
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.ports import Body, HttpResponse, HttpStream
 
 _SLICE: Final = 256 * 1024

@@ -43,7 +43,7 @@ from shardline.codec.http1 import BODY_MAX_BYTES, HEAD_MAX_BYTES, HttpError, par
 from shardline.ports import Body
 
 if TYPE_CHECKING:
-    from shardline.core.failures import Failure
+    from shardline.core.error_codes import Failure
 
 STREAMS_MAX: Final = 100
 """Maximum number of open exchanges per connection. The number is limited because all of them fail if the connection

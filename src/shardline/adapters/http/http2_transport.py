@@ -41,7 +41,7 @@ from shardline.adapters.http.http_routes import Connector, Dial, Route, Trust, f
 from shardline.adapters.http.http_settings import SLOWEST_ANSWER, HttpSettings
 from shardline.adapters.http.wire_streams import WireStream
 from shardline.codec.http1 import HttpError
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import UsageError
 from shardline.ports import Body, HttpResponse, HttpStream
 

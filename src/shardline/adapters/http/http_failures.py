@@ -7,7 +7,7 @@ service may have received the request, and a message that says what to do.
 import ssl
 from typing import Final
 
-from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
+from shardline.core.error_codes import COUNT_MISMATCH, Failure, FailureKind
 
 _MESSAGES: Final = {
     "DnsError": "the host {host} cannot be resolved: check the region or endpoint_url, and DNS",

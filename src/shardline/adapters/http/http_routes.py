@@ -21,7 +21,7 @@ from shardline.adapters.http.http_failures import broken, proxy_broken, tls_brok
 from shardline.adapters.http.http_settings import HttpSettings, Proxy, proxy_for
 from shardline.adapters.http.wire_streams import WireStream
 from shardline.codec.http1 import HttpError, ResponseReader, encode_request
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 
 _T = TypeVar("_T")
 _PORTS: Final = {"http": 80, "https": 443}

@@ -47,7 +47,7 @@ from shardline.adapters.leases.kcl_rows import (
     metrics_request,
 )
 from shardline.adapters.leases.lease_rows import RowError
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, WriteMetrics
 from shardline.core.leases import LeaseOperation, Refused, apply
 from shardline.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Final, final
 
 import anyio.lowlevel
 
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.leases import LeaseOperation, apply_to
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer

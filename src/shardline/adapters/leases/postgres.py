@@ -31,7 +31,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shardline.adapters.leases.lease_rows import split_at_counter
 from shardline.adapters.leases.row_swaps import RowSwaps, Swap, SwapReply
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import LeaseOperation
 from shardline.errors import UsageError
 from shardline.model.lease import Lease

@@ -26,7 +26,7 @@ import redis.exceptions
 from shardline.adapters.leases.lease_rows import split_at_counter
 from shardline.adapters.leases.redis_servers import Command, parse_address, redis_servers
 from shardline.adapters.leases.row_swaps import RowSwaps, Swap, SwapReply
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import LeaseOperation
 from shardline.errors import UsageError
 from shardline.model.lease import Lease

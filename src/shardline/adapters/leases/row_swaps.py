@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar, final
 import anyio
 
 from shardline.adapters.leases.lease_rows import RowError, decode_row, decode_rows, encode_row
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, Refused, TakeLease, apply
 from shardline.model.lease import Lease
 from shardline.ports import LeaseAnswer

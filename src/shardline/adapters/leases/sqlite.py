@@ -27,7 +27,7 @@ import anyio
 from shardline.adapters.blocking_calls import BlockingCalls
 from shardline.adapters.leases.lease_rows import RowError, decode_row, decode_rows, encode_row
 from shardline.adapters.leases.network_mounts import network_file_system, read_mount_table
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import LeaseOperation, apply
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream, LeaseAnswer

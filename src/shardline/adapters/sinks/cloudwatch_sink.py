@@ -31,7 +31,7 @@ from shardline.adapters.aws.endpoints import parse_endpoint
 from shardline.adapters.http.http_settings import HttpSettings
 from shardline.adapters.sinks.cloudwatch_data import Accumulator, Period, emf_lines, request_bodies
 from shardline.adapters.sinks.cloudwatch_names import Names, Translation, translation
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import UsageError
 from shardline.events import Event, EventSource
 from shardline.model.credentials import Credentials

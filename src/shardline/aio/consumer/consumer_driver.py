@@ -43,7 +43,7 @@ from shardline.core.consumer.coordinator import Coordinator
 from shardline.core.consumer.handout import CancelHandler, HandOut, ReadingFailed, StopReading, WakeReader
 from shardline.core.consumer.lifecycle import CallBack, CancelCallBack
 from shardline.core.consumer.taker import Taker
-from shardline.core.failures import to_error
+from shardline.core.error_codes import to_error
 from shardline.errors import Closed
 from shardline.ports import KinesisApi
 

@@ -72,7 +72,7 @@ from shardline.core.consumer.handout import HandOut
 from shardline.core.consumer.run_bounds import RunBounds
 from shardline.core.consumer.stream_shares import StreamShares
 from shardline.core.consumer.taker import Taker
-from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.error_codes import Failure, FailureKind, to_error
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import Closed, UsageError, WaitTimeout
 from shardline.events import ConsumerEvent, EventSink, EventSource, Sink, check_sinks

@@ -21,7 +21,7 @@ import anyio
 
 from shardline.aio.client import Client
 from shardline.codec.shapes import DescribeStreamConsumerResponse, StreamConsumer
-from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.error_codes import Failure, FailureKind, to_error
 from shardline.core.requests import DescribeStreamSummary
 from shardline.errors import UsageError, WaitTimeout
 from shardline.model.stream import StreamRef, is_consumer_name, parse_consumer_arn

@@ -36,7 +36,7 @@ from shardline.core.consumer.polling_reader import PollingReader
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.record_filter import leave_out
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, GetRecords, GetShardIterator, SubscribeToShard
 from shardline.errors import UsageError
 from shardline.model.record import Record

@@ -29,7 +29,7 @@ from shardline.core.consumer.held_shard import HeldShard
 from shardline.core.consumer.lag_measurement import measure_lag
 from shardline.core.consumer.reader import Page, ReaderEvent
 from shardline.core.consumer.store_outages import STORE_OPERATIONS
-from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.error_codes import Failure, FailureKind, to_error
 from shardline.core.kcl_requests import KclRequest, KclRows, ReadKclRows
 from shardline.core.leases import LeaseOperation
 from shardline.core.requests import DescribeStreamSummary, ListShards

@@ -43,7 +43,7 @@ from shardline.aio.producer.validation import (
     check_tagged_record,
     check_timeout,
 )
-from shardline.codec.packing import PackingName
+from shardline.codec.value_packing import PackingName
 from shardline.core.producer.producer_config import ProducerConfig, SettingChanges
 from shardline.core.producer.producer_record import NO_TAGS, payload_bytes
 from shardline.core.producer.producer_stats import ProducerStats

@@ -21,7 +21,7 @@ from shardline.aio.producer.put_chain import PutChain
 from shardline.aio.producer.trace_headers import TRACED_MAX_BYTES
 from shardline.aio.producer.validation import Serializer, check_item, fields_of, is_plain, make_plain
 from shardline.codec.aggregation import encode_tags
-from shardline.codec.packing import Packing
+from shardline.codec.value_packing import Packing
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES
 from shardline.core.producer.intake import Intake
 from shardline.core.producer.producer_record import INVALID, Undelivered

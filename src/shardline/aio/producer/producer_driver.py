@@ -37,7 +37,7 @@ from shardline.aio.loop.host_tasks import CrashGuard, Flag, HostTasks, LoopAffin
 from shardline.aio.loop.notifier import Notifier
 from shardline.aio.producer.delivery import wake_waiters
 from shardline.aio.reporting import ProducerReporter
-from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.error_codes import Failure, FailureKind, to_error
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import SettingChanges
 from shardline.core.producer.producer_record import BufferedRecord

@@ -42,8 +42,8 @@ from shardline.aio.producer.validation import (
 from shardline.aio.reporting import ProducerReporter
 from shardline.aio.tracing import find_tracings
 from shardline.codec.aggregation import encode_tags
-from shardline.codec.packing import PackingName, packing_named
 from shardline.codec.stamps import ANY_STAMP
+from shardline.codec.value_packing import PackingName, packing_named
 from shardline.core.producer.intake import Intake, Put
 from shardline.core.producer.machine import ProducerMachine
 from shardline.core.producer.producer_config import ProducerConfig, SettingChanges

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from shardline.aio.producer.validation import Serializer, serialized
-from shardline.codec.packing import Packing
+from shardline.codec.value_packing import Packing
 from shardline.core.consumer.handler_checks import is_async_callable
 from shardline.core.producer.intake import Intake
 from shardline.errors import UsageError

@@ -13,7 +13,7 @@ from typing import TypeVar as PlainTypeVar
 from shardline._speedups import twin
 from shardline.aio.client import Client
 from shardline.codec.aggregation import is_framed
-from shardline.codec.packing import Packing
+from shardline.codec.value_packing import Packing
 from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, WRAP_MAX_BYTES, bytes_alone
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.producer_record import OptionalTags

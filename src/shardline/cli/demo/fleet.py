@@ -23,7 +23,7 @@ import msgspec
 
 from shardline.adapters.leases.sqlite import SqliteLeases
 from shardline.cli.demo.demo_worker import READY, Handled, WorkerSettings
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.lease import Lease
 from shardline.testing.local_kinesis import LocalKinesis
 

@@ -34,7 +34,7 @@ from shardline.cli.doctor.diagnoses import Finding, Verdict, failed, not_checked
 from shardline.cli.doctor.permission_checks import AWS_ENDPOINT, permission_finding
 from shardline.cli.quantities import counted
 from shardline.codec.shapes import ListStreamsResponse
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import CredentialsError, UsageError
 
 _NETWORK: Final = network_checks.CHECKS

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from shardline.cli.doctor.diagnoses import Finding, not_checked
 from shardline.cli.invocation import Invocation
 from shardline.cli.retrying import retry_while
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 T = TypeVar("T")
 

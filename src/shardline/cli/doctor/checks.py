@@ -34,7 +34,7 @@ from shardline.cli.quantities import counted
 from shardline.codec.shapes import ListStreamConsumersResponse, ListStreamsResponse, StreamSummary
 from shardline.core.consumer.hash_coverage import find_uncovered, percentage_of
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.shard import Shard

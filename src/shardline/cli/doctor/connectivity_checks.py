@@ -16,7 +16,7 @@ from shardline.adapters.aws.aws_service import AwsSettings
 from shardline.adapters.aws.botocore_session import BotocoreSession, CredentialFacts
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.invocation import Invocation
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.stream import StreamRef
 

@@ -10,7 +10,7 @@ Invariants:
 from enum import StrEnum
 from typing import Final, NamedTuple, final
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 
 @final

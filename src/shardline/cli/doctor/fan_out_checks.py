@@ -13,7 +13,7 @@ from shardline.aio.consumer.fan_out import FanOut
 from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, of_failure, ok, warning
 from shardline.cli.doctor.permission_checks import AWS_ENDPOINT, DryRuns, check_subscribing, permission_finding
 from shardline.codec.shapes import DescribeStreamConsumerResponse, StreamConsumer
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 CHECKS: Final = ("registered consumer", "may DescribeStreamConsumer", "HTTP/2", "may SubscribeToShard")
 _CONSUMER, _MAY_DESCRIBE, _HTTP2, _MAY_SUBSCRIBE = CHECKS

@@ -17,7 +17,7 @@ from typing import Final
 
 from shardline.adapters.kinesis import KinesisHttp, stream_members
 from shardline.cli.doctor.diagnoses import Finding, Verdict, not_checked, of_failure, ok, warning
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.stream import StreamRef
 
 _NEEDED: Final = frozenset({"DescribeStreamSummary", "ListShards", "GetShardIterator", "GetRecords", "PutRecords"})

@@ -17,7 +17,7 @@ from shardline.cli.doctor.diagnoses import Finding, failed, not_checked, ok, war
 from shardline.cli.quantities import counted, in_units
 from shardline.cli.retrying import call_for_each
 from shardline.codec.shapes import StreamSummary
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.limits import SHARD_WRITE_BYTES_PER_SECOND, SHARD_WRITE_RECORDS_PER_SECOND
 from shardline.model.position import at_timestamp

@@ -19,7 +19,7 @@ import anyio
 
 from shardline.cli.groups.reset_plan import Step, operations
 from shardline.cli.interrupts import interrupts
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.leases import LeaseOperation, Refused, landed
 from shardline.model.lease import Lease
 from shardline.ports import LeaseStore

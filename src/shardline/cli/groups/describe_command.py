@@ -45,7 +45,7 @@ from shardline.cli.retrying import with_retries
 from shardline.cli.terminal import console, notice, print_lines, printable
 from shardline.cli.time_arguments import duration_option, duration_value, shown_time
 from shardline.core.consumer.kcl_fleet import FleetMember
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream
 

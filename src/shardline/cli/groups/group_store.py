@@ -28,7 +28,7 @@ from shardline.cli.retrying import retry_while
 from shardline.cli.terminal import waiting
 from shardline.core.consumer.group_rows import foreign_rows
 from shardline.core.consumer.shard_graph import ShardGraph
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.lease import Lease
 from shardline.model.shard import Shard
 from shardline.ports import GroupOnStream, LeaseStore

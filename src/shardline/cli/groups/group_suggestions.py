@@ -18,7 +18,7 @@ from shardline.cli.completion.suggestions import (
 )
 from shardline.cli.groups.group_store import StorePlace, ask_groups, list_rows, opened
 from shardline.cli.invocation import Invocation
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.position import SHARD_END
 from shardline.ports import GroupOnStream
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardline.core.consumer.kcl_fleet import FleetMember, fleet_members
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.lease import Lease
 from shardline.ports import KclFleetStore, LeaseStore
 

@@ -33,7 +33,7 @@ from shardline.cli.invocation import Invocation, global_options
 from shardline.cli.quantities import counted
 from shardline.cli.retrying import with_retries
 from shardline.cli.terminal import notice
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import UsageError
 from shardline.model.lease import Lease
 from shardline.ports import GroupOnStream

@@ -21,7 +21,7 @@ from shardline.cli.streams.stream_views import consumer_json
 from shardline.cli.terminal import notice, print_table, printable, waiting
 from shardline.cli.time_arguments import duration_option, shown_time
 from shardline.codec.shapes import DescribeStreamConsumerResponse, StreamConsumer
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.errors import ServiceError, UsageError
 from shardline.model.stream import is_consumer_name
 

@@ -19,7 +19,7 @@ from shardline.aio.client import Client
 from shardline.codec.shapes import GetRecordsResponse, RawRecord, SubscribeToShardEvent
 from shardline.core.backoff import Backoff
 from shardline.core.consumer.read_pace import ReadPace
-from shardline.core.failures import Failure, FailureKind, to_error
+from shardline.core.error_codes import Failure, FailureKind, to_error
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.errors import RequestError, TransportError
 from shardline.model.limits import SHARD_READ_BYTES_PER_SECOND, SHARD_READ_CALLS_PER_SECOND

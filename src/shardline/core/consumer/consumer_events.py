@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, final
 
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.grant import Grant
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.hashing import HashRange
 from shardline.model.lease import Checkpoint
 from shardline.model.position import Position

@@ -56,7 +56,7 @@ from shardline.core.consumer.stream_shares import KnownLeases, StreamShares
 from shardline.core.consumer.token_floor import TokenFloor
 from shardline.core.consumer.topology import Topology
 from shardline.core.consumer.trim_watch import TrimWatch
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.kcl_requests import KclRequest
 from shardline.core.leases import AskHandOver, CreateLease, DeleteLease, LeaseOperation, Refused, TakeLease
 from shardline.core.requests import DescribeStreamSummary, ListShards

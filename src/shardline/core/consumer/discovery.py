@@ -26,7 +26,7 @@ from shardline.codec.shapes import ListShardsResponse, StreamSummary
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.consumer_events import ConsumerFailed, ListingFailed
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.page_tokens import PageTokens
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.model.position import Position, PositionKind

@@ -40,7 +40,7 @@ from shardline.core.consumer.page_reader import PageReader
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.consumer.trim_watch import TrimWatch
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import SubscribeToShard
 from shardline.model.position import TRIM_HORIZON, Position, after_sequence_number
 from shardline.model.record import LeaseInForce

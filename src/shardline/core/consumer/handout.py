@@ -58,7 +58,7 @@ from shardline.core.consumer.reader import Page, Reader, ReaderState, ShardKey
 from shardline.core.consumer.run_bounds import RunBounds, ShardFacts, group_facts
 from shardline.core.consumer.stuck_handlers import HandlerWatch, WatchEvent, Work
 from shardline.core.consumer.taker import Questions, Taker
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.lease import Checkpoint
 from shardline.model.record import Record
 

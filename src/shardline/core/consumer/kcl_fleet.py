@@ -32,7 +32,7 @@ from typing import Final, NamedTuple, final
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.consumer.assignment import Assignment, ReadableLease
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.kcl_requests import (
     DeleteMetrics,
     KclRequest,

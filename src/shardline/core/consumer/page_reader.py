@@ -27,7 +27,7 @@ from shardline.core.consumer.deaggregator import Deaggregator
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.reader import OVER, TRANSITIONS, Children, Page, ReaderEvent, ReaderState, ShardKey
 from shardline.core.consumer.trim_watch import TrimWatch
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.position import LATEST, TRIM_HORIZON, Position
 from shardline.model.record import LeaseInForce, Origin
 from shardline.model.stream import StreamRef

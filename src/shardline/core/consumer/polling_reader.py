@@ -26,7 +26,7 @@ from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.read_pace import ReadPace
 from shardline.core.consumer.reader import ReaderState
 from shardline.core.consumer.trim_watch import TrimWatch
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.position import TRIM_HORIZON, Position, after_sequence_number
 from shardline.model.record import LeaseInForce

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import Instant
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 _BACKOFF_FIRST: Final = 0.25
 _BACKOFF_LONGEST: Final = 10.0

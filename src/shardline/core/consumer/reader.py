@@ -33,7 +33,7 @@ from shardline.core.consumer.consumer_events import (
     Subscribed,
     SubscriptionEnded,
 )
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.model.record import Record
 from shardline.model.shard import ChildShard
 

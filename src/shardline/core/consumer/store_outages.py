@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 LIST: Final = "ListLeases"
 WRITE: Final = "WriteLease"

@@ -33,7 +33,7 @@ from shardline.core.consumer.consumer_events import (
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.group_rows import foreign_rows
 from shardline.core.consumer.shard_graph import CONFIRM_AFTER, Rows, ShardGraph
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, ListShards
 from shardline.model.lease import Lease
 

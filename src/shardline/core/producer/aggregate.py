@@ -6,7 +6,7 @@ records of an aggregate share one entry of a request.
 
 A *bundle* is an aggregate with ``separate=True``: its records are handled together until they are sent, but each record
 becomes a separate entry. A *pack* is an aggregate with ``packing``: the data of its records is encoded in one of the
-formats of ``codec.packing`` instead of the KPL's format, even if there is only one record.
+formats of ``codec.value_packing`` instead of the KPL's format, even if there is only one record.
 
 Invariants:
 
@@ -30,9 +30,9 @@ from typing import Final, final
 
 from shardline._speedups import twin
 from shardline.codec.aggregation import FRAME_BYTES, MAGIC, encode_aggregate, is_framed
-from shardline.codec.packing import Packing
 from shardline.codec.protobuf import varint_size
 from shardline.codec.stamps import SHARED_BYTES, shorten, stamped_by
+from shardline.codec.value_packing import Packing
 from shardline.core.clock import Instant
 from shardline.core.producer.producer_record import BufferedRecord, payload_bytes
 from shardline.model.hashing import hash_digest_of

@@ -30,7 +30,7 @@ from itertools import count
 from typing import Final, final
 
 from shardline.core.clock import NEVER, Instant
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.lane import Lane, Shipment, repacked
 from shardline.core.producer.producer_config import ProducerConfig

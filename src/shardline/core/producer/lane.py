@@ -38,7 +38,7 @@ from bisect import insort
 from collections import deque
 from typing import Final, NamedTuple, final
 
-from shardline.codec.packing import packing_named
+from shardline.codec.value_packing import packing_named
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
 from shardline.core.producer.aggregate import KEYLESS_KEY_LENGTH, Aggregate, KeylessAddress

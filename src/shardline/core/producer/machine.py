@@ -26,7 +26,7 @@ from typing import Final, final
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, StreamSummary
 from shardline.core.backoff import Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.aggregate import entries_of
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.intake import Intake, round_limits

@@ -11,7 +11,7 @@ Invariants:
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, final
 
-from shardline.codec.packing import PACKINGS, PackingName
+from shardline.codec.value_packing import PACKINGS, PackingName
 from shardline.core.producer.kpl_properties import translate
 from shardline.core.setting_checks import check_choice, check_number
 from shardline.errors import UsageError

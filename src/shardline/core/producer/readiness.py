@@ -14,7 +14,7 @@ Invariants:
 
 from typing import final
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 
 @final

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from shardline.codec.shapes import PutRecordsResponse, PutRecordsResult
 from shardline.core.clock import NEVER, Instant
-from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind
+from shardline.core.error_codes import COUNT_MISMATCH, Failure, FailureKind
 from shardline.core.producer.aggregate import Aggregate
 from shardline.core.producer.collector import Collector, Group
 from shardline.core.producer.isolation import Isolation, is_about_size

@@ -23,7 +23,7 @@ Invariants:
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from shardline.codec.packing import packing_named
+from shardline.codec.value_packing import packing_named
 from shardline.core.clock import Instant
 from shardline.core.producer.aggregate import WRAP_MAX_BYTES, Aggregate, bytes_alone
 from shardline.core.producer.collector import Collector

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple, final
 from shardline.codec.shapes import ListShardsResponse
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.page_tokens import BAD_SHARD_LIST, PageTokens
 from shardline.core.requests import ListShards, ShardFilter
 from shardline.errors import UsageError

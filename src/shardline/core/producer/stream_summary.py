@@ -29,7 +29,7 @@ from typing import Final, final
 from shardline.codec.shapes import StreamSummary
 from shardline.core.backoff import Backoff, Chance
 from shardline.core.clock import NEVER, Instant
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer_events import (
     AggregationStopped,

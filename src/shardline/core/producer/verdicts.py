@@ -7,8 +7,8 @@ Invariants:
 
 - P4: an aggregate that did not land in the predicted shard is delivered only if all its records belong to the shard
   where it landed. A record that was sent alone is delivered wherever it landed.
-- P5: after a fatal failure (see ``core/failures.py``), the records fail immediately. After any other failure, they are
-  sent again later.
+- P5: after a fatal failure (see ``core/error_codes.py``), the records fail immediately. After any other failure, they
+  are sent again later.
 - Exactly one rule applies to each answer.
 """
 
@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple, final
 
 from shardline.codec.shapes import PutRecordsResult
-from shardline.core.failures import COUNT_MISMATCH, Failure, FailureKind, classify
+from shardline.core.error_codes import COUNT_MISMATCH, Failure, FailureKind, classify
 from shardline.model.hashing import HashRange
 
 WRONG_SHARD: Final = "WrongShard"

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from shardline.adapters.aws.credential_provider import PAUSE, RECHECK, RETRY, CredentialSource
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.errors import CredentialsError
 from shardline.model.credentials import Credentials
 

@@ -7,7 +7,7 @@ import pytest
 
 from shardline.adapters.aws import endpoints as module
 from shardline.adapters.aws.endpoints import Endpoint, Endpoints, parse_endpoint
-from shardline.core.failures import FailureKind
+from shardline.core.error_codes import FailureKind
 from shardline.errors import CredentialsError, UsageError
 
 

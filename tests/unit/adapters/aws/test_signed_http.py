@@ -11,7 +11,7 @@ from shardline.adapters.aws.endpoints import Endpoints, parse_endpoint
 from shardline.adapters.aws.signed_http import SignedHttp
 from shardline.adapters.http.http_failures import broken
 from shardline.codec.sigv4 import Signer, payload_sha256
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.errors import CredentialsError, UsageError
 from shardline.model.credentials import Credentials
 from shardline.ports import HttpResponse

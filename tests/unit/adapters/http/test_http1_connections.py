@@ -8,7 +8,7 @@ import pytest
 
 from shardline.adapters.http.http1_connections import Connection, Connections
 from shardline.adapters.http.http_settings import HttpSettings
-from shardline.core.failures import Failure
+from shardline.core.error_codes import Failure
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardline.adapters.http import http_failures
 from shardline.adapters.http.http_failures import broken, proxy_broken, tls_broken
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 UNSENT = {
     "DnsError", "ConnectError", "ConnectTimeout", "CertificateError", "TlsError", "ProxyError", "ProxyLoginError",

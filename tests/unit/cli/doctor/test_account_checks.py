@@ -5,7 +5,7 @@ import pytest
 from shardline.cli.doctor.account_checks import check_limits, check_streams
 from shardline.cli.doctor.diagnoses import Verdict
 from shardline.codec.shapes import ListStreamsResponse
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 FAILURE = Failure(FailureKind.DENIED, "AccessDeniedException", "no", 400)
 

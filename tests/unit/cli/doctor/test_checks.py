@@ -12,7 +12,7 @@ from shardline.cli.doctor.checks import check_coverage
 from shardline.cli.doctor.diagnoses import Verdict
 from shardline.cli.groups.group_store import StorePlace
 from shardline.core.consumer.kcl_fleet import FleetMember
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CreateLease
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.lease import Checkpoint, Lease

@@ -12,7 +12,7 @@ from shardline.adapters.aws.botocore_session import BotocoreSession
 from shardline.cli.doctor.connectivity_checks import check_clock, check_endpoint, check_settings
 from shardline.cli.doctor.diagnoses import Verdict, advice_for, of_failure
 from shardline.cli.invocation import Invocation
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.stream import parse_stream
 
 STREAM = parse_stream("orders")

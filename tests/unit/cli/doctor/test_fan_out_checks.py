@@ -7,7 +7,7 @@ from shardline.cli.doctor.diagnoses import Verdict
 from shardline.cli.doctor.fan_out_checks import CHECKS, check_consumer, check_fan_out, check_http2
 from shardline.cli.doctor.permission_checks import DryRuns
 from shardline.codec.shapes import DescribeStreamConsumerResponse, StreamConsumer
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardline.cli.doctor.diagnoses import Verdict
 from shardline.cli.doctor.permission_checks import DryRuns, check_puts, check_reads, check_subscribing
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.stream import parse_stream
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ import pytest
 from shardline.cli.doctor.diagnoses import Verdict
 from shardline.cli.doctor.stream_checks import Load, check_consumers, check_load, check_ranges, check_stream
 from shardline.codec.shapes import StreamSummary
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.hashing import HASH_KEY_MAX, HashRange
 from shardline.model.sequence import SequenceNumber
 from shardline.model.shard import Shard

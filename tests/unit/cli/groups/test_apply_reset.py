@@ -8,7 +8,7 @@ import pytest
 from shardline.adapters.leases.memory import MemoryLeases
 from shardline.cli.groups.apply_reset import carry_out
 from shardline.cli.groups.reset_plan import Action, Step
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import CreateLease, RenewLease, ResetLease
 from shardline.model.lease import Checkpoint, Lease
 from shardline.model.position import LATEST

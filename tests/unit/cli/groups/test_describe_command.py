@@ -6,7 +6,7 @@ from shardline.cli.groups.describe_command import Description, find_delay
 from shardline.cli.groups.group_lag import Lag
 from shardline.cli.groups.group_store import Watch
 from shardline.core.consumer.kcl_fleet import FleetMember
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.ports import GroupOnStream
 
 

@@ -10,7 +10,7 @@ from shardline.adapters.leases.memory import MemoryLeases
 from shardline.adapters.leases.store_urls import lease_store
 from shardline.cli.groups.kcl_members import members_object, members_text, read_members
 from shardline.core.consumer.kcl_fleet import FleetMember
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.kcl_requests import KclRows, LeaderRow, MetricsRow
 from shardline.model.lease import Incarnation, Lease
 

@@ -20,7 +20,7 @@ from shardline.core.consumer.consumer_totals import ConsumerRates, ConsumerTotal
 from shardline.core.consumer.cursor import Cursor
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.handling_lag import HandlingCounts
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.lease import Checkpoint
 from shardline.model.position import TRIM_HORIZON
 from shardline.model.record import Record

@@ -19,7 +19,7 @@ from shardline.core.consumer.consumer_events import (
     StoreRecovered,
 )
 from shardline.core.consumer.coordinator import ScanLeases
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.leases import AskHandOver, CommitCheckpoint, CreateLease, DeleteLease, RenewLease, TakeLease
 from shardline.core.requests import ListShards, ShardFilter
 from shardline.model.hashing import HashRange

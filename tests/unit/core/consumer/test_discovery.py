@@ -15,7 +15,7 @@ from shardline.codec.shapes import (
 from shardline.core.clock import NEVER
 from shardline.core.consumer.consumer_events import ConsumerFailed, ListingFailed
 from shardline.core.consumer.discovery import Discovery
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary, ListShards, ShardFilter
 from shardline.model.position import LATEST, at_timestamp
 from shardline.model.stream import StreamRef

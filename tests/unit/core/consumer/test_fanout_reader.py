@@ -20,7 +20,7 @@ from shardline.core.consumer.fanout_reader import SILENCE, NextEvent
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
 from shardline.core.consumer.reader import ReaderState
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import SubscribeToShard
 from shardline.model.position import (
     LATEST,

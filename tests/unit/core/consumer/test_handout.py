@@ -9,7 +9,7 @@ from shardline.core.consumer.control_requests import Request
 from shardline.core.consumer.failure_policy import FailurePolicy
 from shardline.core.consumer.handout import EVERY_STREAM, CancelHandler, ReadingFailed
 from shardline.core.consumer.reader import ReaderState
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.lease import Lease
 
 

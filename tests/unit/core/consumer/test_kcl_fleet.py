@@ -14,7 +14,7 @@ from shardline.core.consumer.kcl_fleet import (
     longest_silence,
     metrics_place,
 )
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.kcl_requests import (
     DeleteMetrics,
     KclRows,

@@ -4,7 +4,7 @@ import pytest
 from tests.harness.coordinator import Group, names, shard
 
 from shardline.core.consumer.kcl_fleet import KclRole
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.kcl_requests import DeleteMetrics, KclRows, LeaderRow, ReadKclRows, WriteMetrics
 from shardline.core.leases import AskHandOver, CommitCheckpoint, ReleaseLease, RenewLease, TakeLease
 from shardline.model.lease import Lease

@@ -14,7 +14,7 @@ from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.dedup_window import DedupWindow, SeenStamps
 from shardline.core.consumer.prefetch import PrefetchBudget
 from shardline.core.consumer.reader import ReaderState
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.position import TRIM_HORIZON, at_sequence_number
 from shardline.model.sequence import SequenceNumber
 

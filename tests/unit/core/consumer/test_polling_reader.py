@@ -19,7 +19,7 @@ from shardline.core.consumer.consumer_totals import ReadCounts
 from shardline.core.consumer.grant import Grant
 from shardline.core.consumer.polling_reader import ReaderState
 from shardline.core.consumer.prefetch import RECORD_BYTES, PrefetchBudget
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import GetRecords, GetShardIterator
 from shardline.model.position import (
     LATEST,

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from shardline.core.consumer.read_pace import ReadPace
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.model.limits import MIB
 
 THROTTLED = Failure(FailureKind.THROTTLED, "ProvisionedThroughputExceededException", "slow down", 400)

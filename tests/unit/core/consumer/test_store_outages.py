@@ -4,7 +4,7 @@ import pytest
 
 from shardline.core.clock import NEVER
 from shardline.core.consumer.store_outages import LIST, WRITE, StoreHealth, StoreTrouble, trouble_of
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 
 
 def failure(kind):

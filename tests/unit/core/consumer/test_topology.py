@@ -13,7 +13,7 @@ from shardline.codec.shapes import (
 from shardline.core.consumer.consumer_events import ListingFailed, ShardTrimmed, StreamMissing, StreamReplaced
 from shardline.core.consumer.discovery import Discovery
 from shardline.core.consumer.topology import Topology
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.requests import DescribeStreamSummary
 from shardline.model.position import SHARD_END, TRIM_HORIZON, at_timestamp
 from shardline.model.stream import StreamRef

@@ -7,7 +7,7 @@ from tests.aggregates import split_aggregate, split_headed
 from tests.harness.producer_shell import ProducerShell, shard, stream_summary
 
 from shardline.codec.shapes import ListShardsResponse, PutRecordsResponse, PutRecordsResult
-from shardline.core.failures import Failure, FailureKind, classify
+from shardline.core.error_codes import Failure, FailureKind, classify
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.model.hashing import HASH_KEY_COUNT
 

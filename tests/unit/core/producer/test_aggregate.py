@@ -6,7 +6,7 @@ import pytest
 from tests.aggregates import build_aggregate, split_aggregate, split_headed
 
 from shardline.codec.aggregation import MAGIC, encode_tags
-from shardline.codec.packing import PACKINGS
+from shardline.codec.value_packing import PACKINGS
 from shardline.core.producer.aggregate import (
     WRAP_MAX_BYTES,
     Aggregate,

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.collector import Collector
 from shardline.core.producer.isolation import Isolation
 from shardline.core.producer.lane import Lane

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.aggregate import Aggregate, KeylessAddress
 from shardline.core.producer.isolation import Isolation, is_about_size, named_entries
 from shardline.core.producer.lane import Lane, Shipment

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.readiness import Readiness
 
 K = FailureKind

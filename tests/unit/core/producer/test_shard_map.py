@@ -8,7 +8,7 @@ from tests.harness.producer_shell import shard as shape
 
 from shardline.codec.shapes import HashKeyRangeShape, ListShardsResponse, SequenceNumberRangeShape, ShardShape
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.shard_map import MapState, ShardMap
 from shardline.core.requests import ListShards, ShardFilter
 from shardline.model.hashing import HASH_KEY_COUNT, HASH_KEY_MAX, HashRange

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from shardline.codec.shapes import StreamSummary
 from shardline.core.clock import NEVER
-from shardline.core.failures import Failure, FailureKind
+from shardline.core.error_codes import Failure, FailureKind
 from shardline.core.producer.producer_config import ProducerConfig
 from shardline.core.producer.stream_summary import StreamFacts
 from shardline.core.producer_events import AggregationStopped, ChannelsFound, DistributionChanged, StreamUnknown

@@ -3,7 +3,7 @@
 import pytest
 
 from shardline.codec.shapes import PutRecordsResult
-from shardline.core.failures import KIND_BY_CODE, Failure, FailureKind, classify
+from shardline.core.error_codes import KIND_BY_CODE, Failure, FailureKind, classify
 from shardline.core.producer.verdicts import (
     COUNT_MISMATCH,
     Action,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardline.codec.aggregation import MAGIC
-from shardline.codec.packing import (
+from shardline.codec.value_packing import (
     PACKINGS,
     check_json,
     check_json_line,

@@ -3,7 +3,7 @@
 import pytest
 from botocore.loaders import Loader
 
-from shardline.core.failures import KIND_BY_CODE, Failure, FailureKind, classify, to_error
+from shardline.core.error_codes import KIND_BY_CODE, Failure, FailureKind, classify, to_error
 from shardline.errors import CredentialsError, RequestError, ServiceError, ShardlineError, TransportError
 
 K = FailureKind
