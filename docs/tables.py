@@ -154,7 +154,7 @@ AIOKPL = {
 # The KCL 3's setting, its default, and the counterpart in Shardline.
 KCL = [
     ("applicationName", "", '`group=`, and the name of the table in `store="dynamodb://..."`'),
-    ("streamName, StreamTracker", "", "the first argument: one consumer per stream"),
+    ("streamName, StreamTracker", "", "the first argument: a stream, a list, or a mapping from each stream to its start"),
     ("workerIdentifier", "", "`worker_id`"),
     ("initialPositionInStream", "LATEST", "`start=`, by default TRIM_HORIZON"),
     ("failoverTimeMillis", "10,000", "`lease_duration`"),

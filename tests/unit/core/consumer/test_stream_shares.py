@@ -62,6 +62,16 @@ def test_streams_of_one_shard_each_are_shared_by_two_workers():
     assert (load(first), load(second)) == (1, 1)
 
 
+def test_streams_of_one_shard_each_are_shared_by_load():
+    streams = Streams(s=ONE, t=ONE)
+    first = streams.worker("w0", assign_by="load")
+    streams.run(2)
+    assert load(first) == 2
+    second = streams.worker("w1", assign_by="load")
+    streams.run(30)
+    assert (load(first), load(second)) == (1, 1)
+
+
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_shares_are_computed_over_the_leases_of_all_streams(count):
     streams = Streams(s=FOUR, t=HALVES, u=ONE)
