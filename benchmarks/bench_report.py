@@ -84,8 +84,9 @@ its load average.
 
 The [C extension](../adr/0009-compiled-twins.md) is optional. Each row shows the figure of the best rounds, and in
 parentheses the figure of the medians; both must meet the target. Both forms and the other libraries took turns in one
-run. Except for the row in bytes, the figures are ratios of CPU time. [ADR 9](../adr/0009-compiled-twins.md) has the
-profile that explains the rows that are MISSED. The figures of the KPL are from [another run](benchmark-java.md).
+run. Except for the row in bytes, the figures are ratios of CPU time. The profile in
+[ADR 9](../adr/0009-compiled-twins.md) explains the rows marked MISSED. The figures of the KPL are from
+[another run](benchmark-java.md).
 
 {table}
 

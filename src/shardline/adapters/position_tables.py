@@ -114,8 +114,9 @@ class PositionTables:
         """Read the row, and keep others from claiming the shard until our transaction has ended.
 
         Args:
-            key: the shard.
-            is_exclusive: also exclude our own transactions with other keys of the shard, because we move the watermark.
+            key: identifies the shard.
+            is_exclusive: also exclude our own transactions for records of the shard that have other partition keys,
+                because this transaction moves the watermark.
         """
         how = " FOR NO KEY UPDATE" if is_exclusive else " FOR SHARE"
         return self._statement(_READ + how if self._is_postgres else _READ, *key)

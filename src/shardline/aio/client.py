@@ -266,8 +266,8 @@ class Client(ControlPlane):
     ) -> Subscription:
         """Subscribe to a shard. Return an async iterator of events, which is also an async context manager.
 
-        A subscription ends after at most 5 minutes. Subscribe again after the last event's
-        ``continuation_sequence_number``.
+        A subscription ends after at most 5 minutes. To continue, subscribe again and pass
+        ``after_sequence_number(...)`` with the ``continuation_sequence_number`` of the last event.
         """
         parse_consumer_arn(consumer_arn)
         request = SubscribeToShard(consumer_arn, _text("shard_id", shard_id), _start_position(position))

@@ -26,9 +26,9 @@ _CALLS_PER_MINUTE: Final = 6_000  # calls to a local server are free
 async def console_for(
     kinesis: "LocalKinesis", client: "Client", stores: "list[Any]", **how: Any
 ) -> "AsyncGenerator[str]":
-    """Serve the console for a local Kinesis during the block. Yield the console's address, which contains a secret.
+    """Serve the console for a local Kinesis while the block runs. Yield the console's address, which contains a secret.
 
-    ``client`` must not be shared: the console counts and delays its calls.
+    Do not share ``client``: the console counts and delays all calls that are made through it.
     """
     serving: Callable[..., AbstractAsyncContextManager[str]] = import_module(_MODULE).serving
     settings = {"place": kinesis.endpoint_url, "calls_per_minute": _CALLS_PER_MINUTE, "kinesis": kinesis} | how
@@ -38,7 +38,7 @@ async def console_for(
 
 @contextmanager
 def console_in_thread(kinesis: "LocalKinesis", stores: "list[Any]", **how: Any) -> Generator[str]:
-    """Serve the console in its own thread during the block. Yield the console's address."""
+    """Serve the console in its own thread while the block runs. Yield the console's address."""
     with (
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(console_for(kinesis, kinesis.client(), stores, **how)) as url,

@@ -42,7 +42,7 @@ Row: TypeAlias = tuple[Any, ...]
 UNGUARDED_MAIN: Final = 117
 """The exit code of a process that ran the program's main module up to ``run(processes=...)``."""
 IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""The signals that a process starts with blocked, and that have no effect in it."""
+"""The signals that are blocked while a handler's process starts, and that have no effect in it."""
 ERROR_MAX_BYTES: Final = 16_777_216
 """The maximum size of a pickled exception. An exception may contain more data than the records."""
 _TRACEBACK_MAX_LENGTH: Final = 20_000

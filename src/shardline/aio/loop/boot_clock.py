@@ -13,7 +13,7 @@ import time
 if sys.platform == "linux":
 
     def boot_time() -> float:
-        """Return the number of seconds since the machine was started, including the time of suspension."""
+        """Return the seconds since the machine was started, including the time during which it was suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:

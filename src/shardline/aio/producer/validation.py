@@ -123,7 +123,9 @@ def serialized(serializer: Serializer, data: object) -> bytes:
 
 
 def packing_serializer(serializer: Serializer | None, packing: Packing | None) -> Serializer | None:
-    """Return a serializer that also checks whether its result is valid for the packing format, if needed."""
+    """Return a serializer that also checks its result against the packing format, or ``serializer`` itself if the
+    format needs no check.
+    """
     check = None if packing is None else packing.check
     if check is None:
         return serializer

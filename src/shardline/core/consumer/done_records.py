@@ -48,8 +48,8 @@ class PositionWrite(NamedTuple):
     beyond: Sequence[SequenceNumber]
     """The records to add to those beyond the watermark."""
     through: SequenceNumber | None
-    """The new watermark, or ``None`` if the watermark does not move. Records at or before the new watermark are removed
-    from those beyond it.
+    """The new watermark, or ``None`` if the watermark does not move. Stored records that were beyond the old watermark
+    and are at or before the new one are removed.
     """
 
     def after(self, stored: StoredPosition) -> "PositionWrite":

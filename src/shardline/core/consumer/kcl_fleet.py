@@ -161,7 +161,7 @@ class KclFleet:
     # ---- inputs
 
     def handle_leases(self, leases: Mapping[str, Lease], now: Instant) -> None:
-        """Look for leases that are renewed by an owner without an incarnation: this owner is a KCL worker."""
+        """Look for leases that are renewed by an owner without an incarnation: such an owner is a KCL worker."""
         counters: dict[str, tuple[str, int]] = {}
         for shard_id, row in leases.items():
             holder = row.holder

@@ -80,7 +80,7 @@ class ShardGraph:
         self._index()
 
     def handle_children(self, children: Iterable[ChildShard]) -> None:
-        """Add the children that an ended shard named."""
+        """Add the child shards that Kinesis announced at the end of a shard."""
         for child in children:
             if child.shard_id not in self._shards:
                 self._announced[child.shard_id] = child

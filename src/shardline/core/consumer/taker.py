@@ -75,8 +75,8 @@ class Taker(ABC):
         """
         # The host writes the following six fields. User code reads them after it was woken.
         self.shard: HeldShard | None = None
-        """The only shard from which the taker takes records, or, if it is pooled, the shard of its records. This is
-        ``None`` if all shards take turns.
+        """The shard that the taker is bound to. A pooled taker is bound while it has records of the shard. Any other
+        bound taker takes records from this shard only. ``None`` means that the taker is not bound.
         """
         self.cursor: Cursor = Cursor()
         """The last answer that contained records."""

@@ -175,7 +175,7 @@ class ResponseHandler:
         self._retries.release_held(now)
 
     def next_deadline(self) -> Instant:
-        """Return the time at which the first parked aggregate will have been parked for as long as is allowed."""
+        """Return the time at which the aggregate that has been parked longest reaches the parking timeout."""
         return min([landed.seen_at for landed in self._parked], default=NEVER) + self._parking_timeout
 
     @property
@@ -423,7 +423,9 @@ class ResponseHandler:
 
 
 def _needs_no_resend(shipments: list[Shipment], answer: PutRecordsResponse | Failure) -> bool:
-    """Return whether no record of a part has to be sent again, except to take the part apart further."""
+    """Return whether the answer leaves no record of this part to retry. Records that are sent again only to find the
+    invalid ones do not count.
+    """
     if isinstance(answer, Failure):
         return not answer.retryable
     lanes = [shipment.lane for shipment in shipments for _ in range(shipment.aggregate.entry_count)]
