@@ -376,7 +376,8 @@ class Watch:
         for unread_since, came_at in self.places.get(shard_id, ()):
             known = [seconds for until, seconds in service.retentions if until >= came_at or is_denied]
             shortest = min([service.retention, *known])
-            is_possible |= unread_since < max(service.horizon_at(came_at), came_at - shortest) + SLACK
+            slack = SLACK + self.world.fleet.largest_drift * (came_at - unread_since)
+            is_possible |= unread_since < max(service.horizon_at(came_at), came_at - shortest) + slack
         assert is_possible, f"nothing of {shard_id} can have been removed unread"
         self.reached.add("trimmed between two pages")
         if self.was_shortened:

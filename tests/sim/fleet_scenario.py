@@ -220,6 +220,11 @@ class Fleet:
     def longest_lease(self):
         return max([self.config.lease_duration, *(plan.lease_duration or 0.0 for plan in self.workers)])
 
+    @property
+    def largest_drift(self):
+        """The seconds by which a worker's clock deviates in a second, for the worst worker."""
+        return max(abs(plan.drift) for plan in self.workers)
+
     def store_faulty_at(self, time):
         return any(start <= time < end for start, end in self.store_windows)
 
