@@ -125,12 +125,10 @@ export const fail = (error) => {
 // Asks before a change, and shows what the change will do, according to a dry run. Only one question is open at a time, so
 // that a double click makes a change only once. Leaving a page closes its question.
 const dialog = document.getElementById("ask");
-let isAsking = false;
+let isPlanning = false; // from the click until the question is open
 export async function change(action, body, describe, label) {
-  if (isAsking) return null;
-  isAsking = true;
-  const isAgreed = await agrees(action, body, describe, label).finally(() => { isAsking = false; });
-  if (!isAgreed) return null;
+  if (isPlanning || dialog.open) return null;
+  if (!(await agrees(action, body, describe, label))) return null;
   say("Working …");
   const result = await send(action, body);
   if (result.stopped_by) fail(new Error(`Stopped: ${result.stopped_by}`));
@@ -140,7 +138,8 @@ export async function change(action, body, describe, label) {
 
 async function agrees(action, body, describe, label) {
   const { signal } = current;
-  const plan = await send(action, { ...body, dry_run: true });
+  isPlanning = true;
+  const plan = await send(action, { ...body, dry_run: true }).finally(() => { isPlanning = false; });
   if (signal.aborted) return false;
   document.getElementById("ask-what").replaceChildren(describe(plan));
   const yes = document.getElementById("ask-yes");
