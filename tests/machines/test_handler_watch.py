@@ -68,7 +68,8 @@ class Handlers(RuleBasedStateMachine):
 
     def look(self):
         self.watch.handle_work({("s", shard): work for shard, (work, _) in self.work.items()}, self.now)
-        for event in self.watch.take_events():
+        for stream, event in self.watch.take_events():
+            assert stream == "s"
             if isinstance(event, HandlerRecovered):
                 since = self.told.pop(event.shard_id)
                 assert event.seconds == self.now - since
