@@ -96,6 +96,23 @@ class Server:
             time.sleep(0.05)
 
     def start(self):
+        self._launch()
+        give_up_at = time.monotonic() + START_LIMIT
+        while True:
+            try:
+                psycopg.connect(self.url(), connect_timeout=2).close()
+            except psycopg.OperationalError:
+                assert time.monotonic() < give_up_at, (self.path / "log.txt").read_text()
+                time.sleep(0.05)
+                if self.process.poll() is not None:
+                    # The backends of a server that was killed live a moment longer, and hold its memory.
+                    last_words = (self.path / "log.txt").read_text().splitlines()[-3:]
+                    assert any("is still in use" in line for line in last_words), (self.path / "log.txt").read_text()
+                    self._launch()
+            else:
+                return
+
+    def _launch(self):
         settings = (
             f"port={self.port}",
             "listen_addresses=127.0.0.1",
@@ -114,21 +131,17 @@ class Server:
                 env={"LC_ALL": "C"},
                 start_new_session=True,
             )
-        give_up_at = time.monotonic() + START_LIMIT
-        while True:
-            try:
-                psycopg.connect(self.url(), connect_timeout=2).close()
-            except psycopg.OperationalError:
-                assert self.process.poll() is None, (self.path / "log.txt").read_text()
-                assert time.monotonic() < give_up_at, (self.path / "log.txt").read_text()
-                time.sleep(0.05)
-            else:
-                return
 
     def stop(self, how=signal.SIGINT):
-        """SIGINT is PostgreSQL's fast shutdown; SIGKILL loses its process at once."""
+        """SIGINT is PostgreSQL's fast shutdown; SIGKILL loses all its processes at once."""
         if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, how) if how == signal.SIGKILL else self.process.send_signal(how)
+            pid = self.process.pid
+            # Backends have groups of their own. Some would answer after the server has died, and keep its memory.
+            backends = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if how == signal.SIGKILL else []
+            self.process.send_signal(how)
+            for backend in backends:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(backend), how)
             self.process.wait(60)
 
     def url(self, database="postgres"):
