@@ -65,7 +65,9 @@ class StreamPart(CoordinatorShell):
         """Check L5, also for leases that were only asked for. Leases that lapsed, or that came by a write whose answer
         was lost, need not be given back.
         """
-        assert not any(key[0] == self.stream for key in self.hand_out.shards), "the hand-out was told that every lease is gone"
+        assert not any(key[0] == self.stream for key in self.hand_out.shards), (
+            "the hand-out was told that every lease is gone"
+        )
         rows = [row for row in self.world.store.rows.values() if not row.checkpoint.is_finished]
         # Of two processes with one name, the other one may keep leases after this one has seen the rows the last time.
         if self.config.keep_leases and (self.is_clean or self.world.fleet.has_twins):

@@ -164,6 +164,15 @@ async def test_streams_are_added_and_removed_while_the_consumer_runs(make_consum
     assert sorted(ledger.numbers) == list(range(40))
 
 
+async def test_a_stream_that_comes_and_goes_leaves_nothing_behind(make_consumer, put):
+    await put(range(1))
+    async with make_consumer("s") as consumer:
+        for _ in range(3):
+            await consumer.add_stream("t")
+            await consumer.remove_stream("t")
+        assert len(consumer._session._removed) == 1, "only the last one, whose host may still close its store"
+
+
 @EVERY_API
 async def test_what_cannot_be_added_or_removed_is_refused(make_consumer, put, ledger):
     await put(range(5))

@@ -188,7 +188,8 @@ class ConsumerSession:
         make = partial(self._make_stream, is_shared=self._has_several)
         self.streams = {name: make(*found) for name, found in streams.items()}
         """The streams that the consumer reads, or is about to read, by their names."""
-        self._removed: list[ReadStream] = []
+        self._removed: dict[StreamHost, ReadStream] = {}
+        """The streams that were removed, and whose hosts may still be at work."""
         self._not_started_message, self._closed_message = not_started, _CLOSED
         self.tracings: Tracings | None = None  # of the sinks
         self._starting = anyio.Lock()
@@ -383,7 +384,7 @@ class ConsumerSession:
             async with AsyncExitStack() as stack:
                 if self._owns_client:
                     stack.push_async_callback(self.client.close)
-                for stream in [*self.streams.values(), *self._removed]:
+                for stream in [*self.streams.values(), *self._removed.values()]:
                     if stream.owns_store:
                         stack.push_async_callback(stream.store.close)
 
@@ -513,7 +514,10 @@ class ConsumerSession:
         if len(self.streams) == 1:
             raise UsageError("this is the only stream that the Consumer reads: close the Consumer instead")
         host = driver.streams[name]
-        self._removed.append(self.streams.pop(name))  # from now on, the stream cannot be removed again
+        # The hosts of earlier removed streams that are gone have closed their stores.
+        alive = [*driver.streams.values()]
+        self._removed = {one: removed for one, removed in self._removed.items() if one in alive}
+        self._removed[host] = self.streams.pop(name)  # from now on, the stream cannot be removed again
         driver.post(partial(driver.hand_out.remove_stream, name))
         if not waits:
             return
